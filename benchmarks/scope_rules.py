@@ -45,8 +45,8 @@ ALL = {
 SETS: Final[dict[str, dict[str, tuple[str, ...]]]] = {"none": {}, "one": {"class": ("streams > 1000000",)}, "all": ALL}
 
 
-class Nobody:
-    """Takes what is found, and counts decisions."""
+class CountingSink:
+    """A sink that counts decisions and drops the rest."""
 
     def __init__(self) -> None:
         self.decisions = 0
@@ -72,7 +72,7 @@ def rules_of(folder: Path, name: str) -> RuleSet:
 
 def measure(folder: Path, exports: list[tuple[int, bytes]], name: str) -> tuple[float, float, float, int]:
     """Return CPU seconds of it all and of the ticks, the longest tick (s), and decisions."""
-    sink = Nobody()
+    sink = CountingSink()
     classes, windowing = load_slo(folder / "slo.yaml"), Windowing(10 * 10**9, 5 * 10**9)
     evaluator = Evaluator(classes, RuleEngine(rules_of(folder, name)), windowing, sink)
     ticks: list[float] = []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FLUSH_NS = 250_000_000
 TTFT_NS = 300_000_000
 BORDER_NS = 2_000_000
-"""No token comes this close to a flush: it would be told in another segment."""
+"""No token comes this close to a flush: it would be reported in another segment."""
 REPLY_TOKENS = 512
 STALLED_SHARE = 0.03
 READING_NS = 200_000_000

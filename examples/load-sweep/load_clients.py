@@ -43,12 +43,12 @@ class Journal(SpanExporter):
         return SpanExportResult.SUCCESS
 
     def forget(self) -> None:
-        """Drop what came so far: a warm-up."""
+        """Drop the records so far, those of a warm-up."""
         otel_llm.flush(30)
         self._records.clear()
 
     def write(self, file: Path) -> None:
-        """Write what came since the last time."""
+        """Write the records since the last call."""
         otel_llm.flush(30)
         records, self._records = self._records, []
         file.write_bytes(zstandard.ZstdCompressor(level=19).compress(b"".join(records)))

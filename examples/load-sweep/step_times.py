@@ -38,7 +38,7 @@ ROUND: Final = (
     *(Phase(running, prompt, 24) for running, prompt in ((8, 300), (16, 400), (32, 200), (64, 100))),
     *(Phase(running, SHORT, 64, NEWCOMERS) for running in (4, 16, 32)),
 )
-"""One round of the measurement. Between phases nothing runs, which is how they are told apart in the recording."""
+"""One round of the measurement. Between phases nothing runs, which separates them in the recording."""
 WINDOW: Final = 8
 """Steps that are taken together where replies only decode: the jitter of the client between two tokens drops out."""
 

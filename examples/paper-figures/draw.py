@@ -51,7 +51,7 @@ DELIVERIES = (
     Delivery(
         "figure1",
         every(100, 1000, 100) + every(2000, 2900, 100),
-        "Figure 1, above: a gap of one second that nobody feels",
+        "Figure 1, above: a gap of one second without a wait",
         "Ten tokens in the first second, then nothing for one second. Someone who reads 4 tokens per second still has "
         "text all the while: a TBT of 1 s cries wolf.",
         5500,

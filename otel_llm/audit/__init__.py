@@ -1,4 +1,4 @@
-"""Recorded streams, judged offline: `load(*paths)` gives requests, windows, a summary and a report."""
+"""Judge recorded streams offline: `load(*paths)` gives requests, windows, a summary and a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an audit could not read, judge or place, in words: a report that does not say so claims too much."""
+"""Statements on what an audit could not read, judge or place in time: a report without them claims too much."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ _MEANINGS: Final = {
     "anomaly.token_times_not_kept": "requests whose token times the tool did not keep",
     "anomaly.outcome_unknown": "requests taken for completed because the file does not say how they ended",
     "anomaly.failures_not_kept": "requests of a tool that leaves failed ones out of its file",
-    "anomaly.framing_counted": "requests whose framing chunks (role, usage, end) could not be told from tokens",
+    "anomaly.framing_counted": (
+        "requests whose framing chunks (role, usage, end) could not be distinguished from tokens"
+    ),
     "anomaly.failures_do_not_add_up": "failures that the tool counted otherwise than its requests say",
     "anomaly.events_maybe_dropped": (
-        "spans of others with as many events as an SDK keeps, where nobody says how many it dropped: not judged"
+        "spans of others with as many events as an SDK keeps, without a count of dropped ones: not judged"
     ),
     "anomaly.end_before_start": "requests that end before they begin: their end is taken to be their last token",
     "anomaly.segment_after_end": "segments numbered behind the last one of their stream, without effect",
@@ -60,33 +62,33 @@ _ANOMALY: Final = "anomaly."
 
 
 def timeless(rows: Rows, counts: Mapping[str, int]) -> bool:
-    """Tell whether no request says when it was sent: each begins at zero of an axis of its own."""
+    """Tell whether no request has a time of sending: each begins at zero of an axis of its own."""
     starts = column_of(rows, "start_unix_nano")
     return bool(counts.get(NO_START_TIMES)) and not starts.values[starts.known].any()
 
 
 def judged(rows: Rows) -> int:
-    """Return how many requests could be judged."""
+    """Return the number of judged requests."""
     return len(rows) - int((_lacking(rows) | _foreign(rows)).sum())
 
 
 def comparable(rows: Rows) -> bool:
-    """Tell whether any request has what another recording's can be held against.
+    """Tell whether any request can be compared with another recording's.
 
-    It was judged, or its span says when the first token came, though not when the others did.
+    It was judged, or its span states the time of the first token.
     """
     return bool((~_lacking(rows) & (~_foreign(rows) | column_of(rows, "ttft_s").known)).any())
 
 
 def unjudged(rows: Rows) -> str:
-    """Say why nothing can be shown by an input without a judged request."""
+    """Return why an input without a judged request shows nothing."""
     if not len(rows):
         return "there is no request in the input, so nothing was shown"
     return f"no judged request among {plural(len(rows), 'request')} of the input, so nothing was shown"
 
 
 def statement(rows: Rows, skipped: Mapping[str, int], counts: Mapping[str, int]) -> str:
-    """Say in one sentence how much of what was found could be judged, and what was lost on the way."""
+    """Return one sentence on how much of the input could be judged, and what was lost."""
     outcomes = texts_of(rows, "outcome")
     lacking, foreign = int(_lacking(rows).sum()), int(_foreign(rows).sum())
     parts = [f"{judged(rows):,} of {plural(len(rows), 'request')} could be judged"]
@@ -115,7 +117,7 @@ def _foreign(rows: Rows) -> NDArray[np.bool_]:
 
 
 def details(skipped: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return every count that is not zero with its meaning, what was skipped first."""
+    """Return every count that is not zero with its meaning, skipped parts first."""
     found: list[tuple[str, int]] = []
     for source in (skipped, counts):
         found += [(meaning(name), number) for name, number in sorted(source.items()) if number]
@@ -123,7 +125,7 @@ def details(skipped: Mapping[str, int], counts: Mapping[str, int]) -> list[tuple
 
 
 def meaning(name: str) -> str:
-    """Return what a counter counts."""
+    """Return the meaning of a counter."""
     if name in _MEANINGS:
         return _MEANINGS[name]
     if name.startswith(_REFUSED):

@@ -1,4 +1,4 @@
-"""Numbers as words: one spelling for the terminal and the page.
+"""Format numbers for people, in the same way for the terminal and the page.
 
 Values are shown with three significant digits; the exact ones are in `--requests` and `--format json`.
 """
@@ -13,7 +13,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def seconds(value: float | None) -> str:
-    """Write a duration given in seconds: `450 ms`, `1.25 s`, `2 min 5 s`."""
+    """Format a duration given in seconds: `450 ms`, `1.25 s`, `2 min 5 s`."""
     if value is None:
         return MISSING
     if value == 0:
@@ -33,7 +33,7 @@ def seconds(value: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Write a quantity with three significant digits and thin groups: `0.256`, `12.5`, `1,250`."""
+    """Format a quantity with three significant digits and thousands separators: `0.256`, `12.5`, `1,250`."""
     if value is None:
         return MISSING
     if isinstance(value, int):
@@ -42,7 +42,7 @@ def number(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Write a ratio of 0..1 as per cent; only what is exactly all or nothing reads `100 %` or `0 %`."""
+    """Format a ratio of 0..1 as per cent; only exactly all or nothing is `100 %` or `0 %`."""
     if value is None:
         return MISSING
     if value in (0, 1):
@@ -56,12 +56,12 @@ def share(value: float | None) -> str:
 
 
 def truth(value: bool | None) -> str:
-    """Write met as `yes`, `no` or `cannot say`."""
+    """Format met as `yes`, `no` or `cannot say`."""
     return "cannot say" if value is None else "yes" if value else "no"
 
 
 def instant(unix_nano: int | None) -> str:
-    """Write a wall clock instant in UTC to the millisecond, or the raw number where no calendar holds it."""
+    """Format a wall clock instant in UTC to the millisecond, or as the raw number where no calendar holds it."""
     if unix_nano is None:
         return MISSING
     try:
@@ -72,12 +72,12 @@ def instant(unix_nano: int | None) -> str:
 
 
 def plural(count: int, one: str, many: str | None = None) -> str:
-    """Write a count with its noun: `1 request`, `2 requests`."""
+    """Format a count with its noun: `1 request`, `2 requests`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _digits(value: float) -> str:
-    """Write three significant digits without an exponent and without trailing zeros."""
+    """Format three significant digits without an exponent and without trailing zeros."""
     magnitude = abs(value)
     if magnitude == 0:
         return "0"

@@ -1,4 +1,4 @@
-"""The audit, in order: read, put together, choose a class, judge, add up by window, summarise; batch by batch."""
+"""The audit, in order: read, assemble, choose a class, judge, add up by window, summarise; batch by batch."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LATENESS_NS: Final = 5_000_000_000
 
 
 class Limits(NamedTuple):
-    """Bound what an audit holds in memory.
+    """The limits of an audit's memory.
 
-    `held_bytes`: of requests that are not complete yet; `retained_tokens`: of an input of no more tokens every delivery
-    stays at hand; `retained_worst`: of a larger one so many with the longest idle time, and twice as many with the
-    lowest fluidity-index.
+    `held_bytes`: for incomplete requests; `retained_tokens`: the size of an input whose deliveries are all kept;
+    `retained_worst`: of a larger one so many with the longest idle time, and twice as many with the lowest
+    fluidity-index.
     """
 
     held_bytes: int = HELD_BYTES
@@ -59,14 +59,13 @@ def load(
     progress: Callable[[int], None] | None = None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Audit:
-    """Audit recorded streams: journals, OTLP, benchmark results, Parquet of token times; what a file holds is seen.
+    """Audit recorded streams: journals, OTLP, benchmark results, Parquet of token times; the form is sniffed.
 
     `slo` is a file of SLO classes or the classes (the shipped ones where it is None); `class_name` judges every
     request by that class; `window` is a duration as `10s` or in seconds, and `windows=False` charges none. `jobs`
     processes share the work (a script that asks for more than one must guard its main part, as multiprocessing has
-    it). `keep`: trace ids whose deliveries stay at hand; `observe` is shown every batch of `streams.STREAMS`;
-    `progress` is told the bytes read so far; `limits` bound the
-    memory.
+    it). `keep`: trace ids whose deliveries are kept; `observe` is called with every batch of STREAMS; `progress` is
+    called with the bytes read so far; `limits` bound the memory.
 
     Raises:
         InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them.

@@ -1,4 +1,4 @@
-"""What travels in the metadata of a Parquet table of requests: what a report says and rows do not."""
+"""The metadata of a Parquet table of requests: the parts of a report that are not in its rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def encode(
     inputs: Sequence[str],
     window_ns: int,
 ) -> dict[bytes, bytes]:
-    """Return the metadata; `skipped` and `counts` by name, those of nothing left out."""
+    """Return the metadata; `skipped` and `counts` by name, without zeros."""
     members = {
         "summary": summary,
         "skipped": {name: count for name, count in sorted(skipped.items()) if count},

@@ -1,4 +1,4 @@
-"""What the classes promise over many requests, held against what was found; compared in integers."""
+"""Check the classes' objectives against an audit; compared in integers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One objective of one class at one place of measurement: so many of so many requests held it."""
+    """One objective of one class at one place of measurement, and how many of how many requests held it."""
 
     slo_class: str
     measured_at: str
@@ -30,7 +30,7 @@ class Check:
 
     @property
     def state(self) -> Literal["met", "missed", "no data"]:
-        """Say whether the share asked for was reached; without a judged request nobody can say."""
+        """Return whether the promised share was reached; `no data` without a judged request."""
         if not self.judged:
             return "no data"
         return "met" if self.held * self.wanted.denominator >= self.wanted.numerator * self.judged else "missed"
@@ -42,10 +42,10 @@ class Check:
 
 
 def check(rows: Rows, classes: SloClasses) -> list[Check]:
-    """Return a check for each objective that a class states, for each measured_at it was measured at.
+    """Return a check for each objective of a class, for each measured_at of its requests.
 
     `fluidity_index` with `share`: that share of the requests has at least that index. `attainment`: that share of the
-    requests of which it can be said met their deadlines.
+    requests with a verdict met their deadlines.
     """
     names, places = texts_of(rows, "slo_class"), texts_of(rows, "measured_at")
     numbers = {name: column_of(rows, name) for name in ("deadlines", "deadline_misses", "met")}
@@ -65,9 +65,9 @@ def check(rows: Rows, classes: SloClasses) -> list[Check]:
 
 
 def unshown(rows: Rows, checks: Sequence[Check]) -> str:
-    """Say why these checks show nothing at all, "" where they show something.
+    """Return why these checks show nothing at all, "" where they show something.
 
-    Requests of classes that promise nothing give no checks: nothing was asked of them, and they keep it.
+    Requests of classes without objectives give no checks: nothing was promised for them, and nothing is broken.
     """
     if any(one.judged for one in checks) or (len(rows) and not checks):
         return ""

@@ -1,4 +1,4 @@
-"""What an audit found: rows, windows, the summary, and what could not be read; pandas only when asked for."""
+"""The result of an audit: rows, windows, the summary, skipped parts; pandas only where it is needed."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Audit:
-    """Hold everything that was found in the input.
+    """The result of an audit.
 
     `slo` are the classes; `judged_table` has the columns of `kernel.JUDGED`, its rows in the order of `--requests`:
-    by start, trace id, span id, choice (null last); `skipped` says what could not be read, and where; `counts` what was
-    odd but harmless (repetitions, spans of others ...).
+    by start, trace id, span id, choice (null last); `skipped` has the parts that could not be read, and their places;
+    `counts` the harmless anomalies (repetitions, foreign spans ...).
     """
 
     inputs: tuple[str, ...]
@@ -43,14 +43,14 @@ class Audit:
     window_ns: int
     judged_table: pa.Table
     charged_windows: list[Row] | None
-    """None where windows were not asked for."""
+    """None where windows were not charged."""
     skipped: Skipped
     retained: Retained
     counts: Counter[str] = field(default_factory=Counter)
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Return the rows of `--requests` as dictionaries: handy where they are few."""
+        """Return the rows of `--requests` as dictionaries, for small inputs."""
         return rows_of(self.judged_table.select(list(REQUESTS)))
 
     @property
@@ -60,7 +60,7 @@ class Audit:
 
     @property
     def window_rows(self) -> list[Row]:
-        """Return the rows of `--windows` as dictionaries; ValueError where `load` was told to charge none."""
+        """Return the rows of `--windows` as dictionaries; raises ValueError where `load` charged none."""
         if self.charged_windows is None:
             raise ValueError("windows were not charged; load with windows=True")
         return self.charged_windows
@@ -69,7 +69,7 @@ class Audit:
     def windows(self) -> pd.DataFrame:
         """Return the rows of `--windows` as a DataFrame of nullable types; seconds, tokens, unix ns.
 
-        Raises ValueError where `load` was told to charge none.
+        Raises ValueError where `load` charged none.
         """
         return frame(self.window_rows, WINDOWS)
 
@@ -97,15 +97,15 @@ class Audit:
     def span_ns(self) -> int | None:
         """Return the time from the first commit to the last end, ns; None where neither is known.
 
-        None too where no request says when it was sent: each then stands at zero of an axis of its own.
+        None too where no request has a time of sending: each then begins at zero of an axis of its own.
         """
         return None if timeless(self.judged_table, self.counts) else span_ns(self.judged_table)
 
     def delivery(self, position: int) -> Assembled | None:
         """Return the token times of the request at a position among the rows; None where they were not retained.
 
-        Those of a small input are; of a larger one those that `load.Limits` says, and those of the trace ids that
-        `load` was told to `keep`.
+        Those of a small input are; of a larger one those within `load.Limits`, and those of the trace ids in `keep` of
+        `load`.
         """
         row = self.judged_table.slice(range(self.judged_table.num_rows)[position], 1)
         trace_id, span_id, choice = (row.column(name)[0].as_py() for name in ("trace_id", "span_id", "choice"))
@@ -114,7 +114,7 @@ class Audit:
     def write_requests(self, path: str | Path, *, csv_raw: bool = False) -> None:
         """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done.
 
-        `csv_raw`: text in CSV as it is, also where a spreadsheet would run it.
+        `csv_raw`: text in CSV unchanged, even where a spreadsheet would evaluate it.
         """
         about = metadata.encode(self.summary(), self.skipped.counts, self.counts, self.inputs, self.window_ns)
         _write(Path(path), self.judged_table.select(list(REQUESTS)), REQUESTS, about, csv_raw=csv_raw)
@@ -124,7 +124,7 @@ class Audit:
         _write(Path(path), self.window_rows, WINDOWS, None, csv_raw=csv_raw)
 
     def report_model(self, tiers: Tiers | None = None) -> ReportModel:
-        """Return what a report says something about, with the classes as tiers where they are given."""
+        """Return the report's model, with the classes as tiers where they are given."""
         from otel_llm.audit.report.report_model import ReportModel
 
         return ReportModel(

@@ -1,4 +1,4 @@
-"""The figures of a summary in reading order, with their words: one list for the terminal and the page."""
+"""The figures of a summary in reading order, with their labels: one list for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FIGURES: Final[tuple[tuple[str, tuple[tuple[str, str, Callable[[Any], str]], ...
         ),
     ),
 )
-"""(heading, ((key of the summary, what it says, how its value is written), ...))."""
+"""(heading, ((key of the summary, its label, its formatter), ...))."""
 
 
 def groups(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, str]]:
@@ -58,7 +58,7 @@ def groups(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple
 
 
 def lines(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[list[str]]:
-    """Yield the lines of a table with one column a group: a heading alone, or a figure's words and its values."""
+    """Yield the lines of a table with one column a group: a heading alone, or a figure's label and its values."""
     columns = [classes[name][measured_at] for name, measured_at in groups(classes)]
     for heading, figures in FIGURES:
         yield [heading]

@@ -1,4 +1,4 @@
-"""The audit on a terminal: the summary by class, what it rests on, and the worst requests."""
+"""The audit on a terminal: the summary by class, its data quality, and the top offenders."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATE_STYLE: Final = {"met": "green", "missed": "bold red", "no data": "dim"}
 
 
 def show(console: Console, audit: Audit) -> None:
-    """Print the summary of an audit; of one without a request only that, and what was there in its place."""
+    """Print the summary of an audit; without a request only that, and what the input held instead."""
     summary = audit.summary()
     if not summary["requests"]:
         console.print("0 requests: no request was found in the input", style="bold")
@@ -60,7 +60,7 @@ def _show_details(console: Console, audit: Audit) -> None:
 
 
 def objective_line(check: objectives.Check) -> str:
-    """Return a line: whose objective it is, what was asked for, what was found, and whether that is enough."""
+    """Return a line on an objective: its class, its promise, the result, and whether that is enough."""
     return (
         f"objective of {printable(check.slo_class)}, {printable(check.measured_at)}: {check.objective} for "
         f"{share(float(check.wanted))}: {share(check.share)} ({check.held:,} of {check.judged:,}), {check.state}"
@@ -68,7 +68,7 @@ def objective_line(check: objectives.Check) -> str:
 
 
 def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
-    """Return a table of requests: who, how many tokens, first token, idle, stalls, fluidity, met."""
+    """Return a table of requests: ids, tokens, first token, idle, stalls, fluidity, met."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -98,7 +98,7 @@ def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
 
 
 def summary_csv(summary: Mapping[str, Any], *, raw: bool = False) -> str:
-    """Return the figures of a summary as CSV: one line for each class and measured_at; `raw`: text as it is."""
+    """Return the figures of a summary as CSV: one line for each class and measured_at; `raw`: text unchanged."""
     classes = summary["classes"]
     figures = [
         {"slo_class": name, "measured_at": place} | classes[name][place]

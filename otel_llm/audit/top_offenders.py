@@ -1,4 +1,4 @@
-"""Which requests to look at first: the longest idle, then the lowest fluidity among the rest."""
+"""The top offenders: the requests with the longest idle time, then those with the lowest fluidity among the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TopOffender:
 
 
 def choose(rows: Rows, by_idle: int = BY_IDLE, by_fluidity: int = BY_FLUIDITY) -> list[TopOffender]:
-    """Return the positions of the worst rows; a request that nobody waited for, or that cannot be judged, is none."""
+    """Return the positions of the top offenders; requests without a wait or a verdict are none."""
     idle = column_of(rows, "idle_s")
     waited = idle.known & (idle.values > 0)
     first = [TopOffender(position, "idle") for position in _least(-idle.values.astype(np.float64), waited, by_idle)]
@@ -42,7 +42,7 @@ def choose(rows: Rows, by_idle: int = BY_IDLE, by_fluidity: int = BY_FLUIDITY) -
 
 
 def _least(values: NDArray[Any], chosen: NDArray[np.bool_], most: int) -> list[int]:
-    """Return the places of the least of the chosen values, equals in their order."""
+    """Return the indexes of the least of the chosen values, equal ones in their order."""
     places = np.flatnonzero(chosen)
     found: list[int] = places[np.argsort(values[places], kind="stable")][:most].tolist()
     return found

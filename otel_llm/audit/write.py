@@ -1,4 +1,4 @@
-"""Tables and pages to files: whole or not at all, in the form that the file's ending names."""
+"""Write tables and pages to files: completely or not at all, in the form that the file's ending names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from otel_llm.shared.outputs import Inputs
 
 ENDINGS: Final = (".parquet", ".csv", ".jsonl")
-"""What a table can be written as."""
+"""The forms of a written table."""
 _PORTION: Final = 16_384
 
 
@@ -35,7 +35,7 @@ def check_output(path: Path, endings: Sequence[str]) -> None:
 
 
 def check_outputs(outputs: Sequence[tuple[Path, Sequence[str]]], inputs: Inputs) -> None:
-    """Refuse outputs, each with the endings it may have, that cannot be, that are one file, or one of the inputs.
+    """Refuse outputs (each with its allowed endings) that cannot be written, are one file, or one of the inputs.
 
     Raises OutputError.
     """
@@ -54,9 +54,9 @@ def write_table(
 ) -> None:
     """Write rows in the form of the path's ending: every key present, integers as integers, null as null.
 
-    In CSV a null is an empty field and a truth is `true` or `false`; text that a spreadsheet would run as a formula
-    gets an apostrophe in front, unless `csv_raw`. `metadata` goes into a Parquet file's schema; the
-    other forms have no place for it. Raises OutputError where it cannot be written.
+    In CSV a null is an empty field and a truth is `true` or `false`; text that a spreadsheet would evaluate gets a
+    leading apostrophe, unless `csv_raw`. `metadata` goes into a Parquet file's schema; the other forms have no place
+    for it. Raises OutputError where it cannot be written.
     """
     with replacing(path) as file:
         if path.suffix.lower() == ".parquet":
@@ -84,7 +84,7 @@ def _portions(rows: Sequence[Mapping[str, Cell]] | pa.Table) -> Iterator[Sequenc
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write text as UTF-8, whole or not at all. Raises OutputError where it cannot be written."""
+    """Write text as UTF-8, completely or not at all. Raises OutputError where it cannot be written."""
     with replacing(path) as file:
         file.write(content.encode("utf-8", "backslashreplace"))
 
@@ -92,7 +92,7 @@ def write_text(path: Path, content: str) -> None:
 def csv_text(
     rows: Sequence[Mapping[str, Cell]], columns: Sequence[str], *, head: bool = True, raw: bool = False
 ) -> str:
-    """Return rows as CSV, with a header line unless `head` is false, and with text as it is if `raw`."""
+    """Return rows as CSV, with a header line unless `head` is false, and with unchanged text if `raw`."""
     lines = _Lines()
     writer = csv.writer(lines, lineterminator="\r\n")  # of both characters, so that either is quoted in a cell
     if head:
@@ -103,7 +103,7 @@ def csv_text(
 
 
 class _Lines(list[str]):
-    """Take lines as a file does."""
+    """A list of lines with a file's `write`."""
 
     write = list.append
 

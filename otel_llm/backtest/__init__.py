@@ -1,1 +1,1 @@
-"""Backtests and unit tests of rules: what they would have decided."""
+"""Backtests and unit tests of rules: the decisions that they would have made."""

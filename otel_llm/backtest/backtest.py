@@ -1,4 +1,4 @@
-"""Backtest rules over journals: what they would have decided, beside what was or would have been decided then."""
+"""Backtest rules over journals: compare their decisions with those made then, or with those of other rules."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from otel_llm.rules.files.ruleset import RuleSet
 
 VERBS: Final = frozenset({"migrate", "preempt", "abort", "drain", "scale", "webhook"})
-"""A backtest does nothing, so that `mode: enforce` is allowed for every verb."""
+"""The verbs that may be enforced: all, since a backtest does no action."""
 
 
 @dataclass(slots=True)
 class LiveDecisions:
-    """What was read of decision files."""
+    """The result of reading decision files."""
 
     lines: int = 0
     broken: int = 0
-    """Lines that are no decision; the last line of a file that is written to may be."""
+    """Lines that are no decision; the last line of a file that is being written may be one."""
     outside: int = 0
     """Decisions made before the journal begins or after it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """What a backtest found.
+    """The result of a backtest.
 
-    `until_ns`: up to where time has passed, unix ns: to where the collector was stopped, if that is known; else to the
-    last receipt, or the last decision in its file.
+    `until_ns`: the end of the evaluated time, unix ns: the stop of the collector, if that is known; else the last
+    receipt, or the last decision in its file.
     """
 
     recording: Recording
@@ -55,7 +55,7 @@ class Backtest:
 
     @property
     def differs(self) -> bool:
-        """Return whether both sides were compared and are not the same, decision by decision."""
+        """Return whether both sides were compared and differ in any decision."""
         return self.comparison.compared and not self.comparison.records.identical
 
 
@@ -70,16 +70,16 @@ def backtest(
     progress: Callable[[int], None] | None = None,
     decided: Callable[[list[Decision]], None] | None = None,
 ) -> Backtest:
-    """Evaluate journals by `rules`, and compare with the rules of then or with what was decided then.
+    """Evaluate journals by `rules`, and compare with the rules or the decisions of then.
 
     Args:
         recording: journals of `otel-llm collect`.
-        rules: what is tested.
-        terms: by what streams are followed.
-        against: the rules of then, evaluated beside.
+        rules: the rules under test.
+        terms: how streams are followed.
+        against: the rules of then, evaluated too.
         decisions: decision files of the run that wrote the journal, the oldest first.
-        notified: receivers of `webhook` that only tell people.
-        progress: is told the bytes of the journal read so far.
+        notified: receivers of `webhook` that only notify people.
+        progress: called with the bytes of the journal read so far.
         decided: gets the decisions of `rules` as they are made.
 
     Raises:
@@ -87,7 +87,7 @@ def backtest(
         ValueError: both `against` and `decisions` are given.
     """
     if against is not None and decisions:
-        raise ValueError("either against other rules or against what was decided, not both")
+        raise ValueError("either against other rules or against decisions, not both")
     with Store(notified) as store:
         live = _read_decisions(store, decisions) if decisions else None
         new = Run(terms, rules, _both(store, decided))
@@ -148,7 +148,7 @@ def _until(recording: Recording, store: Store, live: LiveDecisions | None) -> in
     stopped_ns = recording.stopped_ns()
     if stopped_ns is not None and stopped_ns >= last_ns:
         return stopped_ns
-    # It died, or it runs: it has lived until its last decision at least.
+    # It died, or it is running: it has lived until its last decision at least.
     return last_ns if live is None else max(last_ns, store.last_ns(THEN))
 
 
@@ -156,5 +156,5 @@ def _nothing(recording: Recording) -> str:
     names = ", ".join(map(str, recording.paths))
     unsealed = recording.skipped.counts["unsealed"]
     if unsealed:
-        return f"{names}: {unsealed} records of another tool: nobody wrote down when they were received"
+        return f"{names}: {unsealed} records of another tool, without a time of receipt"
     return f"{names}: no record in this journal"

@@ -1,7 +1,7 @@
-"""One evaluator of a backtest: the collector's own, over journals, on the receipt times that stand in them.
+"""One evaluator of a backtest: the collector's own, over journals, on their times of receipt.
 
-What comes out is what a collector would have decided that received these exports at these instants: evaluator, rule
-engine, prefilter and budgets are the service's, and so is the order. No clock is read, nothing is sent, nothing in the
+The results are the decisions of a collector that received these exports at these instants: evaluator, rule engine,
+prefilter and budgets are the service's, and so is the order. No clock is read, nothing is sent, nothing in the
 journal's folder is written.
 """
 
@@ -37,7 +37,7 @@ _PROGRESS_RECORDS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """By what streams are followed: as the options of `collect` say it."""
+    """How streams are followed: the same options as `collect` has."""
 
     classes: SloClasses
     limits: Limits
@@ -49,18 +49,18 @@ class Terms:
 class Run:
     """One collector's evaluator over the records of a journal, under one set of rules.
 
-    `decided` takes decisions as they are made, in order.
+    `decided` gets the decisions as they are made, in order.
     """
 
     terms: Terms
     rules: RuleSet
     decided: Callable[[list[Decision]], None]
     judged: int = 0
-    """Streams that are over."""
+    """Streams that have ended."""
     headless: int = 0
-    """Those of them whose first segment is not in the journal: they began before it, or it was lost."""
+    """Those of them without a first segment in the journal: they began before it, or the segment was lost."""
     counts: Counter[str] = field(default_factory=Counter)
-    """`undecodable` records, and `internal_errors`: those that a bug of ours hit."""
+    """`undecodable` records, and `internal_errors`: records that hit a bug of ours."""
     evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,45 +84,45 @@ class Run:
             return
         try:
             self.evaluator.apply(batch, record.receipt_ns)
-        except Exception:  # the live collector goes on as well; said once with its traceback, counted always
+        except Exception:  # the live collector goes on as well; logged once with its traceback, counted always
             if not self.counts["internal_errors"]:
                 log.exception("otel-llm: a record could not be evaluated")
             self.counts["internal_errors"] += 1
 
     def until(self, instant_ns: int) -> None:
-        """Let time pass up to this instant (unix ns), after the last record, as a collector does that is stopped."""
+        """Let time pass up to this instant (unix ns), after the last record, as for a collector that is stopped."""
         self.evaluator.finish(instant_ns)
 
     @property
     def in_flight(self) -> int:
-        """Return how many streams are not over."""
+        """Return the number of streams that have not ended."""
         return len(self.evaluator.live)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the evaluator finds: decisions are handed on, verdicts counted, the rest is the collector's business."""
+    """The evaluator's sink: decisions are passed on, verdicts counted, all else is left to the collector."""
 
     run: Run
 
     def charged(self, metered: Metered) -> None:
-        """Leave the counters to the collector."""
+        """Ignore: the counters are the collector's."""
 
     def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:  # noqa: ARG002
-        """Count a stream that is over."""
+        """Count an ended stream."""
         self.run.judged += 1
         self.run.headless += not stream.received.has(0)
 
     def foreign_judged(self, row: Row) -> None:
-        """Leave other instrumentations' spans to the collector: no rule is about them."""
+        """Ignore: no rule is about other instrumentations' spans."""
 
     def decided(self, decisions: list[Decision]) -> None:
-        """Hand decisions on."""
+        """Pass decisions on."""
         self.run.decided(decisions)
 
 
 def replay(records: Iterable[Record], runs: Sequence[Run], progress: Callable[[], None] | None = None) -> None:
-    """Have every run take all records; `progress` is called now and then."""
+    """Apply all records to every run; `progress` is called at intervals."""
     for number, record in enumerate(records, 1):
         for run in runs:
             run.take(record)

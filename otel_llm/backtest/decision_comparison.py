@@ -1,4 +1,4 @@
-"""Compare what was decided with what would have been, decision by decision."""
+"""Compare the decisions of two sides, one by one."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ if TYPE_CHECKING:
     from otel_llm.backtest.decision_store import Store
 
 EXAMPLES: Final = 5
-"""Firings and decisions named for each difference."""
+"""The number of firings and decisions listed for each difference."""
 
 
 @dataclass(slots=True)
 class Records:
-    """Decision by decision: are they the same?"""
+    """The comparison decision by decision."""
 
     then: int = 0
     new: int = 0
     same: int = 0
     in_order: bool = True
-    """Whether those that are the same stand in the same order; actions in `enforce` are left out of this: theirs are
-    written when their outcome is known."""
+    """Whether the equal ones stand in the same order; actions in `enforce` are left out: they are written when their
+    outcome is known."""
     fields: Counter[str] = field(default_factory=Counter)
-    """Of decisions with the same rule, subject, flip and action: what differs in them."""
+    """The differing fields of decisions with the same rule, subject, flip and action."""
     examples: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     @property
     def identical(self) -> bool:
-        """Return whether both sides decided exactly the same, in the same order."""
+        """Return whether both sides made exactly the same decisions, in the same order."""
         return self.in_order and self.then == self.new == self.same
 
 
 def records_of(store: Store, *, compared: bool) -> Records:
-    """Compare the decisions of both sides, or count those of the one that there is."""
+    """Compare the decisions of both sides, or count those of the only side."""
     found = Records(_count(store, THEN), _count(store, NEW))
     if not compared:
         return found
-    # The same body may stand more than once, where a rule has two actions of one verb: they are counted off.
+    # The same body may stand more than once, where a rule has two actions of one verb: they are numbered.
     store.rows(
         """CREATE TEMP TABLE numbered AS SELECT side, seq, body,
         ROW_NUMBER() OVER (PARTITION BY side, body ORDER BY seq) AS nth FROM decisions"""

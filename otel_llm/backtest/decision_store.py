@@ -1,4 +1,4 @@
-"""Decisions of a backtest on disk: a long journal under an eager rule makes more of them than memory should hold."""
+"""Store a backtest's decisions on disk: a long journal under an eager rule has more of them than fit in memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ THEN: Final = 0
 NEW: Final = 1
 
 ACTED: Final = "acted"
-"""The outcome of an action that was let through: what became of it hangs on receivers and engines, and no journal
-knows it."""
+"""The outcome of an action that was let through: its real outcome depends on receivers and engines, which no journal
+records."""
 _DONE: Final = frozenset({"sent", "done", "unconfirmed"})
-"""Outcomes of actions that were done, as far as anybody knows."""
+"""Outcomes of actions that were done, as far as is known."""
 INTERVENING: Final = frozenset({"migrate", "preempt", "abort", "drain", "scale", "webhook"})
-"""Actions after which things would have gone on in another way. An alert is for people: what they would have done
-nobody knows, and nobody asks."""
+"""Actions that would have changed what followed. An alert is for people: its effect on them is unknown and left
+out."""
 _COMPARED: Final = (
     *("rule", "rule_hash", "scope", "trace_id", "span_id", "choice", "labels", "state", "action", "mode"),
     *("flip_unix_nano", "now_offset_nano", "facts", "fact_age_seconds", "budget"),
 )
-"""What two decision records must have in common to be the same: all but the group's name, the wall clock of the
-writing, and what became of an action."""
+"""The fields of two decision records that must be equal: all but the group's name, the wall clock of the writing,
+and the real outcome of an action."""
 _BUNCH: Final = 2000
 _TABLE: Final = """
 CREATE TABLE decisions (
@@ -44,10 +44,10 @@ _ROW: Final = "INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 
 
 class Store:
-    """Take decisions of both sides in order, then answer questions about them; a temporary file, gone at the end.
+    """A store of both sides' decisions, added in order and then queried; a temporary file, deleted at the end.
 
-    `acts` of a decision: it lets an action through, done or in shadow, after which things would have gone on in another
-    way. `notified`: receivers of the verb `webhook` that only tell people, by name.
+    `acts` of a decision: it lets an action through, done or in shadow, that would have changed what followed.
+    `notified`: receivers of the verb `webhook` that only notify people, by name.
     """
 
     def __init__(self, notified: Collection[str] = ()) -> None:
@@ -61,37 +61,37 @@ class Store:
         self._counts = [0, 0]
 
     def decided(self, side: int, decisions: Iterable[Decision]) -> None:
-        """Take decisions of an evaluator, in order."""
+        """Add decisions of an evaluator, in order."""
         for one in decisions:
-            told = one.action == "webhook" and one.arguments.get("to") in self._notified
-            self._add(side, one.record(), one.now_ns, one.identity.get("instance", ""), told=told)
+            notified = one.action == "webhook" and one.arguments.get("to") in self._notified
+            self._add(side, one.record(), one.now_ns, one.identity.get("instance", ""), notified=notified)
 
     def recorded(self, record: Mapping[str, Any]) -> None:
-        """Take a line of a decision file, in order; raises KeyError, TypeError or ValueError where it is none."""
+        """Add a line of a decision file, in order; raises KeyError, TypeError or ValueError for any other line."""
         instance = record["labels"].get("instance", "") if "labels" in record else ""
         self._add(THEN, record, int(record["time_unix_nano"]), str(instance))
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write the buffered decisions."""
         self.database.execute("BEGIN")
         self.database.executemany(_ROW, self._rows)
         self.database.execute("COMMIT")
         self._rows.clear()
 
     def rows(self, question: str, *values: object) -> Iterator[Any]:
-        """Yield the answer's rows, one at a time."""
+        """Yield the rows of a query's result, one at a time."""
         return self.database.execute(question, values)
 
     def last_ns(self, side: int) -> int:
-        """Return when the last decision of a side was made or written (unix ns), 0 where there is none."""
+        """Return the instant of a side's last decision (unix ns), by its making or writing; 0 where there is none."""
         self.flush()
         (found,) = next(self.rows("SELECT COALESCE(MAX(at_ns), 0) FROM decisions WHERE side = ?", side))
         return int(found)
 
     def leave_out(self, first_ns: int, until_ns: int) -> int:
-        """Drop what was recorded of other times than from `first_ns` to `until_ns` (unix ns); return how many."""
+        """Drop records outside of `first_ns` to `until_ns` (unix ns); return their number."""
         self.flush()
-        # What was written before anything was received; and on the collector's axis nothing is decided before it flips.
+        # Records written before anything was received; on the collector's axis nothing is decided before it flips.
         question = "DELETE FROM decisions WHERE side = ? AND (at_ns < ? OR flip_ns - offset_ns > ?)"
         return self.database.execute(question, (THEN, first_ns, until_ns)).rowcount
 
@@ -106,11 +106,11 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _add(self, side: int, record: Mapping[str, Any], at_ns: int, instance: str, *, told: bool = False) -> None:
+    def _add(self, side: int, record: Mapping[str, Any], at_ns: int, instance: str, *, notified: bool = False) -> None:
         subject = _compact(record["labels"]) if "labels" in record else _stream(record)
         outcome, budget = _let_through(record)
         same = {name: record[name] for name in _COMPARED if name in record} | {"outcome": outcome, "budget": budget}
-        acts = record["action"] in INTERVENING and outcome in ("shadow", ACTED) and not told
+        acts = record["action"] in INTERVENING and outcome in ("shadow", ACTED) and not notified
         done = acts and record["mode"] == "enforce" and record["outcome"] in _DONE
         row = (
             *(side, self._counts[side], at_ns, int(record["flip_unix_nano"])),
@@ -127,12 +127,12 @@ class Store:
 
 
 def _let_through(record: Mapping[str, Any]) -> tuple[str, dict[str, bool]]:
-    """Return what a rule and its budgets said to an action, whatever became of it: its outcome, and the budget."""
+    """Return the outcome and the budget that a rule gave an action, whatever its real outcome was."""
     outcome, budget = str(record["outcome"]), dict(record["budget"])
     open_elsewhere = budget.pop(CONFIRMATION, None) is not None
     if outcome in ("sent", "done", "unconfirmed", "failed", "expired"):
         return ACTED, budget
-    # Enforced, it may have been withdrawn, or held back by the kill switch, or by another that nobody had confirmed.
+    # Enforced, it may have been withdrawn, or held back by the kill switch, or by an unconfirmed one.
     held_back = record["mode"] == "enforce" and record["action"] is not None and outcome not in ("only_if", "budget")
     return ACTED if open_elsewhere or held_back else outcome, budget
 

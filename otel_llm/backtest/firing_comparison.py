@@ -1,11 +1,11 @@
-"""Compare what was decided with what would have been, firing by firing; `backtest_records`: decision by decision.
+"""Compare the firings of two sides; `decision_comparison` compares decision by decision.
 
 A firing is one rule about one subject (a stream, an instance, a class) from its flip to its end. Two firings of rules
 of one name about one subject are the same if they begin at the same instant, and the same but moved if they overlap.
 
-What a backtest cannot know: the journal holds what happened, not what would have happened had an action of the new
-rules been done. From such an action on, what the journal says of its request is what did not happen then; what it says
-of other streams of that instance, and with less weight of everything else, rests on a load that was another.
+What a backtest cannot know: the journal holds what happened, not what would have happened if an action of the new rules
+had been done. After such an action, the journal's records of its request did not happen so; its records of other
+streams of that instance, and with less weight of everything else, are based on another load.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from otel_llm.backtest.decision_store import Store
 
 MOST_SHIFTS: Final = 100_000
-"""Shifts of which the median is taken; of more the first so many."""
+"""The most shifts for the median: the first so many."""
 Rests = Literal["as_recorded", "elsewhere", "same_instance", "same_request"]
-"""On what a firing rests: the record as it is, or one in which an action was done before it: elsewhere, on its
-instance, on its own request."""
+"""The basis of a firing: the record as it is, or one with an action before it: elsewhere, on its instance, on its own
+request."""
 
 
 @dataclass(slots=True)
@@ -39,9 +39,9 @@ class Side:
     hash: str = ""
     firings: int = 0
     ends: Counter[str] = field(default_factory=Counter)
-    """Of firings, by outcome: resolved, ended, refuted."""
+    """Ends of firings, by outcome: resolved, ended, refuted."""
     actions: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Decided actions by verb and outcome; `acted`: let through, whatever became of them."""
+    """Decided actions by verb and outcome; `acted`: let through, whatever their real outcome."""
 
 
 @dataclass(slots=True)
@@ -57,42 +57,42 @@ class RuleCompared:
     earlier: int = 0
     later: int = 0
     shifts_ns: list[int] = field(default_factory=list)
-    """Of firings that moved: the new flip less that of then."""
+    """Shifts of moved firings: the new flip less that of then."""
     only_then: int = 0
     only_new: int = 0
     rests: Counter[str] = field(default_factory=Counter)
-    """The new rule's firings by what they rest on; see `Rests`."""
+    """The new rule's firings by basis; see `Rests`."""
     examples: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
-    """Of `moved`, `only_then` and `only_new` the first few: subject and flip (unix ns, on its own axis)."""
+    """The first few of `moved`, `only_then` and `only_new`: subject and flip (unix ns, on its own axis)."""
 
     @property
     def shift_s(self) -> float | None:
-        """Return the median shift of what moved, in seconds; None where nothing did."""
+        """Return the median shift of moved firings, in seconds; None where none moved."""
         return median(self.shifts_ns) / 1e9 if self.shifts_ns else None
 
 
 @dataclass(slots=True)
 class Actions:
-    """Actions after which things would have gone on in another way."""
+    """Actions that would have changed what followed."""
 
     hypothetical: int = 0
-    """Of the new rules; not done when this was recorded."""
+    """By the new rules; not done when this was recorded."""
     first: dict[str, Any] | None = None
     done_both: int = 0
     """Done when this was recorded, and decided by the new rules too: the record holds what followed."""
     done_then_only: int = 0
-    """Done when this was recorded, and not decided by the new rules: the record holds what followed, not what would."""
+    """Done when this was recorded, and not decided by the new rules: the record holds what followed them."""
 
 
 @dataclass(slots=True)
 class Comparison:
-    """All of it."""
+    """The comparison firing by firing."""
 
     rules: list[RuleCompared]
     records: Records
     actions: Actions
     compared: bool
-    """Whether there is another side at all."""
+    """Whether there is another side."""
 
 
 def compare(store: Store, *, compared: bool) -> Comparison:
@@ -102,7 +102,7 @@ def compare(store: Store, *, compared: bool) -> Comparison:
     store.database.execute("CREATE INDEX by_subject ON decisions (rule, subject, side, seq)")
     rules = _rules(store)
     actions = _actions(store)
-    _rests(store, rules)
+    _count_by_basis(store, rules)
     if compared:
         _firings(store, rules)
     records = records_of(store, compared=compared)
@@ -113,11 +113,11 @@ def _rules(store: Store) -> dict[str, RuleCompared]:
     found: dict[str, RuleCompared] = {}
     question = """SELECT side, rule, group_name, scope, hash, state, action, outcome, COUNT(*) FROM decisions
         GROUP BY side, rule, group_name, scope, hash, state, action, outcome ORDER BY rule, side, MIN(seq)"""
-    for side, name, group, scope, digest, state, action, outcome, number in store.rows(question):
+    for side, name, group, scope, rule_hash, state, action, outcome, number in store.rows(question):
         rule = found.setdefault(name, RuleCompared(name, group, scope))
         rule.group, rule.scope = group, scope  # the new one's, where there is one
         one = rule.then if side == THEN else rule.new
-        one.hash = digest
+        one.hash = rule_hash
         if state == "resolved":
             one.ends[outcome] += number
         else:
@@ -129,11 +129,11 @@ def _rules(store: Store) -> dict[str, RuleCompared]:
     return found
 
 
-# What the new rules' actions make unknowable.
+# The effects of the new rules' actions, which are unknown.
 
 
 def _actions(store: Store) -> Actions:
-    """Tell the actions that were not done when this was recorded; they are left in a table `acts`."""
+    """Find the actions that were not done when this was recorded; they are left in a table `acts`."""
     store.rows(
         """CREATE TEMP TABLE acts AS
         SELECT seq, at_ns, rule, action, subject, request, instance, done AND EXISTS (
@@ -156,8 +156,8 @@ def _actions(store: Store) -> Actions:
     return found
 
 
-def _rests(store: Store, rules: dict[str, RuleCompared]) -> None:
-    """Count the new rules' firings by what was done before them, and where."""
+def _count_by_basis(store: Store, rules: dict[str, RuleCompared]) -> None:
+    """Count the new rules' firings by the actions before them, and where these were."""
     first_ns = dict(store.rows("SELECT instance, MIN(at_ns) FROM acts WHERE NOT was_done GROUP BY instance"))
     anywhere_ns = min(first_ns.values(), default=None)
     question = """SELECT rule, instance, MIN(at_ns),
@@ -199,7 +199,7 @@ def _firings(store: Store, rules: dict[str, RuleCompared]) -> None:
 
 
 def _from_to(flips: set[int], ends: list[int]) -> list[_Firing]:
-    """Return firings in order; one ends with the first end that is not before it (one that is refuted, at its flip)."""
+    """Return firings in order; one ends with the first end not before it (a refuted one, at its flip)."""
     ends.sort()
     found = []
     for flip_ns in sorted(flips):

@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FIRST_BYTES: Final = (b"\x00", b"\x01", b"\x02", b"\x03")
-"""A record begins with its length, which is below 64 MiB; nothing else that OTLP is written as begins so."""
+"""A record begins with its length, which is below 64 MiB; no other form of OTLP begins so."""
 
 
 class Recording:
-    """Journals of `otel-llm collect`: files and folders, those of one folder one after the other, folders side by side.
+    """Journals of `otel-llm collect`: files and folders; the files of a folder in sequence, folders merged by time.
 
     Raises:
-        InputError: a path does not exist, or a folder holds no journal; while reading, a file is none.
+        InputError: a path does not exist, or a folder holds no journal; while reading, a file is no journal.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = tuple(paths)
         self.skipped = Skipped()
-        """What was left out, by the reasons of `Skipped`; `unsealed`: nobody wrote down when it was received."""
+        """Skipped parts, by the reasons of `Skipped`; `unsealed`: records without a time of receipt."""
         self.records = 0
         self.first_ns: int | None = None
         """The receipt of the first record (unix ns)."""
         self.last_ns: int | None = None
         self.backwards = 0
-        """Records received before the one before them; they are evaluated with it."""
+        """Records received before their predecessor; they are evaluated with it."""
         self.done_bytes = 0
-        """Of `size`, read so far."""
+        """The bytes of `size` that were read so far."""
         self._folders: dict[Path, list[Path]] = {}
         for file in input_files(paths, self.skipped, journals=True):
             self._folders.setdefault(file.parent, []).append(file)
@@ -49,7 +49,7 @@ class Recording:
         self.size = sum(_size(file) for files in self._folders.values() for file in files)
 
     def stopped_ns(self) -> int | None:
-        """Return up to when the collector that wrote this let time pass, if it was stopped and did not die (unix ns).
+        """Return the stop of the collector that wrote this, if it was stopped and did not die (unix ns).
 
         Of several journals the latest.
         """
@@ -75,7 +75,7 @@ class Recording:
             counts: Counter[str] = Counter()
             size, seen = _size(file), 0
             for record in split_stream(_journal(file, counts), counts):
-                # A compressed file holds more than its size: its share of the progress is full before its end.
+                # A compressed file holds more than its size: its share of the progress is complete before its end.
                 step = min(size - seen, len(record.raw))
                 seen, self.done_bytes = seen + step, self.done_bytes + step
                 if record.receipt_ns is None:
@@ -98,7 +98,7 @@ def _journal(file: Path, counts: Counter[str]) -> Iterator[bytes]:
 
 
 def _size(file: Path) -> int:
-    """Return a file's size, 0 where it was compressed or deleted since it was listed."""
+    """Return a file's size, 0 for one that was compressed or deleted since it was listed."""
     try:
         return file.stat().st_size
     except FileNotFoundError:

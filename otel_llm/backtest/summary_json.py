@@ -1,4 +1,4 @@
-"""A backtest as one object of plain data: what `--format json` prints. Times are unix ns, lengths seconds."""
+"""The plain data of a backtest for `--format json`. Times are unix ns, lengths seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def summary(found: Backtest) -> dict[str, Any]:
-    """Return everything that was found."""
+    """Return all results."""
     recording, comparison = found.recording, found.comparison
     live = found.live
     return {

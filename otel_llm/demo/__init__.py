@@ -1,1 +1,1 @@
-"""The demo: paced servers, a chat application, readers, and the processes that they run in."""
+"""The demo: paced servers, a chat application, readers, and their processes."""

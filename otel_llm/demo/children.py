@@ -1,4 +1,4 @@
-"""Child processes of the demo: started with a line to wait for, stopped whatever happens."""
+"""Child processes of the demo: a line of their output is awaited at the start, and they are always stopped."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Child:
-    """A child process whose output is read as it comes; the last lines are kept for messages.
+    """A child process; its output is read continuously, and the last lines are kept for messages.
 
-    It ends with this process at the latest, also where a signal comes before the caller holds what this returns.
+    It ends with this process at the latest, even if a signal arrives before the caller holds the object.
     """
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
@@ -81,18 +81,18 @@ class Child:
                 return found
 
     def failure(self, what: str) -> click.ClickException:
-        """Return an error that names the child, what went wrong and its last words."""
+        """Return an error with the child's name, the problem and its last lines."""
         words = "\n  ".join(self.tail) or "(no output)"
         return click.ClickException(f"the {self.name} {what}; it said:\n  {words}\nall of it: {self.log}")
 
     def stop(self, timeout_s: float = 20.0) -> int:
-        """Ask it to stop, wait, insist; return its exit status."""
+        """Stop it: ask, wait, kill; return its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
             status = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            # All that it started, too: they would live on.
+            # Its own children too: they would live on.
             os.killpg(self.process.pid, signal.SIGKILL)
             status = self.process.wait()
         self._reader.join(timeout=5.0)
@@ -102,7 +102,7 @@ class Child:
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """Let SIGINT and SIGTERM take effect behind the block only. For the main thread."""
+    """Delay SIGINT and SIGTERM until after the block. For the main thread."""
     came: list[int] = []
     handlers = {
         signum: signal.signal(signum, lambda signum, _frame: came.append(signum))

@@ -1,4 +1,4 @@
-"""What a demo starts on this machine: a collector, paced servers, real vLLM servers; each on ports of its own."""
+"""The processes of the demo on this machine: a collector, paced servers, real vLLM servers; each on its own ports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_llm.core.compiling import kernel_cache, mode
 from otel_llm.demo.children import Child
 
 START_S: Final = 90.0
-"""A collector whose kernels can be kept nowhere compiles them at every start."""
+"""How long a collector may start: one that cannot cache its kernels compiles them at every start."""
 VLLM_START_S: Final = 240.0
 LISTENING: Final = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
 PATIENT: Final = Path(__file__).parent / "patient_yield"
@@ -27,7 +27,7 @@ OFFLINE: Final = {
 
 
 def collector(folder: Path) -> Child:
-    """Start a collector with its journal, decisions and log in a folder; it says LISTENING."""
+    """Start a collector with its journal, decisions and log in a folder; its output then matches LISTENING."""
     command = [
         *(sys.executable, "-m", "otel_llm.cli.main", "collect"),
         *("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0"),
@@ -62,7 +62,7 @@ def vllm_command(vllm: Path, port: int) -> list[str]:
 
 
 def vllm_environment() -> dict[str, str]:
-    """Return the variables of a vLLM that asks nothing of the network and yields to the processes beside it."""
+    """Return the variables of a vLLM that uses no network and yields to the processes beside it."""
     paths = os.pathsep.join([str(PATIENT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return OFFLINE | {"PYTHONPATH": paths}
 
@@ -84,7 +84,7 @@ def telemetry(grpc: str, service: str) -> dict[str, str]:
 
 
 def quiet_environment() -> dict[str, str]:
-    """Return the environment without the caller's own telemetry settings: the demo talks to itself alone."""
+    """Return the environment without the caller's own telemetry settings: the demo uses only its own."""
     kept = {
         name: value
         for name, value in os.environ.items()

@@ -1,6 +1,6 @@
 """The demo's chat application: concurrent requests through the OpenAI SDK, instrumented with one line.
 
-`python -m otel_llm.demo.demo_client BASE_URL` sends the demo's mix; where the telemetry goes is said by the
+`python -m otel_llm.demo.demo_client BASE_URL` sends the demo's mix; the destination of the telemetry is set by the
 standard OTEL_EXPORTER_OTLP_* variables, as in any application.
 """
 
@@ -19,12 +19,12 @@ from otel_llm.demo.scripted_deliveries import DEMO_MIX, by_name
 STARTS_WITHIN_S = 1.0
 ENGINE_REQUESTS = 30
 ENGINE_TOKENS = (20, 220)
-"""Reply lengths asked of a real engine; the tiny model never ends by itself, so they are what comes."""
+"""Reply lengths for a real engine; the tiny model never ends by itself, so replies have these lengths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request to send: to which model, when, how long a reply, and when the user presses stop."""
+    """One request to send: its model, when, the length of the reply, and when the user presses stop."""
 
     model: str
     start_s: float
@@ -56,7 +56,7 @@ def engine_questions(model: str, spread: random.Random) -> list[Question]:
 
 
 async def ask(client: openai.AsyncOpenAI, question: Question) -> None:
-    """Send one request and read its reply as a chat page would; broken connections are part of the show."""
+    """Send one request and read its reply as a chat page would; broken connections are expected."""
     await asyncio.sleep(question.start_s)
     try:
         async with await client.chat.completions.create(

@@ -1,7 +1,7 @@
 """The readers of the relay's demo: one chat each, through the OpenAI SDK, spread over the base URLs in turn.
 
 `python -m otel_llm.demo.demo_readers BASE_URL... --replies FILE` prints `N of M have text` and `N of M have ended` as
-the replies come, and writes what each reader got. Where the telemetry goes is said by OTEL_EXPORTER_OTLP_*.
+the replies arrive, and writes each reader's reply. The destination of the telemetry is set by OTEL_EXPORTER_OTLP_*.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Reply:
-    """What a reader got. `ids`: the tokens, where the server gave them; `error`: how the stream broke, None if not."""
+    """A reader's reply. `ids`: the tokens, where the server gave them; `error`: how the stream broke, None if not."""
 
     reader: int
     text: str = ""
@@ -33,14 +33,14 @@ class Reply:
     error: str | None = None
 
     @property
-    def whole(self) -> bool:
-        """Whether it ended as a reply ends."""
+    def complete(self) -> bool:
+        """Whether it ended normally."""
         return self.finish is not None and self.error is None
 
     def same(self, other: Reply) -> bool:
-        """Return whether both are whole, with the same text, tokens and finish."""
+        """Return whether both are complete, with the same text, tokens and finish."""
         ours, theirs = (self.text, self.ids, self.finish), (other.text, other.ids, other.finish)
-        return self.whole and other.whole and ours == theirs
+        return self.complete and other.complete and ours == theirs
 
 
 def write(path: Path, replies: Sequence[Reply]) -> None:
@@ -55,14 +55,14 @@ def read(path: Path) -> list[Reply]:
 
 @dataclass(slots=True)
 class Crowd:
-    """Readers who begin within `within_s` seconds, and how far they are."""
+    """Readers who begin within `within_s` seconds, and their progress."""
 
     count: int
     model: str
     max_tokens: int
     within_s: float
     text_is: int
-    """A reader has text from so many tokens on."""
+    """The number of tokens from which a reader has text."""
     _have_text: int = 0
     _ended: int = 0
 

@@ -1,4 +1,4 @@
-"""Run `otel-llm demo --relay`: the same readers use two servers, one of which stalls, without and with the relay."""
+"""The demo of the relay: the same readers use two servers, one of which stalls, without and with the relay."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ classes:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Who reads what, by which classes, and how long server b is stopped in mid-stream (0: it stalls by itself)."""
+    """The load of a demo: servers, readers, classes, and how long server b is stopped (0: it stalls by itself)."""
 
     servers: str
     story: str
     readers: int
     speed: str
-    """What they read at, by the class that judges them."""
+    """The readers' reading speed, by the class that judges them."""
     options: tuple[str, ...]
     slo: str | None
     stop_s: float
@@ -78,7 +78,7 @@ VLLM: Final = Load(
 def rules_file() -> Path:
     """Return the rule that the demo enforces: inside an installed package, or the example of the repository.
 
-    Raises FileNotFoundError where neither is there (a broken installation).
+    Raises FileNotFoundError where neither exists (a broken installation).
     """
     here = Path(__file__)
     for path in (here.with_name("demo_relay_rules.yaml"), here.parents[2] / "examples" / "relay" / "rules.yaml"):
@@ -88,9 +88,9 @@ def rules_file() -> Path:
 
 
 def show_relay(console: Console, folder: Path, vllm: Path | None, *, watched: bool) -> bool:
-    """Play both runs and print them side by side; return whether every reply through the relay was the undisturbed one.
+    """Play both runs and print them side by side; return whether every reply through the relay was undisturbed.
 
-    `watched`: the output is a terminal, where the progress of a run replaces itself.
+    `watched`: the output is a terminal, where the progress line of a run is overwritten.
     """
     with ExitStack() as children:
         demo = _Demo(console, folder, PACED if vllm is None else VLLM, children, watched=watched)
@@ -114,7 +114,7 @@ def show_relay(console: Console, folder: Path, vllm: Path | None, *, watched: bo
 
 
 class _Demo:
-    """The processes and files of one demo; `children` ends the processes whatever happens."""
+    """The processes and files of one demo; `children` always ends the processes."""
 
     def __init__(self, console: Console, folder: Path, load: Load, children: ExitStack, *, watched: bool) -> None:
         self.decisions = folder / "decisions.jsonl"
@@ -131,11 +131,11 @@ class _Demo:
 
     @property
     def readers(self) -> str:
-        """Words on who reads."""
+        """The readers in words."""
         return f"{self._load.readers} readers of {self._load.speed}"
 
     def start(self, vllm: Path | None) -> None:
-        """Start the servers and a collector for each run, at once; return when the servers serve."""
+        """Start the servers and a collector for each run, all together; return when the servers serve."""
         self._console.print(f"{'servers':<13}a and b: {self._load.servers}\n{'':<13}{self._load.story}")
         copyfile(rules_file(), self.rules)
         if self._slo is not None and self._load.slo is not None:
@@ -151,16 +151,16 @@ class _Demo:
             self._collectors[run] = self._children.enter_context(demo_children.collector(self._folder / run))
 
     def undisturbed(self) -> list[Reply]:
-        """Return what the readers get from server a alone, which never stalls; not recorded."""
+        """Return the readers' replies from server a alone, which never stalls; not recorded."""
         return self._read("undisturbed", self._urls[:1], {"OTEL_SDK_DISABLED": "true"})
 
     def straight(self) -> list[Reply]:
-        """Return what they get from both servers in turn."""
+        """Return the readers' replies from both servers in turn."""
         with self._recorded("straight") as grpc:
             return self._read("straight", self._urls, demo_children.telemetry(grpc, "readers"), disturbed=True)
 
     def through_the_relay(self) -> list[Reply]:
-        """Return what they get from the relay in front of both."""
+        """Return the readers' replies through the relay before both."""
         with self._recorded("relay") as grpc, self._relay(grpc) as url:
             return self._read("relay", [url], demo_children.telemetry(grpc, "readers"), disturbed=True)
 
@@ -170,7 +170,7 @@ class _Demo:
 
     @contextmanager
     def _recorded(self, run: Run) -> Iterator[str]:
-        """Give the address of a run's collector, which is stopped behind the run: its journal is whole then."""
+        """Yield the address of a run's collector, which is stopped after the run: its journal is complete then."""
         collector = self._collectors[run]
         yield collector.wait_for(demo_children.LISTENING, demo_children.START_S).group(1)
         status = collector.stop()
@@ -195,7 +195,7 @@ class _Demo:
     def _read(
         self, name: str, urls: Sequence[str], telemetry: dict[str, str], *, disturbed: bool = False
     ) -> list[Reply]:
-        """Let the readers read; stop server b in mid-stream where the load says so."""
+        """Let the readers read; stop server b in mid-stream where the load has it so."""
         path, count = self._folder / f"replies-{name}.jsonl", self._load.readers
         command = [
             *(sys.executable, "-m", "otel_llm.demo.demo_readers", *urls, "--replies", str(path)),
@@ -223,7 +223,7 @@ class _Demo:
 
     @contextmanager
     def _progress(self, name: str) -> Iterator[Any]:
-        """Give what shows how far a run is: on a terminal only, where the line goes away again."""
+        """Yield a display of a run's progress: on a terminal only, where the line is overwritten."""
         if not self._watched:
             yield lambda _words: None
             return

@@ -1,4 +1,4 @@
-"""What the relay's demo measured: the readers' waits by the audit's arithmetic, side by side."""
+"""The measurements of the relay's demo: the readers' waits by the audit's arithmetic, side by side."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Figures:
         undisturbed: Sequence[Reply],
         decisions: Sequence[Mapping[str, Any]] = (),
     ) -> Figures:
-        """Return the figures of an audit's rows, of what was read, and of the decision records."""
+        """Return the figures from an audit's rows, the readers' replies, and the decision records."""
         felt = [row for row in rows if row["measured_at"] == "client"]
         return cls(
             readers=len(replies),

@@ -1,4 +1,4 @@
-"""What a client asks of the paced server: its prompt as ids, the script that its model names, and how far to go."""
+"""Parse requests to the paced server: the prompt as ids, the script named by the model, and the reply's length."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Endpoint = Literal["chat", "completions"]
 MAX_MODEL_LEN: Final = 32_768
 """Tokens of prompt and reply together, as `/v1/models` states it."""
 COMPLETION_TOKENS: Final = 16
-"""What a text completion brings that states no `max_tokens`, as of OpenAI."""
+"""The `max_tokens` of a text completion that states none, as OpenAI has it."""
 
 
 class RefusedError(Exception):
-    """Answer a request with a status and a message."""
+    """A refused request, with a status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PacedRequest:
-    """One accepted request. `chunks`: what is to come; `finish`: how the reply ends; `usage` options as OpenAI's."""
+    """One accepted request. `chunks`: those left; `finish`: the finish reason; `usage` options as OpenAI's."""
 
     endpoint: Endpoint
     delivery: Delivery
@@ -39,7 +39,7 @@ class PacedRequest:
 
     @classmethod
     def read(cls, endpoint: Endpoint, body: object) -> PacedRequest:
-        """Return the request of a body that was JSON. Raises RefusedError where it cannot be served."""
+        """Return the request of a parsed JSON body. Raises RefusedError where it cannot be served."""
         if not isinstance(body, dict):
             raise RefusedError(400, "the body is no JSON object")
         name = body.get("model", "")
@@ -84,7 +84,7 @@ def _conversation(messages: object) -> list[int]:
 
 
 def _most(endpoint: Endpoint, body: dict[str, Any], prompt: int) -> int:
-    """Return how many tokens a request allows."""
+    """Return the number of tokens that a request allows."""
     stated = body.get("max_completion_tokens") if endpoint == "chat" else None
     stated = body.get("max_tokens") if stated is None else stated
     if stated is None:

@@ -1,7 +1,7 @@
 """A real HTTP server that streams OpenAI-compatible replies at a scripted pace; the model's name picks the script.
 
-`python -m otel_llm.demo.paced_server --port 0` prints one line with its base URL and serves until it is stopped. As
-of vLLM, `return_token_ids` brings ids, and `/v1/completions` goes on with a reply from where the ids of its prompt end.
+`python -m otel_llm.demo.paced_server --port 0` prints one line with its base URL and serves until it is stopped. As in
+vLLM, `return_token_ids` adds ids, and `/v1/completions` continues a reply from the end of its prompt's ids.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENDPOINTS: Final[dict[str, Endpoint]] = {"/v1/chat/completions": "chat", "/v1/co
 
 
 class ConnectionCutError(Exception):
-    """Break the connection without ending the reply, as a dying server does."""
+    """The connection is broken without ending the reply, as by a dying server."""
 
 
 def create_app(stalls: Stalls | None = None) -> Starlette:

@@ -18,7 +18,7 @@ DONE: Final = b"data: [DONE]\n\n"
 
 @dataclass(slots=True)
 class ReplyChunks:
-    """Write the events of one reply in their order; `sent`: tokens so far."""
+    """The events of one reply in their order; `sent`: tokens so far."""
 
     request: PacedRequest
     sent: int = 0

@@ -1,4 +1,4 @@
-"""Scripted deliveries: how a paced server hands out a reply, chunk by chunk, and what the client does with it."""
+"""Scripted deliveries: how a paced server sends a reply, chunk by chunk, and how the client reacts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Wait `pause_s` seconds, then send one chunk of `tokens` tokens."""
+    """A pause of `pause_s` seconds, then one chunk of `tokens` tokens."""
 
     pause_s: float
     tokens: int = 1
@@ -16,14 +16,14 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One scripted reply and its story; `cut` breaks the connection behind the last chunk."""
+    """One scripted reply and its story; `cut` breaks the connection after the last chunk."""
 
     name: str
     story: str
     chunks: tuple[Chunk, ...]
     cut: bool = False
     read_at_most: int | None = None
-    """The client stops reading behind so many chunks (it presses stop)."""
+    """The number of chunks after which the client stops reading (it presses stop)."""
 
 
 def steady(tokens: int, rate: float, first_s: float) -> tuple[Chunk, ...]:
@@ -33,7 +33,7 @@ def steady(tokens: int, rate: float, first_s: float) -> tuple[Chunk, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """Every `every`-th stream of a server stops behind `after_tokens` tokens for `for_s` seconds."""
+    """Stalls of a server: every `every`-th stream stops after `after_tokens` tokens for `for_s` seconds."""
 
     every: int
     after_tokens: int
@@ -61,7 +61,7 @@ def up_to(chunks: tuple[Chunk, ...], tokens: int) -> tuple[Chunk, ...]:
 
 
 def resumed(chunks: tuple[Chunk, ...], tokens: int) -> tuple[Chunk, ...]:
-    """Return the chunks behind the first `tokens` tokens; the prompt is read anew, so the first pause comes again."""
+    """Return the chunks after the first `tokens` tokens; the prompt is read anew, so the first pause is repeated."""
     left = _behind(chunks, tokens)
     return (replace(left[0], pause_s=chunks[0].pause_s), *left[1:]) if left else ()
 
@@ -80,7 +80,7 @@ DELIVERIES: Final = (
     Delivery("slow-prefill", "nothing for three seconds, then a good pace", steady(60, 20, 3.0)),
     Delivery(
         "stall-full-buffer",
-        "three seconds of silence behind 80 unread tokens: nobody notices",
+        "three seconds of silence behind 80 unread tokens: no reader notices",
         steady(80, 40, 0.2) + steady(40, 40, 3.0),
     ),
     Delivery(

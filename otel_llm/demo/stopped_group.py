@@ -1,4 +1,4 @@
-"""Stop a process group with SIGSTOP for a while, and let it go on whatever becomes of this process."""
+"""Stop a process group with SIGSTOP for a while, and let it continue even if this process dies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A process of its own, so that the group goes on where this one is killed meanwhile.
+# A process of its own, so that the group continues even if this one is killed meanwhile.
 _SCRIPT: Final = """\
 trap 'kill -s CONT -- -$0; kill $sleeping; exit' TERM INT HUP
 kill -s STOP -- -$0

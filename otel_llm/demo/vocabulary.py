@@ -1,7 +1,7 @@
 """The paced server's model in memory: text to ids and back, and the next id as a function of all ids before it.
 
-A reply can therefore be continued from its ids on any paced server, as on an engine that decodes greedily; one id more
-or less in between continues otherwise.
+A reply can therefore be continued from its ids on any paced server, as on an engine that decodes greedily; a missing or
+an extra id changes the continuation.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ def continuation(ids: Sequence[int], count: int) -> list[int]:
 
 
 def written(ids: Sequence[int]) -> int:
-    """Return how many words of a reply the ids end with."""
+    """Return the number of words of a reply at the end of the ids."""
     return next((count for count, i in enumerate(reversed(ids)) if i < FIRST_WORD), len(ids))

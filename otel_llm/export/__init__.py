@@ -1,1 +1,1 @@
-"""In the application: segments become OTLP and leave, through a bounded queue, with retries and counted drops."""
+"""The application's exporter: segments are sent as OTLP through a bounded queue, with retries and counted drops."""

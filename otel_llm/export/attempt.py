@@ -16,7 +16,7 @@ from otel_llm.export.clock import wall_s
 FIRST_BACKOFF_S: Final = 1.0
 LONGEST_BACKOFF_S: Final = 15.0
 JITTER: Final = 0.2
-"""The wait is multiplied by a random number within this of 1, so that a fleet does not come back at one instant."""
+"""The wait is multiplied by a random number within this of 1, so that a fleet does not retry at one instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def retry_wait_s(attempt: Attempt, failures: int, longest_after_s: float = math.
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """Read a `Retry-After` header (RFC 9110, 10.2.3: seconds or an HTTP date), None where it says nothing usable."""
+    """Return the seconds of a `Retry-After` header (RFC 9110, 10.2.3: seconds or an HTTP date); None if unusable."""
     if header is None:
         return None
     try:
@@ -61,7 +61,7 @@ def retry_after_s(header: str | None) -> float | None:
 
 
 def rejected_spans(response: bytes) -> tuple[int, str]:
-    """Return how many spans an `ExportTraceServiceResponse` says were not accepted, and why."""
+    """Return the number of rejected spans in an `ExportTraceServiceResponse`, and the reason."""
     if not response:
         return 0, ""
     from google.protobuf.message import DecodeError
@@ -70,6 +70,6 @@ def rejected_spans(response: bytes) -> tuple[int, str]:
     message = ExportTraceServiceResponse()
     try:
         message.ParseFromString(response)
-    except DecodeError:  # whatever a proxy wrote there: it answered 200
+    except DecodeError:  # written by a proxy: the status was 200
         return 0, ""
     return max(message.partial_success.rejected_spans, 0), message.partial_success.error_message

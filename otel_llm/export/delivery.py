@@ -1,4 +1,4 @@
-"""How a batch of records is delivered: encoded and sent by ourselves, or handed to an application's `SpanExporter`."""
+"""The delivery of batches of records: encoded and sent by ourselves, or passed to an application's `SpanExporter`."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("otel_llm")
 RETRY_FOR_S: Final = 120.0
-"""How long a batch is tried before it is dropped: an evaluator gives a silent stream up as lost after as long."""
+"""How long a batch is tried before it is dropped: an evaluator declares a silent stream lost after as long."""
 
 Pause = Callable[[float], bool]
 """Waits that many seconds; False: the process is closing, do not try again."""
 
 
 class Delivery(Protocol):
-    """What the outbox hands its batches to, from its own thread."""
+    """The destination of the outbox's batches; called in its thread."""
 
     def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
-        """Deliver a batch; return how many of its records were dropped, and why."""
+        """Deliver a batch; return the number of dropped records, and the reason."""
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Release connections."""
 
     def forget(self) -> None:
-        """Let go, in a forked child, of what belongs to the parent."""
+        """Release, in a forked child, the parent's connections."""
 
 
 class Sender(Protocol):
@@ -47,17 +47,17 @@ class Sender(Protocol):
         """Make one attempt within `timeout_s`, else within the time of the settings."""
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Release connections."""
 
     def forget(self) -> None:
-        """Let go, in a forked child, of what belongs to the parent."""
+        """Release, in a forked child, the parent's connections."""
 
 
 class OtlpDelivery:
-    """Encodes a batch straight to wire bytes and sends it, again and again while the answer is a passing failure.
+    """The delivery that encodes a batch to wire bytes and sends it, again while the failure is a passing one.
 
-    An endpoint that begins to fail is warned of once, until it takes something again: whoever looks at late telemetry
-    wants to know why, and `where` it was to go.
+    An endpoint that begins to fail is warned of once, until it accepts something again: the warning explains late
+    telemetry and names the endpoint (`where`).
     """
 
     def __init__(self, sender: Sender, where: str, clock_s: Callable[[], float] = monotonic_s) -> None:
@@ -67,7 +67,7 @@ class OtlpDelivery:
         self._failing = False
 
     def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
-        """Deliver a batch; return how many of its records were dropped, and why."""
+        """Deliver a batch; return the number of dropped records, and the reason."""
         payload = export_request(batch)
         give_up_s = self._clock_s() + RETRY_FOR_S
         attempts = 0
@@ -92,22 +92,22 @@ class OtlpDelivery:
             attempts += 1
 
     def close(self) -> None:
-        """Let go of what is held open."""
+        """Release connections."""
         self._sender.close()
 
     def forget(self) -> None:
-        """Let go, in a forked child, of what belongs to the parent."""
+        """Release, in a forked child, the parent's connections."""
         self._sender.forget()
 
 
 class SpanExporterDelivery:
-    """Hands batches to an exporter of the application as read-only spans; what to retry is the exporter's business."""
+    """The delivery that passes batches to an application's exporter as read-only spans; retries are the exporter's."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
 
     def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:  # noqa: ARG002
-        """Deliver a batch; return how many of its records were dropped, and why."""
+        """Deliver a batch; return the number of dropped records, and the reason."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         from otel_llm.export.spans import readable
@@ -118,11 +118,11 @@ class SpanExporterDelivery:
         return len(batch), f"{type(self._exporter).__name__} reported a failure"
 
     def close(self) -> None:
-        """Flush the exporter; shutting it down is up to whoever made it."""
+        """Flush the exporter; its owner shuts it down."""
         self._exporter.force_flush()
 
     def forget(self) -> None:
-        """Keep the exporter: how it takes a fork is its own affair."""
+        """Keep the exporter: handling a fork is its own task."""
 
 
 def otlp_delivery(settings: OtlpSettings) -> OtlpDelivery:

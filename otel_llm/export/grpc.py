@@ -22,7 +22,7 @@ _ABOUT_CONTENT: Final = frozenset({"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"})
 
 
 class GrpcSender:
-    """Sends payloads over one channel; nothing is opened or imported before the first."""
+    """A sender over one channel; nothing is opened or imported before the first payload."""
 
     def __init__(self, settings: OtlpSettings) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class GrpcSender:
             self._channel = self._call = None
 
     def forget(self) -> None:
-        """Let go of a channel that belongs to the process this one was forked from.
+        """Release a channel of the parent process.
 
         It is kept, untouched: closing it here would wait for threads that exist in the parent only.
         """
@@ -103,7 +103,7 @@ def attempt_of_error(error: Any, *, detailed: bool = True) -> Attempt:
 
 
 def retry_info_s(trailers: Iterable[tuple[str, Any]]) -> float | None:
-    """Return how long the trailing metadata of a call asks to wait, in seconds; None where it does not.
+    """Return the delay that a call's trailing metadata asks for, in seconds; None where there is none.
 
     The standard place is a google.rpc.Status in grpc-status-details-bin; some servers send the RetryInfo bare.
     """

@@ -43,7 +43,7 @@ class HttpSender:
             response, content = self.post(payload, timeout_s)
         except requests.exceptions.RequestException as error:
             return Attempt("retry" if _is_passing(error) else "refused", printable_reason(error))
-        except (OSError, ValueError) as error:  # a certificate file that is not there, a URL that is none
+        except (OSError, ValueError) as error:  # a missing certificate file, an invalid URL
             return Attempt("refused", printable_reason(error))
         if 200 <= response.status_code < 300:
             rejected, reason = rejected_spans(content)
@@ -129,8 +129,8 @@ def _is_passing(error: Exception) -> bool:
 
 
 def printable_reason(error: Exception) -> str:
-    """Return what may be printed of an error: no more than its class where its text may hold a secret."""
-    # A ValueError quotes what it refuses: a header's value, or a URL with its credentials.
+    """Return the printable part of an error: only its class where its text may hold a secret."""
+    # A ValueError quotes the refused value: a header's, or a URL with its credentials.
     name = type(error).__name__
     return name if isinstance(error, ValueError) else f"{name}: {error}".splitlines()[0][:300]
 

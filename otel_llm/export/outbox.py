@@ -1,4 +1,4 @@
-"""The bounded queue between cutting segments and sending them, with the one thread that sends."""
+"""The bounded queue of records between cutting and sending, with the one thread that sends."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from otel_llm.export.records import Record
 
 CAPACITY: Final = 8192
-"""Records that may wait. At most 100 tokens each: 35 MB at the very worst, 2 s of 1,000 streams."""
+"""The most waiting records. At most 100 tokens each: 35 MB at the very worst, 2 s of 1,000 streams."""
 BATCH: Final = 512
 """Records in one request: about 1 MB, where gRPC servers refuse more than 4 MB by default."""
 SPACING_S: Final = semconv.FLUSH_INTERVAL_S
 URGENT_SPACING_S: Final = 0.05
-"""From the start of one request to the start of the next at least, and where something urgent waits: the fixed cost of
-sending (0.3 to 0.6 ms a request here) is paid 4 times a second, however many streams begin and end. What comes after a
-pause leaves at once."""
+"""The least time from the start of one request to the next, also for urgent records: the fixed cost of sending (0.3 to
+0.6 ms a request here) is paid 4 times a second, however many streams begin and end. A record after a pause is sent at
+once."""
 
 _log: Final = logging.getLogger("otel_llm")
 
 
 class Outbox:
-    """Takes records from any thread without waiting for the network, and delivers them in order from its own thread.
+    """A queue that takes records from any thread without waiting for the network, and delivers them in order.
 
     When `capacity` records wait, the oldest give way. What is dropped, there or by the delivery, is counted in
     `dropped` (segments) and warned of once. `spacing_s`: from the start of one request to the start of the next.
@@ -60,7 +60,7 @@ class Outbox:
         self.dropped = 0
 
     def put(self, records: Sequence[Record], *, urgent: bool = False) -> None:
-        """Queue records for sending, before their turn where `urgent`; never waits for the network."""
+        """Queue records for sending, at once where `urgent`; never waits for the network."""
         if not records:
             return
         lost: list[Record] = []
@@ -90,9 +90,9 @@ class Outbox:
             raise
 
     def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
-        """Send what is queued without waiting for company or back-off; return whether all was settled in time.
+        """Send the queued records without delay or back-off; return whether all were settled in time.
 
-        Not `patient`: give the wait up as soon as an attempt fails; the records stay queued.
+        Not `patient`: stop waiting as soon as an attempt fails; the records stay queued.
         """
         goal, failures = self._taken, self._failures
         self._hurry = True
@@ -104,7 +104,7 @@ class Outbox:
         return self._settled >= goal
 
     def close(self, timeout_s: float) -> bool:
-        """Send what is queued, each batch once, and stop; return whether all was settled in time."""
+        """Send the queued records, each batch once, and stop; return whether all were settled in time."""
         self._closing = True
         settled = self.flush(timeout_s)
         if settled:
@@ -119,12 +119,12 @@ class Outbox:
     def _run(self) -> None:
         from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-        with suppress_instrumentation():  # or an instrumented HTTP client would trace our own exports
+        with suppress_instrumentation():  # otherwise an instrumented HTTP client would trace our own exports
             while self._send_next():
                 pass
 
     def _send_next(self) -> bool:
-        """Wait for records and deliver one batch; return whether there was one: there is none when closed and empty."""
+        """Wait for records and deliver one batch; return False when closed and empty."""
         batch = self._next_batch()
         dropped, reason = self._deliver(batch) if batch else (0, "")
         if dropped:
@@ -164,7 +164,7 @@ class Outbox:
     def _deliver(self, batch: list[Record]) -> tuple[int, str]:
         try:
             return self._delivery.deliver(batch, self._pause)
-        except Exception as error:  # noqa: BLE001  whatever an exporter does, the next batch gets its chance
+        except Exception as error:  # noqa: BLE001  an exporter may raise anything; the next batch is tried all the same
             return len(batch), f"{type(error).__name__}: {error}"
 
     def _pause(self, seconds: float) -> bool:
@@ -177,7 +177,7 @@ class Outbox:
         return not self._closing
 
     def _count(self, records: Sequence[Record], dropped: int) -> None:
-        # Of a batch that was accepted in part nobody says which spans were refused.
+        # A partial success does not say which spans were rejected.
         self.dropped += min(dropped, sum(isinstance(record, Segment) for record in records))
 
     def _warn(self, reason: str) -> None:

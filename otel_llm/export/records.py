@@ -1,4 +1,4 @@
-"""What leaves an application: segments of a stream's token times, and the request span where nobody else sends it."""
+"""The records of an application: segments of a stream's token times, and request spans that no SDK sends."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ PLAIN_MARK: Final = 1 << 2
 
 
 def mark(kind: int, count: int) -> int:
-    """Pack what an event says beside its time: the kind's code in the lowest two bits, the count of tokens above."""
+    """Pack an event's attributes: the kind's code in the lowest two bits, the count of tokens above."""
     return count << 2 | kind
 
 
 def mark_attributes(packed: int) -> dict[str, str | int]:
-    """Return the attributes of a token event with this mark: what is the default is not said."""
+    """Return the attributes of a token event with this mark; defaults are left out."""
     attributes: dict[str, str | int] = {}
     if packed >> 2 != PLAIN_MARK >> 2:
         attributes[semconv.TOKEN_COUNT] = packed >> 2
@@ -47,7 +47,7 @@ def mark_attributes(packed: int) -> dict[str, str | int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """What all segments of a request share: the request span they hang from, and who sends them."""
+    """The common data of a request's segments: the request span, which is their parent, and the resource."""
 
     parent: SpanContext
     resource: Resource
@@ -55,7 +55,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """From `start_ns` to `end_ns` these tokens arrived and no others.
+    """The tokens that arrived from `start_ns` to `end_ns`, and no others.
 
     Times are unix ns. `times_ns` has one entry an event, non-decreasing; `marks` has one `mark` for each of them, or is
     None where every event is one token of content.
@@ -77,7 +77,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """What happened to a request at `time_ns` (unix ns)."""
+    """An event of a request at `time_ns` (unix ns)."""
 
     name: str
     time_ns: int

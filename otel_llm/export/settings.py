@@ -1,4 +1,4 @@
-"""Where and how to send OTLP: the `OTEL_EXPORTER_OTLP_*` variables, read as the Python exporters read them."""
+"""The OTLP endpoint by the `OTEL_EXPORTER_OTLP_*` variables, read as the Python exporters read them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACES_PATH: Final = "v1/traces"
 DEFAULT_TIMEOUT_S: Final = 10.0
 
 _USERINFO: Final = re.compile(r"^([A-Za-z][\w+.-]*://)?.*@", re.DOTALL)
-"""What stands before the host of an endpoint: its scheme, which is kept, and perhaps credentials, to the last `@`."""
+"""The part of an endpoint before the host: its scheme, which is kept, and perhaps credentials, to the last `@`."""
 
 _log: Final = logging.getLogger("otel_llm")
 
@@ -49,12 +49,12 @@ class OtlpSettings:
 
     @property
     def shown(self) -> str:
-        """Return the endpoint without the credentials that a URL may hold: what may be printed."""
+        """Return the endpoint without the credentials that a URL may hold."""
         return _USERINFO.sub(r"\1", self.endpoint)
 
     @property
     def description(self) -> str:
-        """Return where it is sent and how, and the remedy where the port is usually the other protocol's."""
+        """Return the endpoint and its protocol, and a remedy where the port is usually the other protocol's."""
         usual = urlparse(DEFAULT_HTTP_ENDPOINT if self.protocol == "grpc" else DEFAULT_GRPC_ENDPOINT).port
         other = next(protocol for protocol in PROTOCOLS if protocol != self.protocol)
         address = self.shown if "//" in self.shown else f"//{self.shown}"
@@ -126,7 +126,7 @@ def _headers(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         unread.append(record)
         return False
 
-    # OpenTelemetry's own warning has the header in it, and so a secret.
+    # OpenTelemetry's own warning contains the header, and so a secret.
     log = logging.getLogger(parse_env_headers.__module__)
     log.addFilter(hear)
     try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TokenEvents(Sequence[Event]):
-    """The token events of a segment, each built when somebody reads it and not kept."""
+    """The token events of a segment, each built when it is read and not kept."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -48,7 +48,7 @@ def _segment(segment: Segment) -> ReadableSpan:
     parent = segment.origin.parent
     return ReadableSpan(
         name=semconv.SEGMENT_SPAN,
-        # A segment that leaves is sampled, whatever became of the request span.
+        # A segment that is sent is sampled, whether or not the request span is.
         context=SpanContext(
             parent.trace_id,
             segment.span_id,

@@ -1,9 +1,9 @@
-"""Threads and locks of the operating system, also where gevent or eventlet replaced those of Python.
+"""Threads and locks of the operating system, even where gevent or eventlet replaced those of Python.
 
 Such a library runs all that Python calls a thread in turn on one event loop. A recorder thread there would stop the
 whole application while it waits for an endpoint, and a lock that was made before the replacement would stop it for
-good. The recorder therefore takes what it needs from a copy of `_thread` that no library has patched: the import system
-makes a new module object from the built-in one, and a patch changes attributes of the other object only.
+good. The recorder therefore uses a copy of `_thread` that no library has patched: the import system makes a new module
+object from the built-in one, and a patch changes attributes of the other object only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 POLL_S: Final = 0.005
-"""How often `wait_until` looks: a flush is rare, and 5 ms are little beside the network."""
+"""The interval of checks of `wait_until`: a flush is rare, and 5 ms are little beside the network."""
 
 
 def _copy_of_thread() -> Any:
@@ -40,22 +40,22 @@ _native: Final = _copy_of_thread()
 lock: Final[Callable[[], Any]] = _native.RLock
 """Return a new lock; hold it for computing only, never while calling into the host or the network.
 
-It is reentrant: the garbage collector may run while a thread holds it, and what it collects may be a stream of the host
-that ends there, in the same thread.
+It is reentrant: the garbage collector may run while a thread holds it, and may collect a stream of the host, which then
+ends in the same thread.
 """
 
 
 class Wake:
-    """A signal from any thread to the one that waits for it; signals that come before the wait count as one."""
+    """A signal from any thread to the waiting one; signals before the wait count as one."""
 
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = _native.allocate_lock()  # which another thread may release
+        self._lock = _native.allocate_lock()  # another thread may release it
         self._lock.acquire()
 
     def set(self) -> None:
-        """Let the waiting thread go on, or the next wait return at once."""
+        """Wake the waiting thread, or let the next wait return at once."""
         with contextlib.suppress(RuntimeError):  # it is set already
             self._lock.release()
 

@@ -1,8 +1,8 @@
-"""Records as the bytes of an OTLP `ExportTraceServiceRequest`, without building protobuf messages.
+"""Encode records as the bytes of an OTLP `ExportTraceServiceRequest`, without building protobuf messages.
 
 Field numbers are those of opentelemetry-proto 1.x (trace.proto, common.proto, resource.proto); the encoding is that of
-the protobuf specification. A token's event is 18 bytes of which only its 8 bytes of time differ, so a segment's events
-are one template with the times laid over it.
+the protobuf specification. A token's event has 18 bytes, only 8 of them differ (its time), so a segment's events are
+one template with the times written over it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KIND_INTERNAL: Final = b"\x30\x01"
 _KINDS: Final = {SpanKind.INTERNAL: _KIND_INTERNAL, SpanKind.SERVER: b"\x30\x02", SpanKind.CLIENT: b"\x30\x03"}
 _FLAGS_LOCAL: Final = b"\x85\x01\x00\x01\x00\x00"
 _FLAGS_REMOTE: Final = b"\x85\x01\x00\x03\x00\x00"
-"""Flags as fixed32: it is known whether the parent is remote (0x100), and it is (0x200)."""
+"""Flags as fixed32: whether the parent is remote is known (0x100), and it is (0x200)."""
 
 _STATUS_UNSET: Final = b"\x7a\x00"
 _STATUS_ERROR_CODE: Final = b"\x18\x02"
@@ -44,7 +44,7 @@ _EVENT_NAME: Final = b"\x12" + bytes((len(semconv.TOKEN_EVENT),)) + semconv.TOKE
 _EVENT_LENGTH: Final = 9 + len(_EVENT_NAME)
 _EVENT: Final = b"\x5a" + bytes((_EVENT_LENGTH,)) + b"\x09" + bytes(8) + _EVENT_NAME
 _EVENT_TIME: Final = 3
-"""Where the eight bytes of time stand in `_EVENT`."""
+"""The position of the eight bytes of time in `_EVENT`."""
 
 _SEGMENT_NAME_AND_KIND: Final = (
     b"\x2a" + bytes((len(semconv.SEGMENT_SPAN),)) + semconv.SEGMENT_SPAN.encode() + _KIND_INTERNAL
@@ -121,8 +121,8 @@ def _request(record: RequestRecord) -> bytes:
 
 
 def _plain_events(times_ns: Sequence[int]) -> bytes:
-    # Byte k of every time goes to its place in every event by one strided copy: 8 copies in C for any number of events
-    # (about 0.05 us an event here, where one protobuf message an event costs 10 us).
+    # Byte k of every time is written to its place in every event by one strided copy: 8 copies in C for any number of
+    # events (about 0.05 us an event here, where one protobuf message an event costs 10 us).
     count = len(times_ns)
     if not count:
         return b""
@@ -190,7 +190,7 @@ def _key(key: str) -> bytes:
 
 def _value(value: object) -> bytes:
     # AnyValue: string 1, bool 2, int 3, double 4, array 5, key-value list 6, bytes 7. Its fields are a oneof: a value
-    # that is the default (an empty text, 0) still stands on the wire.
+    # that is the default (an empty text, 0) is still on the wire.
     if value is None:
         return b""
     if isinstance(value, bool):
@@ -235,5 +235,5 @@ def _field(tag: bytes, content: bytes) -> bytes:
 
 
 def _text(tag: bytes, text: str) -> bytes:
-    # A plain (not oneof) field that is empty is absent.
+    # A plain (not oneof) field that is empty is left out.
     return _field(tag, text.encode()) if text else b""

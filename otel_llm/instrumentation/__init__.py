@@ -1,1 +1,1 @@
-"""In the application: the recorder, and one file for each stack that it hooks."""
+"""The application's side: the recorder, and one module for each stack that it hooks."""

@@ -1,4 +1,4 @@
-"""Switching the recorder of this process on and off."""
+"""Switch the recorder of this process on and off."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STACKS: Final[dict[str, tuple[str, str, str]]] = {
     "dspy": ("dspy", "otel_llm.instrumentation.stacks.lm15", "DspyInstrumentor"),
     "transformers": ("transformers", "otel_llm.instrumentation.engines.transformers", "TransformersInstrumentor"),
 }
-"""Name to (package that must be installed, module of ours, its instrumentor); servers' plugins are loaded by servers.
+"""By name: the package that must be installed, our module, its instrumentor; servers load their own plugins.
 
 The instrumentation's name, for `OTEL_PYTHON_DISABLED_INSTRUMENTATIONS`, is `otel-llm-` and the stack's.
 """
@@ -42,7 +42,7 @@ _log: Final = logging.getLogger("otel_llm")
 
 
 def instrument(**settings: Any) -> None:
-    """Start the runtime and hook what is installed, see `otel_llm.instrument`."""
+    """Start the runtime and hook the installed stacks, see `otel_llm.instrument`."""
     if runtime.disabled():
         _log.info("OTEL_SDK_DISABLED is true: otel_llm records nothing")
         return
@@ -65,7 +65,7 @@ def uninstrument() -> None:
 
 
 def flush(timeout_s: float) -> bool:
-    """Send what was recorded so far, see `otel_llm.flush`."""
+    """Send the recorded data so far, see `otel_llm.flush`."""
     running = runtime.running()
     return True if running is None else running.flush(timeout_s)
 
@@ -73,7 +73,7 @@ def flush(timeout_s: float) -> bool:
 def _quietly(switch: Callable[[], object]) -> None:
     try:
         switch()
-    except Exception:  # noqa: BLE001  one stack that fails must not cost the application or the other stacks
+    except Exception:  # noqa: BLE001  one stack that fails must not harm the application or the other stacks
         _log.warning("otel_llm could not switch one of its stacks", exc_info=True)
 
 
@@ -83,13 +83,13 @@ def _off() -> frozenset[str]:
 
 
 def _instrumentors(off: frozenset[str]) -> list[BaseInstrumentor]:
-    """Return the instrumentors of the stacks that are installed and not off; imports no package of a host's."""
+    """Return the instrumentors of the installed stacks that are not off; imports no package of a host's."""
     found = []
     for stack, (package, module, name) in STACKS.items():
         if _ALL in off or f"otel-llm-{stack}" in off or find_spec(package) is None:
             continue
         try:
             found.append(getattr(import_module(module), name)())
-        except Exception:  # noqa: BLE001  one stack that fails must not cost the others
+        except Exception:  # noqa: BLE001  one stack that fails must not stop the others
             _log.warning("otel_llm cannot record %s", stack, exc_info=True)
     return found

@@ -1,4 +1,4 @@
-"""Recording any iterator of a reply's chunks: the stream of a library that nobody hooks."""
+"""Record any iterator of a reply's chunks: the stream of a library without a hook."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLOSING: Final = frozenset({"close", "aclose"})
 
 
 class _Tracked:
-    """What both kinds of tracked stream have: everything of the stream's own, and hearing of its being closed."""
+    """The common part of tracked streams: the stream's own attributes, and observation of its closing."""
 
     def __init__(self, stream: Any, recording: Recording, reader: CallbackReader) -> None:
         self._stream = stream
@@ -45,7 +45,7 @@ class _Tracked:
         return close
 
     def _same(self, entered: Any) -> Any:
-        """Return ourselves where entering a stream gave the stream, else what it gave, tracked."""
+        """Return this object if entering the stream returned the stream, else the result, tracked."""
         if entered is not self._stream:
             self._stream = entered
             self._recording.opened(self, entered, self._callbacks)
@@ -53,7 +53,7 @@ class _Tracked:
 
 
 class TrackedStream(_Tracked):
-    """A sync iterator, recorded."""
+    """A tracked sync iterator."""
 
     def __iter__(self) -> Generator[Any, None, None]:
         loop = recorded(beneath(iter(self._stream), self._recording), self._recording, self, self._callbacks)
@@ -77,7 +77,7 @@ class TrackedStream(_Tracked):
 
 
 class TrackedAsyncStream(_Tracked):
-    """An async iterator, recorded."""
+    """A tracked async iterator."""
 
     def __aiter__(self) -> AsyncGenerator[Any, None]:
         inner = beneath_async(aiter(self._stream), self._recording)
@@ -117,7 +117,7 @@ def track(
     exact_resume: bool | None,
     commit_ns: int | None,
 ) -> Any:
-    """Return the stream, recorded, see `otel_llm.track`; the stream itself where nothing can be recorded."""
+    """Return the tracked stream, see `otel_llm.track`; the stream itself where it cannot be recorded."""
     if runtime.disabled():
         return stream
     try:

@@ -40,11 +40,11 @@ def identity(number: int, instance: str) -> dict[str, Any]:
     return {**IDENTITY, semconv.INSTANCE: instance, semconv.GEN_AI_REQUEST_ID: f"chatcmpl-{number}"}
 
 
-def begin(door: Collector, number: int, instance: str = "a") -> None:
-    post(door, segment_span(request=number, start_ns=time.time_ns(), attributes=identity(number, instance)))
+def begin(service: Collector, number: int, instance: str = "a") -> None:
+    post(service, segment_span(request=number, start_ns=time.time_ns(), attributes=identity(number, instance)))
 
 
-def end(door: Collector, number: int, outcome: str, instance: str = "a") -> None:
+def end(service: Collector, number: int, outcome: str, instance: str = "a") -> None:
     now_ns = time.time_ns()
     said: dict[str, Any] = {
         semconv.OUTCOME: outcome,
@@ -56,7 +56,7 @@ def end(door: Collector, number: int, outcome: str, instance: str = "a") -> None
     whole = request_span(
         request=number, start_ns=now_ns, end_ns=now_ns, attributes={**identity(number, instance), **said}
     )
-    post(door, last, whole)
+    post(service, last, whole)
 
 
 def found_by_number(folder: Path, action: str = "abort") -> dict[int, dict[str, Any]]:
@@ -64,22 +64,22 @@ def found_by_number(folder: Path, action: str = "abort") -> dict[int, dict[str, 
 
 
 def test_the_stream_says_whether_it_was_done(tmp_path: Path) -> None:
-    with receiving(Receiver()) as engine, collector(tmp_path, *written(tmp_path, engine.url, "60s")) as door:
-        begin(door, 1)
+    with receiving(Receiver()) as engine, collector(tmp_path, *written(tmp_path, engine.url, "60s")) as service:
+        begin(service, 1)
         wait_until("the first is asked for", lambda: engine.came)
-        begin(door, 2)  # the same instance: held back while the first is open
+        begin(service, 2)  # the same instance: held back while the first is open
         wait_until("the second is decided", lambda: 2 in found_by_number(tmp_path))
-        begin(door, 3, "b")
+        begin(service, 3, "b")
         wait_until("the third is asked for", lambda: len(engine.came) == 2)
-        begin(door, 4, "nowhere")
+        begin(service, 4, "nowhere")
         wait_until("the fourth is decided", lambda: 4 in found_by_number(tmp_path))
         assert found_by_number(tmp_path).keys() == {2, 4}
-        end(door, 1, "cancelled")
-        end(door, 3, "completed", "b")
+        end(service, 1, "cancelled")
+        end(service, 3, "completed", "b")
         wait_until("both are confirmed", lambda: found_by_number(tmp_path).keys() == {1, 2, 3, 4})
-        begin(door, 5)  # the instance is free again
+        begin(service, 5)  # the instance is free again
         wait_until("the fifth is asked for", lambda: len(engine.came) == 3)
-        assert door.stop()[0] == 0
+        assert service.stop()[0] == 0
     found = found_by_number(tmp_path)
     outcomes = {number: record["outcome"] for number, record in found.items()}
     assert outcomes == {1: "done", 2: "budget", 3: "unconfirmed", 4: "failed", 5: "unconfirmed"}
@@ -100,11 +100,11 @@ def test_the_stream_says_whether_it_was_done(tmp_path: Path) -> None:
 
 
 def test_what_is_not_seen_in_time_is_unconfirmed_and_lets_the_next_one_go(tmp_path: Path) -> None:
-    with receiving(Receiver()) as engine, collector(tmp_path, *written(tmp_path, engine.url, "300ms")) as door:
-        begin(door, 1)
+    with receiving(Receiver()) as engine, collector(tmp_path, *written(tmp_path, engine.url, "300ms")) as service:
+        begin(service, 1)
         wait_until("it is given up", lambda: 1 in found_by_number(tmp_path))
-        begin(door, 2)
+        begin(service, 2)
         wait_until("the next is given up", lambda: 2 in found_by_number(tmp_path))
-        assert door.stop()[0] == 0
+        assert service.stop()[0] == 0
     assert [found_by_number(tmp_path)[number]["outcome"] for number in (1, 2)] == ["unconfirmed", "unconfirmed"]
     assert len(engine.came) == 2

@@ -1,4 +1,4 @@
-"""What one Alertmanager is sent, when, and again; a server that keeps what came and answers as a test says."""
+"""What one Alertmanager is sent, when, and again; a server that keeps the requests and answers as a test says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Sent = list[list[dict[str, Any]]]
 
 
 class Board:
-    """Alerts, and one Alertmanager that is told of them, stepped by hand."""
+    """Alerts, and one Alertmanager that gets them, stepped by hand."""
 
     def __init__(self, url: str, bearer_file: Path | None = None) -> None:
         self.settings = AlertmanagerSettings((url,), RESEND_S, 900.0, 5.0, bearer_file)

@@ -247,7 +247,7 @@ def test_what_was_on_its_way_in_a_crash_arrives_and_the_log_has_it_once(tmp_path
 
 
 def test_what_is_told_is_written_down_before(tmp_path: Path) -> None:
-    """Whoever dies while a receiver takes its time does not forget."""
+    """A process that dies while a receiver takes its time does not forget."""
     asked = threading.Event()
 
     def answer(came: Came, before: int) -> Say:
@@ -271,7 +271,7 @@ def test_a_broken_state_is_no_reason_to_stop(tmp_path: Path, text: str, caplog: 
     alerts = Alerts(settings_of(tmp_path, log=log), tmp_path, MonotonicClock())
     alerts.take(decision(1, now()))
     alerts.start()
-    wait_until("it is told", log.exists)
+    wait_until("the log is written", log.exists)
     alerts.stop(STOP_S)
     assert "alerts.json: cannot be used" in caplog.text
     assert json.loads((tmp_path / "alerts.json").read_text())["version"] == 1

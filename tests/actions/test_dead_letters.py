@@ -43,7 +43,7 @@ def left(path: Path) -> list[tuple[str, str]]:
 
 
 class Channel:
-    """Answers as told, by id; else it takes what comes."""
+    """Answers as a test says, by id; else it takes everything."""
 
     def __init__(self, **answers: Attempt) -> None:
         self.answers = answers
@@ -205,7 +205,7 @@ def test_after_a_crash_nothing_is_lost_and_nothing_sent_twice(tmp_path: Path, cu
 def test_only_one_sends_at_a_time(tmp_path: Path) -> None:
     path = buried(tmp_path / "dead.jsonl", [message(1)])
     with path.with_name(path.name + TAKEN).open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_SH)  # of the weaker kind: ours must let nobody beside it
+        fcntl.flock(other, fcntl.LOCK_SH)  # of the weaker kind: ours must be the only one
         with pytest.raises(BusyError):
             sent(path, oncall=Channel())
     assert unbury(path.read_bytes()).id == "alert_1"

@@ -93,7 +93,7 @@ def test_errors_without_end_are_two_tries(receiver: Receiver) -> None:
     assert (len(receiver.came), delivery.tries) == (2, 2)
 
 
-def test_whoever_wants_to_be_left_alone_for_longer_than_it_lives_is_not_asked_again(receiver: Receiver) -> None:
+def test_a_receiver_whose_retry_after_exceeds_the_ttl_is_not_asked_again(receiver: Receiver) -> None:
     receiver.answer = lambda came, before: Say(503, headers=(("Retry-After", "60"),))
     found, _ = deliver(webhook(receiver.url))
     assert found == Reply("again", "HTTP 503")

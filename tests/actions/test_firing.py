@@ -1,4 +1,4 @@
-"""Alerts out of decisions, on instants that a test gives: who joins, who leaves, what is told, what a restart keeps."""
+"""Alerts out of decisions, on instants that a test gives: who joins, who leaves, what is sent, what a restart keeps."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_a_restart_takes_up_what_fires_and_ends_what_fires_no_more() -> None:
     after.take(decision(4, 21, instance="d"))  # began after the last time of writing
     after.take(decision(5, 22, instance="e"))  # as well, and is over
     after.take(decision(5, 23, "resolved", instance="e"))
-    after.take(decision(6, 10, instance="f"))  # is over, and was told and forgotten long ago
+    after.take(decision(6, 10, instance="f"))  # is over, and was sent and forgotten long ago
     after.take(decision(6, 11, "resolved", instance="f"))
     after.begin(saved.alerts, saved.saved_ns, T0 + 30 * S)
     events = after.poll(T0 + 31 * S) + after.poll(T0 + 36 * S)
@@ -178,7 +178,7 @@ def test_a_restart_takes_up_what_fires_and_ends_what_fires_no_more() -> None:
         ("resolved", "b", 2),
     ]
     by_instance = {dict(alert.key)["instance"]: alert for alert in after.alerts()}
-    assert by_instance["a"].starts_ns == T0 + 1 * S  # as it was told
+    assert by_instance["a"].starts_ns == T0 + 1 * S  # as it was sent
     assert by_instance["c"].status == "resolved"  # and will be sent again
     assert by_instance["b"].ends_ns == T0 + 30 * S
 

@@ -59,12 +59,12 @@ def test_an_action_is_handed_over_with_all_that_was_decided() -> None:
 
 def test_the_same_id_is_done_once_and_answered_alike() -> None:
     relay = Relay()
-    door = ActionReceiver([SECRET], relay)
-    first = door.take(*sent(), NOW_NS)
-    again = door.take(*sent(at_ns=NOW_NS + 10**9), NOW_NS + 10**9)  # the hedge, late: expired, but done before
+    receiver = ActionReceiver([SECRET], relay)
+    first = receiver.take(*sent(), NOW_NS)
+    again = receiver.take(*sent(at_ns=NOW_NS + 10**9), NOW_NS + 10**9)  # the hedge, late: expired, but done before
     assert first == again
     assert len(relay.asked) == 1
-    door.take(*sent(number=2), NOW_NS)
+    receiver.take(*sent(number=2), NOW_NS)
     assert len(relay.asked) == 2
 
 
@@ -72,51 +72,51 @@ def test_what_is_being_done_is_a_conflict() -> None:
     inner: list[int] = []
 
     def act(asked: ActionRequest) -> tuple[Result, str]:
-        inner.append(door.take(*sent(), NOW_NS).status)
+        inner.append(receiver.take(*sent(), NOW_NS).status)
         return "done", ""
 
-    door = ActionReceiver([SECRET], act)
-    assert door.take(*sent(), NOW_NS).status == 200
+    receiver = ActionReceiver([SECRET], act)
+    assert receiver.take(*sent(), NOW_NS).status == 200
     assert inner == [409]
 
 
 def test_what_has_expired_is_refused() -> None:
     relay = Relay()
-    door = ActionReceiver([SECRET], relay)
-    assert door.take(*sent(), NOW_NS + 400 * MS).result == "refused"
+    receiver = ActionReceiver([SECRET], relay)
+    assert receiver.take(*sent(), NOW_NS + 400 * MS).result == "refused"
     assert relay.asked == []
-    assert door.take(*sent(), NOW_NS + 400 * MS - 1).result == "done"
+    assert receiver.take(*sent(), NOW_NS + 400 * MS - 1).result == "done"
 
 
 def test_what_is_admitted_is_a_conflict_until_it_is_settled_and_answered_alike_from_then_on() -> None:
-    door = Admission([SECRET])
-    asked = door.admit(*sent(), NOW_NS)
+    admission = Admission([SECRET])
+    asked = admission.admit(*sent(), NOW_NS)
     assert isinstance(asked, ActionRequest)
-    again = door.admit(*sent(), NOW_NS)
+    again = admission.admit(*sent(), NOW_NS)
     assert isinstance(again, Response)
     assert again.status == 409
     answer = Response(200, "done", "moved")
-    door.settle("act_other", answer)
-    assert getattr(door.admit(*sent(), NOW_NS), "status", None) == 409
-    door.settle(asked.id, answer)
+    admission.settle("act_other", answer)
+    assert getattr(admission.admit(*sent(), NOW_NS), "status", None) == 409
+    admission.settle(asked.id, answer)
     late_ns = NOW_NS + 200 * 10**9  # expired long ago, and done before that
-    assert door.admit(*sent(late_ns), late_ns) == answer
+    assert admission.admit(*sent(late_ns), late_ns) == answer
 
 
 def test_expiry_and_signature_may_have_clocks_of_their_own() -> None:
     stepped_ns = NOW_NS + 3600 * 10**9  # the wall clock was set on by an hour, and both sides' own clocks were not
-    door = Admission([SECRET])
-    assert door.admit(*sent(), NOW_NS, stepped_ns) == Response(200, "refused", "expired")
-    assert isinstance(door.admit(*sent(stepped_ns), stepped_ns, NOW_NS), ActionRequest)
+    admission = Admission([SECRET])
+    assert admission.admit(*sent(), NOW_NS, stepped_ns) == Response(200, "refused", "expired")
+    assert isinstance(admission.admit(*sent(stepped_ns), stepped_ns, NOW_NS), ActionRequest)
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    door = Admission([SECRET], remembered=2)
+    admission = Admission([SECRET], remembered=2)
     for number in (1, 2, 3):
-        assert isinstance(door.admit(*sent(number=number), NOW_NS), ActionRequest)
-    door.settle(order(1).id, Response(200, "done"))  # forgotten: it changes nothing
-    assert isinstance(door.admit(*sent(number=1), NOW_NS), ActionRequest)
-    assert getattr(door.admit(*sent(number=3), NOW_NS), "status", None) == 409
+        assert isinstance(admission.admit(*sent(number=number), NOW_NS), ActionRequest)
+    admission.settle(order(1).id, Response(200, "done"))  # forgotten: it changes nothing
+    assert isinstance(admission.admit(*sent(number=1), NOW_NS), ActionRequest)
+    assert getattr(admission.admit(*sent(number=3), NOW_NS), "status", None) == 409
 
 
 def test_an_id_that_is_too_long_is_refused() -> None:

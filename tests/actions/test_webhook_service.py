@@ -58,11 +58,11 @@ def commits(numbers: Iterable[int]) -> list[Span]:
 
 def test_a_reader_that_waits_makes_one_signed_event_and_one_record(tmp_path: Path) -> None:
     receiver = Receiver(lambda came, before: Say(body=b'{"result":"done","detail":"moved to b"}'))
-    with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver)) as door:
-        post(door, *commits([7]))
+    with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver)) as service:
+        post(service, *commits([7]))
         wait_until("the action is recorded", lambda: records(tmp_path, "webhook"))
-        metrics = urllib.request.urlopen(f"{door.web}/metrics", timeout=10).read().decode()
-        status, said = door.stop()
+        metrics = urllib.request.urlopen(f"{service.web}/metrics", timeout=10).read().decode()
+        status, said = service.stop()
     assert status == 0, said
     (came,) = receiver.came
     (record,) = records(tmp_path, "webhook")
@@ -91,14 +91,14 @@ def test_two_thousand_starving_at_once_make_one_alert_and_no_more_actions_than_t
     receiver = Receiver()
     limits = "{per_request: 1, per_instance: 3 in 60s}"
     arguments = "alerts: {log: alerts.jsonl}\n"
-    with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver, limits, arguments)) as door:
-        assert door.process.stdout is not None
-        reading = threading.Thread(target=door.process.stdout.read)  # a terminal that nobody reads holds it up
+    with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver, limits, arguments)) as service:
+        assert service.process.stdout is not None
+        reading = threading.Thread(target=service.process.stdout.read)  # a terminal without a reader holds it up
         reading.start()
-        post(door, *commits(range(1, 2001)))
+        post(service, *commits(range(1, 2001)))
         wait_until("all decided", lambda: len(records(tmp_path, "webhook")) == 2000)
-        door.process.terminate()
-        assert door.process.wait(60) == 0
+        service.process.terminate()
+        assert service.process.wait(60) == 0
         reading.join()
     (alert,) = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert (alert["status"], alert["labels"]) == ("firing", {"alertname": "A", "instance": "a"})
@@ -111,14 +111,14 @@ def test_two_thousand_starving_at_once_make_one_alert_and_no_more_actions_than_t
 
 def test_while_the_kill_switch_is_there_nothing_is_sent(tmp_path: Path) -> None:
     receiver = Receiver()
-    with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver)) as door:
+    with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver)) as service:
         (tmp_path / "off").touch()
-        post(door, *commits([1]))
+        post(service, *commits([1]))
         wait_until("decided", lambda: len(records(tmp_path, "webhook")) == 1)
         (tmp_path / "off").unlink()
-        post(door, *commits([2]))
+        post(service, *commits([2]))
         wait_until("decided", lambda: len(records(tmp_path, "webhook")) == 2)
-        assert door.stop()[0] == 0
+        assert service.stop()[0] == 0
     first, second = records(tmp_path, "webhook")
     assert (first["outcome"], first["detail"]) == ("shadow", "the kill switch is there")
     assert second["outcome"] == "sent"
@@ -129,15 +129,15 @@ def test_a_restart_sends_nothing_again(tmp_path: Path) -> None:
     receiver = Receiver()
     with receiving(receiver):
         arguments = written(tmp_path, receiver)
-        with collector(tmp_path, *arguments) as door:
-            post(door, *commits([1]))
+        with collector(tmp_path, *arguments) as service:
+            post(service, *commits([1]))
             wait_until("recorded", lambda: records(tmp_path, "webhook"))
-            door.process.kill()
-            door.process.wait()
-        with collector(tmp_path, *arguments) as door:
-            post(door, *commits([2]))
+            service.process.kill()
+            service.process.wait()
+        with collector(tmp_path, *arguments) as service:
+            post(service, *commits([2]))
             wait_until("the other is decided", lambda: len(records(tmp_path, "webhook")) == 2)
-            assert door.stop()[0] == 0
+            assert service.stop()[0] == 0
     assert len(receiver.came) == 2
     assert {record["trace_id"] for record in records(tmp_path, "webhook")} == {f"{1:032x}", f"{2:032x}"}
 
@@ -154,15 +154,15 @@ def test_an_action_that_a_crash_cut_off_is_not_sent_again_and_nobody_says_that_i
         arguments = written(tmp_path, receiver)
         rules = tmp_path / "rules.yaml"
         rules.write_text(rules.read_text().replace("    - alert: {name: A, by: [instance]}\n", "").replace("2s", "1m"))
-        with collector(tmp_path, *arguments) as door:
-            post(door, *commits([1]))
+        with collector(tmp_path, *arguments) as service:
+            post(service, *commits([1]))
             wait_until("it came", lambda: receiver.came)
-            door.process.kill()
-            door.process.wait()
+            service.process.kill()
+            service.process.wait()
         assert records(tmp_path, "webhook") == []
-        with collector(tmp_path, *arguments) as door:
+        with collector(tmp_path, *arguments) as service:
             wait_until("decided again", lambda: records(tmp_path, "webhook"))
-            status, said = door.stop()
+            status, said = service.stop()
             assert status == 0, said
         go_on.set()
     (record,) = records(tmp_path, "webhook")

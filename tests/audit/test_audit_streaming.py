@@ -1,4 +1,4 @@
-"""The audit of what comes in pieces: the rows, windows and counts of everything at once, whatever the pieces."""
+"""The audit of an input in pieces: the rows, windows and counts of everything at once, whatever the pieces."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_reply_that_differs_is_not_the_same(wrong: Reply) -> None:
     found = Figures.of(rows, replies, REPLIES)
     assert found.same == 3
     assert not found.exact
-    assert Figures.of(rows, [wrong], [wrong]).same == wrong.whole
+    assert Figures.of(rows, [wrong], [wrong]).same == wrong.complete
 
 
 def test_a_reply_that_was_not_recorded_or_not_whole_is_not_exact() -> None:

@@ -1,4 +1,4 @@
-"""The bounded queue: order, overflow, counted drops, one warning, flush and close; nobody waits for the network."""
+"""The bounded queue: order, overflow, counted drops, one warning, flush and close; no caller waits for the network."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def slow() -> Slow:
 def test_records_arrive_in_order_in_batches(slow: Slow) -> None:
     outbox = Outbox(slow)
     outbox.put([segment(0)])
-    assert slow.entered.wait(WAIT_S)  # the first one leaves at once, what comes meanwhile leaves together
+    assert slow.entered.wait(WAIT_S)  # the first one leaves at once, later ones leave together
     for i in range(1, 1001):
         outbox.put([segment(i)])
     outbox.put([])
@@ -217,7 +217,7 @@ def test_a_flush_without_patience_waits_for_one_attempt() -> None:
 
 
 class Exporter(SpanExporter):
-    """An application's exporter that gives the result it is told to."""
+    """An application's exporter that gives the result that a test sets."""
 
     def __init__(self, result: SpanExportResult) -> None:
         self.result = result

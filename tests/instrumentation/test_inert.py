@@ -110,7 +110,7 @@ def test_streams_that_are_read_go_on_when_we_stop(client: Any, server: SseServer
     assert len(got) == 6
     segments = [span for span in exporter.get_finished_spans() if span.name == semconv.SEGMENT_SPAN]
     assert sum(len(span.events) for span in segments) == 3
-    assert not any(semconv.OUTCOME in (span.attributes or {}) for span in segments)  # nobody saw how it ended
+    assert not any(semconv.OUTCOME in (span.attributes or {}) for span in segments)  # its end was not seen
     assert text(client) == "word0 word1 word2 word0 word1 "
     assert len(exporter.get_finished_spans()) == len(segments) + 1
 

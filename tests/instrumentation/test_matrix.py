@@ -46,7 +46,7 @@ STREAMS = int(os.environ.get("OTEL_LLM_MATRIX_STREAMS", "60"))
 """How many streams the test of growth reads, of each stack and mode; 10,000 in the long form."""
 
 PAIRS = [
-    # Bare aiohttp warns of a connection that nobody closed, which several of the cases do on purpose.
+    # Bare aiohttp warns of a connection that was not closed, which several of the cases do on purpose.
     pytest.param(
         stack, mode, id=f"{stack.name}, {mode}", marks=pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
     )
@@ -158,7 +158,7 @@ def test_a_bug_of_ours_is_one_warning_and_nothing_that_the_caller_sees(
         assert otel_llm.flush(20)  # what is left for a flush to end must meet the bug as well
         monkeypatch.undo()
         recorded = Recorded(exporter)
-        assert not [stream for stream in recorded.streams() if stream.outcome is not None]  # nobody knows how it ended
+        assert not [stream for stream in recorded.streams() if stream.outcome is not None]  # its end is not known
         assert len(recorded.requests()) == (0 if where is at_the_commit else 2)
         assert matrix.play(stack, CASES["end"], mode, server).raised == ()
         assert recorded.streams()[-1].outcome == "completed"  # the stream after the bug is recorded again

@@ -289,7 +289,7 @@ def test_whom_a_preempt_takes(tmp_path: Path) -> None:
             third = await Stalled(running, 170, LONG).begin("4" * 16)
             gone = ("0" * 32, "0" * 16)
             no_other = {"result": "refused", "detail": "no stream can be paused"}
-            # The request that it is about, when there are no candidates, and nobody else.
+            # The request that it is about, when there are no candidates, and no other.
             assert await ask(running, event("preempt", 1, span=poor.own, instance="a")) == (200, no_other)
             assert (await ask(running, event("preempt", 2, span=(TRACE, "4" * 16))))[1] == paused(third)
             candidates = [gone, poor.own, third.own, (TRACE, "2" * 16), most.own]

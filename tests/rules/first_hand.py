@@ -35,7 +35,7 @@ class FirstHand:
     """Drive an engine by the tokens of one stream, with no lateness; instants in ms since the commit.
 
     `executes` says, of a try (counted from 0), after how many ms it is refuted, None for one that is not. `early`:
-    whether a refutation that comes with a token is told before the token.
+    whether a refutation that comes with a token is reported before the token.
     """
 
     rules: RuleSet

@@ -68,7 +68,7 @@ SCRIPTS = [
 def test_the_rules_pass_their_own_tests(path: Path, name: str) -> None:
     file = read_test_file(path)
     result = run_test(file, next(one for one in file.tests if one.name == name))
-    assert result.passed, result.words(path.name)
+    assert result.passed, result.text(path.name)
 
 
 def test_every_rule_is_seen_to_fire_and_not_to_fire() -> None:

@@ -58,7 +58,7 @@ def results(tmp_path: Path, tests: str, *, head: str = "") -> list[Result]:
 
 def passes(tmp_path: Path, tests: str, *, head: str = "") -> None:
     for one in results(tmp_path, tests, head=head):
-        assert one.passed, one.words("t.yaml")
+        assert one.passed, one.text("t.yaml")
 
 
 def block(language: str, number: int = 0) -> str:
@@ -101,13 +101,13 @@ def test_the_failure_that_the_page_shows_is_one(example: Path) -> None:
 def test_the_example_notices_a_change_of_the_rule(example: Path, old: str, new: str) -> None:
     rules = example.with_name("chat.yaml")
     assert old in rules.read_text()
-    rules.write_text(rules.read_text().replace(old, new, 1))  # in the first rule, of which the example speaks
+    rules.write_text(rules.read_text().replace(old, new, 1))  # in the first rule, the one of the example
     assert cli(str(example))[0] == 1
 
 
 def test_a_gap_fires_at_its_instant_and_is_resolved_by_the_next_token(tmp_path: Path) -> None:
     # Tokens at 100 and 900 ms: the gap is over 400 ms from 500 ms (and a nanosecond) on. The token at 900 ms follows an
-    # empty segment, so that it is told at once. The stream then ends 100 ms later.
+    # empty segment, so that it is reported at once. The stream then ends 100 ms later.
     passes(
         tmp_path,
         """
@@ -165,7 +165,7 @@ def test_what_is_not_told_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_token_that_was_under_way_refutes(tmp_path: Path) -> None:
-    # The token at 480 ms is told at once, but arrives at 680 ms: at 500 ms the gap seemed to be over 400 ms.
+    # The token at 480 ms is reported at once, but arrives at 680 ms: at 500 ms the gap seemed to be over 400 ms.
     passes(
         tmp_path,
         """
@@ -179,7 +179,7 @@ def test_a_token_that_was_under_way_refutes(tmp_path: Path) -> None:
 
 
 def test_copies_share_a_budget_and_make_one_alert(tmp_path: Path) -> None:
-    # 50 streams, 1 ms apart, none of which gets a second token: all fire, two migrations may be in flight for 10 s.
+    # 50 streams, 1 ms apart, each with one token: all fire, two migrations may be in flight for 10 s.
     passes(
         tmp_path,
         """
@@ -381,4 +381,4 @@ tests:
     file = read_test_file(path)
     for one in file.tests:
         result = run_test(file, one)
-        assert result.passed, result.words("t.yaml")
+        assert result.passed, result.text("t.yaml")

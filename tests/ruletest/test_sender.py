@@ -109,5 +109,5 @@ def test_streams_that_are_sent_at_one_instant_travel_together() -> None:
 
 def test_a_sender_that_vanishes_says_nothing_more() -> None:
     found, _ = told(exports([script(arrivals="4x200ms, vanish")], 10**10))
-    # Looked at 250 ms after the last token that was told, and at 250 ms: the token at 800 ms is never heard of.
+    # Evaluated 250 ms after the last reported token, and at 250 ms: the token at 800 ms never arrives.
     assert found == [(0, 0, [], None), (0, 250, [200], None), (250, 450, [400], None), (450, 650, [600], None)]

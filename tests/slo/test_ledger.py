@@ -119,7 +119,7 @@ def test_charging_a_live_stream_gives_the_recorded_charges_to_the_bit(
         reported = start + window_ns * (1 + ahead[index % len(ahead)])
         seen = [time for time in one.read_ns if time < reported]
         live.append((start, ledger.advance(seen, start + window_ns, min(reported, one.end_ns))))
-        # Who is told that the reader never waited looks at no token, and charges the same.
+        # With `unbroken` the ledger looks at no token, and charges the same.
         unbroken = told.advance(seen, start + window_ns, min(reported, one.end_ns), unbroken=never_waited(slo, seen))
         assert unbroken == live[-1][1]
     live.append((last, ledger.close(one.verdict)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listened at a moment ago, below those that the system gives to clients.
+    """Return ports without a listener a moment ago, below those that the system gives to clients.
 
     A client that tries to connect while the server is down could be given the server's own port otherwise.
     """

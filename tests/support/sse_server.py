@@ -15,7 +15,7 @@ from typing import Any, Self
 
 Json = dict[str, Any]
 GATE_S = 30.0
-"""A gate that nobody opens fails its test by this deadline instead of hanging it."""
+"""A gate that stays closed fails its test by this deadline instead of hanging it."""
 
 
 @dataclass(frozen=True)

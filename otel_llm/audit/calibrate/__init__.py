@@ -1,1 +1,1 @@
-"""Calibration: alpha and first-token targets from what recorded readers did."""
+"""Calibration: alpha and first-token targets fitted to recorded readers."""

@@ -1,12 +1,12 @@
-"""How strongly waiting drives readers away: alpha and the shape of its penalty, fitted to what readers did.
+"""Fit alpha and the shape of its penalty to recorded readers: how strongly waiting drives them away.
 
 The papers say that it can be calibrated (Wang et al., section 4.3) and not how; the models are ours.
 
 **Leaving** (cancellations). A reader may leave at any moment: at a rate b for reasons of their own, and while they wait
 at b + beta f'(l), l the idle time so far and f a shape of equation 10. That is a model of cause-specific hazards
 (Prentice et al., Biometrics 34, 1978): with f linear the exponential law, quadratic Rayleigh's, exponential Gompertz's.
-A reply that ended otherwise says that its reader had not left by then. The log likelihood, with T the time from commit
-to end,
+For a reply that ended otherwise, its reader had not left by then. The log likelihood, with T the time from commit to
+end,
 
     sum over those who left while waiting  log(b + beta f'(l))
     + sum over those who left while reading  log b
@@ -14,7 +14,7 @@ to end,
 
 **Complaining.** After a reply with idle time l a reader complains with probability 1 - exp(-(b + beta f(l))).
 
-Both are concave in (b, beta), so that there is one maximum. `alpha` = beta times what a lost reader is worth in tokens:
+Both are concave in (b, beta), so that there is one maximum. `alpha` = beta times the worth of a lost reader in tokens:
 the waiting of l seconds loses 1 - exp(-beta f(l)) of the readers, at most beta f(l), and equation 10 takes alpha f(l)
 off the benefit for it.
 """
@@ -44,12 +44,12 @@ TELLING: Final = 2.0
 
 
 class TooLittleError(ValueError):
-    """Say that what was recorded cannot carry a fit, and what would."""
+    """A recording is too small for a fit; the text says what would suffice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Hold a log likelihood: sum of weight g(b x0 + beta x1) over the events, less b c0 + beta c1.
+    """A log likelihood: sum of weight g(b x0 + beta x1) over the events, less b c0 + beta c1.
 
     `x0`, `x1`, `weight`: (E,); g is the logarithm, or log(1 - exp(-.)) where `bernoulli`.
     """
@@ -76,7 +76,7 @@ class Problem:
         return _dot(slope, self.x0) - self.c0, _dot(slope, self.x1) - self.c1
 
     def best_base(self, beta: float) -> float:
-        """Return the b >= 0 that is likeliest beside this beta."""
+        """Return the likeliest b >= 0 for this beta."""
         return falling_zero(lambda base: self.slopes(base, beta)[0], float(self.weight.sum()) / self.c0)
 
     def profile(self, beta: float) -> float:
@@ -86,10 +86,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Hold one shape fitted.
+    """The fit of one shape.
 
     `base`: b, a second (a request for complaints); `beta` with its 95 % profile likelihood interval, per unit of f;
-    `weight`: Akaike's, the share of the evidence that is for this shape among those fitted.
+    `weight`: Akaike's, the share of the evidence for this shape among those fitted.
     """
 
     penalty: Penalty
@@ -104,10 +104,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Fits:
-    """Hold all shapes, the likeliest first.
+    """The fits of all shapes, the likeliest first.
 
-    `none_aic`: the AIC of a model in which waiting has no effect. `shown` tells whether it has one: the best shape is
-    better than that by more than TELLING.
+    `none_aic`: the AIC of a model in which waiting has no effect. `shown`: whether it has one, that is whether the best
+    shape is better than that by more than TELLING.
     """
 
     fits: tuple[Fit, ...]
@@ -126,13 +126,13 @@ class Fits:
         return self.none_aic - self.best.aic > TELLING
 
     @property
-    def alike(self) -> tuple[Penalty, ...]:
-        """Return the shapes that the data cannot tell from the best one, itself included."""
+    def indistinguishable(self) -> tuple[Penalty, ...]:
+        """Return the shapes that the data cannot distinguish from the best one, itself included."""
         return tuple(one.penalty for one in self.fits if one.aic - self.best.aic <= TELLING)
 
 
 def penalty_of(shape: Penalty, idle_s: Floats) -> Floats:
-    """Return f(l) for idle times in seconds, as the benefit has it."""
+    """Return f(l) for idle times (R,) in seconds, as in the benefit."""
     if shape == "linear":
         return idle_s
     if shape == "quadratic":
@@ -141,7 +141,7 @@ def penalty_of(shape: Penalty, idle_s: Floats) -> Floats:
 
 
 def slope_of(shape: Penalty, idle_s: Floats) -> Floats:
-    """Return f'(l): 1, 2 l, e^l (0 beyond the cap)."""
+    """Return f'(l) for idle times (R,) in seconds: 1, 2 l, e^l (0 beyond the cap)."""
     if shape == "linear":
         return np.ones_like(idle_s)
     if shape == "quadratic":
@@ -150,20 +150,21 @@ def slope_of(shape: Penalty, idle_s: Floats) -> Floats:
 
 
 def fit_leaving(idle_s: Floats, time_s: Floats, left_waiting: Bools, left_reading: Bools) -> Fits:
-    """Fit how readers leave: (R,) each: idle time, time from commit to end, and who left while waiting or reading.
+    """Fit how readers leave; (R,) each: idle time and time from commit to end in seconds, who left waiting or reading.
 
-    Raises TooLittleError.
+    Raises:
+        TooLittleError: there are too few readers who left while waiting, or none who waited.
     """
     waited = int(left_waiting.sum())
     _enough(waited, "readers who left while they waited")
     if not float(idle_s.sum()) > 0 or not float(time_s.sum()) > 0:
-        raise TooLittleError("nobody waited: there is nothing that leaving could be held against")
+        raise TooLittleError("no reader waited: leaving cannot be compared with waiting")
     others = int(left_reading.sum())
     problems: dict[Penalty, Problem] = {}
     for shape in SHAPES:
         at = slope_of(shape, idle_s[left_waiting])
         problems[shape] = Problem(
-            # Those who left while reading are all alike: one term with their number, none where nobody did.
+            # Those who left while reading have equal terms: one term with their number, none where there are none.
             x0=np.ones(waited + (others > 0)),
             x1=np.append(at, 0.0) if others else at,
             weight=np.append(np.ones(waited), float(others)) if others else np.ones(waited),
@@ -174,12 +175,16 @@ def fit_leaving(idle_s: Floats, time_s: Floats, left_waiting: Bools, left_readin
 
 
 def fit_complaints(idle_s: Floats, complained: Bools) -> Fits:
-    """Fit how readers complain: (R,) each: idle time, and who complained. Raises TooLittleError."""
+    """Fit how readers complain; (R,) each: idle time in seconds, and who complained.
+
+    Raises:
+        TooLittleError: there are too few complaints, or no reader who waited without one.
+    """
     count = int(complained.sum())
     _enough(count, "complaints")
     calm = ~complained
     if not float(idle_s[calm].sum()) > 0:
-        raise TooLittleError("nobody waited and kept quiet: the effect of waiting has no upper bound in these data")
+        raise TooLittleError("every reader who waited complained: the data set no upper bound to the effect of waiting")
     problems: dict[Penalty, Problem] = {}
     for shape in SHAPES:
         cost = penalty_of(shape, idle_s)
@@ -190,10 +195,10 @@ def fit_complaints(idle_s: Floats, complained: Bools) -> Fits:
 
 
 def falling_zero(slope: Callable[[float], float], high: float) -> float:
-    """Return where a falling function crosses zero on [0, high], 0 where it is below already; `high` may be too low.
+    """Return the zero of a falling function on [0, high], 0 where it is below already; `high` may be too low.
 
     Regula falsi as in the Illinois algorithm (Dowell and Jarratt, 1971), with a bisection every third turn, until
-    twelve digits stand.
+    twelve digits agree.
     """
     low, above = 0.0, slope(0.0)
     if not above > 0:
@@ -259,6 +264,6 @@ def _enough(events: int, what: str) -> None:
 
 
 def _dot(slope: Floats, x: Floats) -> float:
-    """Return the sum of slope x, in which infinity times 0 is 0: a term that does not hang on the parameter."""
+    """Return the sum of slope x, where infinity times 0 is 0: a term that does not depend on the parameter."""
     some = x != 0
     return float(slope[some] @ x[some])

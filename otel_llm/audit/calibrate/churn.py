@@ -1,4 +1,4 @@
-"""What recorded readers did: who left while they waited, who left while they read, who complained."""
+"""Recorded readers: which left while they waited, left while they read, or complained."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 LEFT: Final = ("cancelled", "abandoned")
-"""Ends that the reader's side made."""
+"""Outcomes caused by the reader's side."""
 MOST_BINS: Final = 8
 _TRUE: Final = {"1", "true", "yes", "t", "y"}
 _FALSE: Final = {"0", "false", "no", "f", "n", ""}
 
 
 class ComplaintsError(ValueError):
-    """Refuse a file of complaints, naming it and the line."""
+    """A file of complaints was refused; the text names it and the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Hold R requests of which it is known how long their readers waited, (R,) each.
+    """R requests with known waits of their readers, (R,) each.
 
     `idle_s`: idle time by the end; `time_s`: from commit to end; `left_waiting`, `left_reading`: the reader's side
     ended it, with the reader out of text or not. `worth_tokens`: mean tokens read of the completed ones, None without.
@@ -55,11 +55,13 @@ class Readers:
 
 
 def readers_of(table: pa.Table, classes: SloClasses, measured_at: str | None = None) -> Readers:
-    """Return the readers in a table of `kernel.JUDGED`, at one place of measurement.
+    """Return the readers of a table of `kernel.JUDGED`, at one place of measurement.
 
     Without `measured_at`: the client's view where there is one, or the only one. A reader was waiting at the end e
-    where their idle time was growing then: l = e - (start + (n + 1) P) > 0 (metrics.md, "in flight"). Raises
-    ValueError where the place is not recorded or would have to be guessed.
+    where their idle time was growing then: l = e - (start + (n + 1) P) > 0 (metrics.md, "in flight").
+
+    Raises:
+        ValueError: nothing is recorded at that place, or it is ambiguous.
     """
     places = sorted(set(table["measured_at"].to_pylist()))
     if measured_at is None:
@@ -94,9 +96,9 @@ def readers_of(table: pa.Table, classes: SloClasses, measured_at: str | None = N
 
 
 def read_complaints(path: Path) -> set[str]:
-    """Return the trace ids that a CSV file says were complained about.
+    """Return the trace ids of complaints in a CSV file.
 
-    Its header has `trace_id`, and may have `complained` (true or false); other columns are not looked at. Raises
+    Its header has `trace_id`, and may have `complained` (true or false); other columns are ignored. Raises
     ComplaintsError.
     """
     try:
@@ -119,10 +121,10 @@ def read_complaints(path: Path) -> set[str]:
 
 
 def calibrate(readers: Readers, complaints: Collection[str] | None = None) -> Fits:
-    """Fit every shape to who left, or to who complained where their trace ids are given.
+    """Fit every shape to the readers who left, or who complained where their trace ids are given.
 
     Raises:
-        TooLittleError: too few left while waiting, or complained, or nobody waited.
+        TooLittleError: too few left while waiting, or complained, or none waited.
     """
     if complaints is None:
         return fit_leaving(readers.idle_s, readers.time_s, readers.left_waiting, readers.left_reading)
@@ -130,12 +132,16 @@ def calibrate(readers: Readers, complaints: Collection[str] | None = None) -> Fi
 
 
 def complained(readers: Readers, complaints: Collection[str]) -> Bools:
-    """Return which readers complained (R,)."""
+    """Return which readers complained, (R,) bool."""
     return np.array([one in complaints for one in readers.trace_ids], np.bool_)
 
 
 def worth(readers: Readers, tokens: float | None = None) -> float:
-    """Return what a lost reader is worth: `tokens`, or the mean of the completed replies. Raises TooLittleError."""
+    """Return the worth of a lost reader in tokens: `tokens`, or the mean of the completed replies.
+
+    Raises:
+        TooLittleError: no reply was completed.
+    """
     if tokens is not None:
         return tokens
     if readers.worth_tokens is None:
@@ -145,10 +151,10 @@ def worth(readers: Readers, tokens: float | None = None) -> float:
     return readers.worth_tokens
 
 
-def leaving_by_idle(readers: Readers, fit: Fit) -> list[dict[str, Any]]:
-    """Return, for stretches of idle time, who left in them and how many the fit expects: is the shape right?
+def churn_by_idle(readers: Readers, fit: Fit) -> list[dict[str, Any]]:
+    """Return, by ranges of idle time, the readers who left in them and the number that the fit expects.
 
-    Stretches hold about equally many of those who left while waiting. `idle_from_s`, `idle_to_s`; `waited_s`: seconds
+    Ranges hold about equally many of those who left while waiting. `idle_from_s`, `idle_to_s`; `waited_s`: seconds
     that readers spent waiting there; `left` and `expected`: readers.
     """
     at = np.sort(readers.idle_s[readers.left_waiting])

@@ -1,8 +1,7 @@
-"""A first-token target that grows with the prompt, fitted to a run without contention (Etalon, section 4.1).
+"""Fit a first-token target that grows with the prompt to a run without contention (Etalon, section 4.1).
 
-The paper profiles each prompt length in isolation and fits a curve through what it sees; its section 3.1 expects a
-quadratic one. How the curve becomes a promise is ours: it is raised until the wanted share of the observed first tokens
-holds it.
+The paper profiles each prompt length in isolation and fits a curve; its section 3.1 expects a quadratic one. How the
+curve becomes a promise is ours: it is raised until the wanted share of the observed first tokens holds it.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 FEWEST: Final = 10
-"""Requests for each point of a curve, and in all: what the paper repeats each prompt length."""
+"""Requests for each point of a curve, and in all: the paper's number of repetitions of a prompt length."""
 MOST_POINTS: Final = 12
 STEP_NS: Final = 1_000
-"""Targets are rounded up to the microsecond, so that the file can be read."""
+"""Targets are rounded up to the microsecond, so that the file is readable."""
 
 Method = Literal["quadratic", "quantile"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Hold R requests whose prompt length and first token are known, (R,) each.
+    """R requests with known prompt length and first token, (R,) each.
 
     `alone`: no other request of the same instance was between commit and end while this one waited for its first token.
-    `left_out`: requests whose input tokens or first token are not known.
+    `left_out`: requests without known input tokens or first token.
     """
 
     input_tokens: Floats
@@ -54,10 +53,10 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Hold a fitted target.
+    """A fitted target.
 
     `coefficients`: a, b, c of a + b n + c n^2 in seconds, before it was raised by `lift` (None for `quantile`).
-    `spread`: the median of |observed / fitted - 1|; `held`: of `requests`, how many hold the target.
+    `spread`: the median of |observed / fitted - 1|; `held`: how many of `requests` hold the target.
     """
 
     curve: Curve
@@ -69,13 +68,13 @@ class Prefill:
     held: int
 
     def yaml(self) -> str:
-        """Return the target as a class of the SLO file takes it: `fluidity: {ttft: {curve: ...}}`."""
+        """Return the target as in a class of the SLO file: `fluidity: {ttft: {curve: ...}}`."""
         points = ", ".join(f"[{tokens}, {_duration(length_ns)}]" for tokens, length_ns in self.curve.points)
         return f"fluidity: {{ttft: {{curve: [{points}]}}}}\n"
 
 
 def prompts_of(streams: Iterable[pa.RecordBatch], classes: SloClasses) -> Prompts:
-    """Return prompt lengths and first tokens of batches of `streams.STREAMS`, in one pass."""
+    """Return prompt lengths and first tokens of batches of STREAMS, in one pass."""
     tokens: list[Floats] = []
     columns: dict[str, list[Floats]] = {"ttft_s": [], "start_unix_nano": [], "end_unix_nano": []}
     instances: list[str] = []
@@ -160,7 +159,7 @@ def _quantile(length: Floats, ttft: Floats, share: Fraction, headroom: float) ->
 
 
 def _groups(length: Floats) -> list[np.ndarray]:
-    """Return the requests by prompt length, shortest first, neighbouring lengths together until each has enough."""
+    """Return the requests by prompt length, shortest first, neighbouring lengths joined until each has enough."""
     order = np.argsort(length, kind="stable")
     wanted = max(FEWEST, math.ceil(len(length) / MOST_POINTS))
     ends = np.flatnonzero(np.diff(length[order], append=math.inf))
@@ -193,12 +192,12 @@ def _up(seconds: Sequence[float] | Floats) -> list[int]:
 
 
 def _alone(instances: np.ndarray, start: Floats, first: Floats, end: Floats) -> Bools:
-    """Return which requests had their instance for themselves from commit to first token."""
+    """Return which requests (R,) had their instance for themselves from commit to first token."""
     alone = np.zeros(len(start), np.bool_)
     for instance in set(instances.tolist()):
         which = np.flatnonzero((instances == instance) & ~np.isnan(start))
         which = which[np.argsort(start[which], kind="stable")]
-        # Of an end that is not known nobody can say when it was.
+        # An unknown end is taken to be after all others.
         ends = np.maximum.accumulate(np.nan_to_num(end[which], nan=math.inf))
         before = np.concatenate([[-math.inf], ends[:-1]])
         after = np.concatenate([start[which][1:], [math.inf]])

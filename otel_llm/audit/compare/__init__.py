@@ -1,3 +1,3 @@
-"""Recordings beside each other: differences, gates, tiers, groups, sweeps."""
+"""Compare recordings: differences, gates, tiers, groups, sweeps."""
 
 from otel_llm.audit.compare.comparison import *  # noqa: F403

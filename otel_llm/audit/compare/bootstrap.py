@@ -1,12 +1,12 @@
-"""Bootstrap intervals of the figures: requests drawn again with replacement, by a seed, in bounded memory.
+"""Bootstrap intervals of the figures: requests resampled with replacement, by a seed, in bounded memory.
 
 The percentile interval of Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13; two recordings
-are resampled apart from each other (its chapter 8.3). Where requests close in time share a fate, whole blocks of
+are resampled independently (its chapter 8.3). Where requests close in time share a fate, whole blocks of
 consecutive requests are drawn (Carlstein 1986, without overlap). A share seen as 0 or 1 would resample to itself and
 claim certainty: its draws are those of Beta(x + 1/2, n - x + 1/2), Jeffreys' interval (Brown, Cai and DasGupta, 2001).
 
-Rates are per second of the span as it was: the requests that came and the time in which they came are taken as given,
-and what was made of them is what varies. So a count, and requests per second, have no interval.
+Rates are per second of the original span: the requests and the time in which they were sent are given, and their
+results vary. So a count, and requests per second, have no interval.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ RESAMPLES: Final = 1000
 FEWEST_RESAMPLES: Final = 100
 CELLS: Final = 1_000_000
 MOST_BINS: Final = 256
-"""Stretches of an order that are counted apart, where blocks are drawn."""
+"""The number of ranges of an order that are counted separately, where blocks are drawn."""
 GIVEN: Final = frozenset(one.name for one in FIGURES if one.kind == "count") | {"throughput_req_s"}
-"""Figures that say what was sent: they are as they are, and no resample changes them."""
+"""Figures that describe the input: no resample changes them."""
 VARYING: Final = tuple(one for one in FIGURES if one.name not in GIVEN)
 LEVEL: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Say how to resample: how often, from which seed, in blocks of how many consecutive requests, at what level."""
+    """The resampling: how often, from which seed, in blocks of how many consecutive requests, at what level."""
 
     resamples: int = RESAMPLES
     seed: int = 0
@@ -66,7 +66,7 @@ class Drawing:
             raise ValueError(f"a seed is not negative, {self.seed} is")
 
     def generator(self, *names: str) -> np.random.Generator:
-        """Return the random numbers for one group: they do not depend on which other groups there are."""
+        """Return the random numbers for one group, independent of the other groups."""
         return np.random.default_rng([self.seed, *(zlib.crc32(name.encode()) for name in names)])
 
     def bounds(self, draws: Floats) -> tuple[float, float]:
@@ -127,7 +127,7 @@ def resampled_sums(columns: Floats, drawing: Drawing, generator: np.random.Gener
 
 
 def too_few(sample: Sample, figure: Figure, drawing: Drawing) -> str | None:
-    """Say why no interval can be given for a figure, None where one can.
+    """Return why a figure has no interval, None where it has one.
 
     The interval of a percentile q ends at an order statistic; with fewer than log((1 - level) / 2) / log(q) requests
     the highest of them is not high enough (99 %: 368 requests).
@@ -163,7 +163,7 @@ def _by_unit(columns: Floats, block: int) -> Floats:
 
 
 def _order(values: Floats) -> Ints:
-    """Return where the values that are not NaN stand, in order of value."""
+    """Return the positions of the values that are not NaN, in order of value."""
     known = np.flatnonzero(~np.isnan(values))
     return known[np.argsort(values[known], kind="stable")]
 
@@ -175,7 +175,7 @@ def _order_statistics(
     generator: np.random.Generator,
     found: dict[str, Floats],
 ) -> None:
-    """Write the percentiles of resamples of single requests, from the law that they follow, without resampling.
+    """Write the percentiles of resamples of single requests, drawn from their law, without resampling.
 
     Of K draws from m values in order, the k-th smallest is value ceil(m U), U the k-th smallest of K uniform numbers:
     Beta(k, K - k + 1). K, how many of a resample have a value, is binomial.
@@ -201,10 +201,10 @@ def _binned(order: Ints, units: int, drawing: Drawing) -> Floats:
 
 
 def _ranks(weights: Floats, order: Ints, binned: Floats, share: Fraction, block: int) -> Ints:
-    """Return where in `order` the nearest-rank percentile of each resample stands (B,), -1 where it has no value.
+    """Return the position in `order` of each resample's nearest-rank percentile (B,), -1 where it has no value.
 
-    `weights` (B, units) say how often a unit was drawn. The stretch that holds the rank is found by its counts, the
-    place in it by looking at its requests.
+    `weights` (B, units): how often each unit was drawn. The range with the rank is found by its counts, the position in
+    it from its requests.
     """
     upto = np.cumsum(weights @ binned, axis=1)
     places = np.full(len(weights), -1, np.int64)
@@ -226,11 +226,11 @@ def _shown(figure: Figure, value: Any) -> Any:
 
 
 def _widen(sample: Sample, figure: Figure, units: int, generator: np.random.Generator, draws: Floats) -> None:
-    """Replace the draws of a share that is all or nothing."""
+    """Replace the draws of a share that is 0 or 1."""
     known = sample.count(figure)
     hits = float(sample.sums[figure.top].sum())
     if known and hits in {0.0, float(known)}:
-        # Blocks are the independent ones: there are no more of them than that.
+        # Blocks are independent, requests within one are not.
         trials = min(known, units)
         hits = trials if hits else 0
         draws[:] = generator.beta(hits + 0.5, trials - hits + 0.5, len(draws))

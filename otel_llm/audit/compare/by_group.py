@@ -1,4 +1,4 @@
-"""The figures of an audit by model and by instance: where it is that readers wait."""
+"""The figures of an audit by model and by instance: where readers wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 MOST_ROWS: Final = 12
-"""Groups shown of one split, those whose slowest readers waited longest first."""
+"""The most groups shown of one split: those whose slowest readers waited longest."""
 SHOWN: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
     ("requests", "requests", number),
     ("attainment", "attain-\nment", share),
@@ -31,7 +31,7 @@ SHOWN: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
     ("smooth_goodput_tok_s", "smooth\ngoodput", number),
     ("aborted_share", "aborted", share),
 )
-"""(figure, heading, how it is written)."""
+"""(figure, heading, formatter)."""
 
 
 def tables(audit: Findings) -> Iterator[Table]:
@@ -44,7 +44,7 @@ def tables(audit: Findings) -> Iterator[Table]:
 
 
 def split(table: pa.Table, classes: SloClasses, name: str, *, timed: bool = True) -> list[dict[str, Any]]:
-    """Return the figures of each class, measured_at and value of a column, those of the longest waits first.
+    """Return the figures by class, measured_at and value of a column, the longest waits first.
 
     `table` holds `kernel.JUDGED`; rates are per second of its whole span, None where it is not `timed`. Each row has
     the three columns of the group (`slo_class`, `measured_at`, the column) and the figures of the summary.

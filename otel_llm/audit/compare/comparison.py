@@ -1,4 +1,4 @@
-"""Two recordings beside each other: every figure of the summary, what changed, and how sure that is."""
+"""Compare two recordings: every figure of the summary, its change, and how certain that is."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ _KINDS: Final[dict[str, Kind]] = {
 }
 
 LOAD_CHANGED: Final = 0.1
-"""Request rates further apart than this share make rates per second those of two different loads."""
+"""Request rates that differ by more than this share make rates per second those of two different loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Hold one figure of one group in both recordings.
+    """One figure of one group in both recordings.
 
     `old`, `new` and `difference` (new - old) in the figure's unit, `ratio` (new / old) where the old one is above
-    zero; the bounds are None where no interval can be given, and `why` says so. `verdict`: `better` or `worse`
-    where the interval of the difference lies on one side of zero (`differs` where no direction is better, and for rates
-    per second of two different loads), `not shown` where it does not, `cannot say` without an interval. `model` and
+    zero; the bounds are None where there is no interval, for the reason in `why`. `verdict`: `better` or `worse` where
+    the interval of the difference is on one side of zero (`differs` where no direction is better, and for rates per
+    second of two different loads), `not shown` where it is not, `cannot say` without an interval. `model` and
     `instance` are None where the group is not split by them.
     """
 
@@ -92,7 +92,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Hold every figure of every group that occurs in either recording, and what to know when reading them."""
+    """Every figure of every group in either recording, and notes for the reader."""
 
     changes: tuple[Change, ...]
     drawing: Drawing
@@ -146,9 +146,9 @@ def compare_tables(
     drawing: Drawing | None = None,
     timed: Sequence[bool] = (True, True),
 ) -> Comparison:
-    """Do what `compare` does with two tables of `kernel.JUDGED`, as a cluster may have made them.
+    """Compare two tables of `kernel.JUDGED` as `compare` does; a cluster may have made them.
 
-    `timed`: whether the old and the new requests share an axis of time; rates are not known of those that do not.
+    `timed`: whether the old and the new requests share an axis of time; without one there are no rates.
     """
     drawing = Drawing() if drawing is None else drawing
     keys = ("slo_class", "measured_at", *(name for name in ("model", "instance") if name in by))
@@ -235,7 +235,7 @@ def _change(
 def _why_not(
     figure: Figure, before: Sample, after: Sample, drawing: Drawing, old: float | None, new: float | None
 ) -> str:
-    """Say why a change has no interval, nothing where it has one."""
+    """Return why a change has no interval, "" where it has one."""
     for name, one in (("old", before), ("new", after)):
         if not len(one):
             return f"no request in {name}"
@@ -261,7 +261,7 @@ def _verdict(
 
 
 def _notes(group: tuple[str | None, ...], before: Sample, after: Sample) -> list[str]:
-    """Say where rates per second are those of two different loads."""
+    """Return notes on rates per second of two different loads."""
     rates = _other_load(before, after)
     if rates is None:
         return []
@@ -274,7 +274,7 @@ def _notes(group: tuple[str | None, ...], before: Sample, after: Sample) -> list
 
 
 def _other_load(before: Sample, after: Sample) -> tuple[float, float] | None:
-    """Return the two request rates where they are those of two loads, None where they are not or cannot be told."""
+    """Return the two request rates if they are of two loads, None if they are not or that is not known."""
     if not before.span_s or not after.span_s or not len(before):
         return None
     old, new = len(before) / before.span_s, len(after) / after.span_s

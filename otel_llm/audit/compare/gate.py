@@ -1,4 +1,4 @@
-"""Which changes fail a build: those for the worse, beyond a threshold, that chance does not explain."""
+"""Gates of a build: changes for the worse, beyond a threshold, that chance does not explain."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from otel_llm.audit.compare.comparison import Change, Comparison
 
 GATED: Final = {figure.name: figure.better for figure in FIGURES if figure.better is not None}
-"""The figures that a threshold can be set for, with the direction that is better."""
+"""The figures that may have a threshold, with their better direction."""
 
 
 class ThresholdError(ValueError):
-    """Refuse a threshold, saying what can be written."""
+    """A threshold was refused; the text says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Say by how much a figure may get worse: in its own unit, or as a share of the old value where `relative`."""
+    """The allowed worsening of a figure: in its own unit, or as a share of the old value where `relative`."""
 
     figure: str
     by: float
     relative: bool = False
 
     def allowed(self, old: float) -> float:
-        """Return the change that is allowed beside this old value, in the figure's unit, at least 0."""
+        """Return the allowed change for this old value, in the figure's unit, at least 0."""
         return self.by * abs(old) if self.relative else self.by
 
 
@@ -47,11 +47,11 @@ DEFAULTS: Final = {
         Threshold("benefit_mean_tokens", 0.05, relative=True),
     )
 }
-"""What fails where nothing else is said. None of them is a rate per second: those hang on the load that was sent."""
+"""The default gates. None of them is a rate per second: those depend on the sent load."""
 
 
 def thresholds(written: Iterable[str]) -> dict[str, Threshold]:
-    """Return the default thresholds, changed and added to by `FIGURE=BY`; raises ThresholdError.
+    """Return the default thresholds, changed and extended by `FIGURE=BY`; raises ThresholdError.
 
     BY is `5%` (of the old value), a number in the figure's unit, or for seconds a duration as `100ms`; `FIGURE=off`
     leaves a figure out.
@@ -69,13 +69,15 @@ def thresholds(written: Iterable[str]) -> dict[str, Threshold]:
 
 
 def regressions(found: Comparison, limits: Mapping[str, Threshold]) -> list[str]:
-    """Return a sentence for each change whose whole interval lies beyond its threshold, for the worse."""
+    """Return a sentence for each change for the worse whose whole interval is beyond its threshold."""
     return [_sentence(change, limits[change.figure]) for change in found.changes if _beyond(change, limits)]
 
 
 def undecided(found: Comparison, limits: Mapping[str, Threshold]) -> list[Change]:
-    """Return the changes that a threshold is set for and of which nothing can be said: the gate is open there."""
-    return [one for one in found.changes if one.figure in limits and one.verdict == "cannot say" and not _unasked(one)]
+    """Return the changes that have a threshold but no interval: the gate cannot decide there."""
+    return [
+        one for one in found.changes if one.figure in limits and one.verdict == "cannot say" and not _is_absent(one)
+    ]
 
 
 def _beyond(change: Change, limits: Mapping[str, Threshold]) -> bool:
@@ -86,8 +88,8 @@ def _beyond(change: Change, limits: Mapping[str, Threshold]) -> bool:
     return least_harm > limit.allowed(change.old)
 
 
-def _unasked(change: Change) -> bool:
-    """Tell whether neither recording has the figure at all, as `fluidity_ok_share` of a class without objective."""
+def _is_absent(change: Change) -> bool:
+    """Tell whether neither recording has the figure, as `fluidity_ok_share` of a class without objective."""
     return change.old is None and change.new is None
 
 

@@ -1,7 +1,7 @@
 """Smooth goodput as a function of alpha, reading speed and load, over recorded streams (Wang et al., section 5.5).
 
-Each recording is read once. Idle time hangs on the reading speed, so every speed is a judgement of its own; alpha only
-weighs it (equation 10), so that all alphas come of one.
+Each recording is read once. Idle time depends on the reading speed, so every speed is a judgement of its own; alpha
+only weighs it (equation 10), so all alphas share one.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ _KINDS: Final[dict[str, Kind]] = {
 }
 POINTS: Final[dict[str, Kind]] = {name: _KINDS.get(name, "real") for name in POINT_COLUMNS}
 OPTIMA: Final[dict[str, Kind]] = {name: _KINDS.get(name, "real") for name in OPTIMUM_COLUMNS}
-"""The same with their types, as `write.write_table` takes them."""
+"""The same with their types, for `write.write_table`."""
 
 
 class SweepError(ValueError):
-    """Refuse a sweep, saying what to write."""
+    """A sweep was refused; the text says what to write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Felt:
-    """Hold what one reading speed makes of the complete requests of a level, (R,) each in order of their start.
+    """The complete requests of a level at one reading speed, (R,) each in order of their start.
 
-    `worth`: tokens read less the abort penalty; `cost`: f(idle), what one unit of alpha takes of it; `idle_s`: NaN
-    where nothing was to be read, which neither yields nor costs anything. `tokens` is the sum of those read;
+    `worth`: tokens read less the abort penalty; `cost`: f(idle), the cost of one unit of alpha; `idle_s`: NaN where
+    nothing was to be read, which neither yields nor costs anything. `tokens` is the sum of those read;
     `met` of `judged` held their deadlines.
     """
 
@@ -94,9 +94,9 @@ class Felt:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Hold one recording at one place of measurement, judged at every speed.
+    """One recording at one place of measurement, judged at every speed.
 
-    `load_req_s` is what was said of it, or its requests per second of its span; None where it has no span.
+    `load_req_s` is its stated load, or its requests per second of its span; None where it has no span.
     """
 
     name: str
@@ -116,9 +116,9 @@ def judge_recording(
     speeds: Sequence[float | None],
     load_req_s: float | None = None,
 ) -> list[Level]:
-    """Judge a recording at every reading speed, in one pass; one level for each measured_at in it.
+    """Judge a recording at every reading speed, in one pass; return one level for each measured_at in it.
 
-    `streams` are batches of `streams.STREAMS`; a speed of None is that of each request's own class.
+    `streams` are batches of STREAMS; a speed of None is that of each request's own class.
     """
     variants = {speed: at_speed(classes, speed) for speed in speeds}
     shapes = {slo.name: slo.benefit for slo in classes.classes}
@@ -142,9 +142,9 @@ def at_speed(classes: SloClasses, speed: float | None) -> SloClasses:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Hold the points of a sweep and, for two recordings or more, the best load at each alpha.
+    """The points of a sweep and, for two recordings or more, the best load at each alpha.
 
-    `points` have POINT_COLUMNS, `optima` OPTIMUM_COLUMNS; None where there is nothing to say.
+    `points` have POINT_COLUMNS, `optima` OPTIMUM_COLUMNS; None where a value is unknown.
     """
 
     points: list[dict[str, Any]]
@@ -154,9 +154,9 @@ class Sweep:
 def sweep(levels: Sequence[Level], alphas: Sequence[float], drawing: Drawing | None = None) -> Sweep:
     """Return smooth goodput at every level, speed and alpha, and the load at which it is highest.
 
-    Intervals are bootstrap intervals of the requests of each level. `best_share`: in which share of resamples the same
-    load comes out best; `load_low` to `load_high` hold the best load in 95 % of them; `at_edge`: it is the lowest or
-    the highest load that was recorded, so that the peak may lie beyond. Raises SweepError for a load recorded twice.
+    Intervals are bootstrap intervals of the requests of each level. `best_share`: the share of resamples in which the
+    same load is best; `load_low` to `load_high` hold the best load in 95 % of them; `at_edge`: it is the lowest or the
+    highest recorded load, so the peak may lie beyond. Raises SweepError for a load recorded twice.
     """
     drawing = Drawing() if drawing is None else drawing
     points: list[dict[str, Any]] = []
@@ -217,7 +217,7 @@ def _whole(table: pa.Table) -> Any:
 
 
 def _felt(table: pa.Table, shapes: dict[str, Benefit]) -> Felt:
-    """Return the columns of the complete requests in order of start; what cannot be judged costs and yields nothing."""
+    """Return the columns of the complete requests in order of start; those without a verdict count as 0."""
     table = table.filter(_whole(table))
     idle = reals(table, "idle_s")
     names = table["slo_class"].to_pylist()
@@ -283,7 +283,7 @@ def _optimum(
 ) -> dict[str, Any]:
     row = rows[max(known, key=lambda at: rows[at]["smooth_goodput_tok_s"])]
     alpha, best = row["alpha"], row["load_req_s"]
-    # A level of few requests would repeat itself: it takes no part in the resampling.
+    # A level of few requests would repeat itself: it is not resampled.
     some = [at for at in known if rows[at]["smooth_goodput_low"] is not None]
     low = high = share = None
     if row["smooth_goodput_low"] is not None and len(some) > 1:

@@ -1,7 +1,7 @@
-"""Classes as tiers: what share of each class's requests would have met each class's deadline, side by side.
+"""Classes as tiers: the share of each class's requests that would have met each class's deadline, side by side.
 
-PolyServe's figures 6 and 7 show attainment as a whole and by tier; beside that a tier is asked here what it would be to
-sell it to the requests of another: a class that would meet a stricter deadline is served too well or sold too cheaply.
+PolyServe's figures 6 and 7 show attainment as a whole and by tier. Here each tier is also applied to the requests of
+the others: a class that would meet a stricter deadline is served too well or sold too cheaply.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Key = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Met:
-    """Count requests by whether they met a deadline; `unknown` is cannot say."""
+    """Counts of requests by whether they met a deadline; `unknown`: without a verdict."""
 
     true: int = 0
     false: int = 0
@@ -41,12 +41,12 @@ class Met:
 
     @property
     def requests(self) -> int:
-        """Return how many there are."""
+        """Return the number of requests."""
         return self.true + self.false + self.unknown
 
     @property
     def attainment(self) -> float | None:
-        """Return met / (met + not met); None where nothing can be said."""
+        """Return met / (met + not met); None where both are 0."""
         judged = self.true + self.false
         return self.true / judged if judged else None
 
@@ -58,7 +58,7 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Tiers:
-    """Hold the counts of each group under each tier.
+    """The counts of each group under each tier.
 
     `counts`: by (slo_class, measured_at, model, instance), then by the name of the tier; every group has every tier.
     `names` are the tiers, in the order of the SLO file.
@@ -68,7 +68,7 @@ class Tiers:
     counts: dict[Key, dict[str, Met]]
 
     def by(self, *names: str) -> dict[Key, dict[str, Met]]:
-        """Return the counts added up over all but the named parts of GROUP."""
+        """Return the counts summed over all but the named parts of GROUP."""
         places = [GROUP.index(name) for name in names]
         found: dict[Key, dict[str, Met]] = {}
         for group, tiers in self.counts.items():
@@ -81,7 +81,7 @@ class Tiers:
         )
 
     def own(self, *names: str) -> dict[Key, Met]:
-        """Return each group's counts under its requests' own classes, added up as `by` does."""
+        """Return each group's counts under its requests' own classes, summed as by `by`."""
         found: dict[Key, Met] = {}
         places = [GROUP.index(name) for name in names]
         for group, tiers in self.counts.items():
@@ -125,14 +125,14 @@ class Tiers:
 
 
 class Judging:
-    """Count batch by batch, so that one reading serves the audit and this: give `add` to `audit.load(observe=...)`."""
+    """The counts, batch by batch, so that one reading serves the audit too: pass `add` to `audit.load(observe=...)`."""
 
     def __init__(self, classes: SloClasses) -> None:
         self._classes = classes
         self._counts: dict[Key, dict[str, Met]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Judge a batch of `streams.STREAMS` by its own classes, and by each class as if it were its tier."""
+        """Judge a batch of STREAMS by its own classes, and by each class as if it were its tier."""
         mine = judge_batch(batch, self._classes)
         groups = list(zip(*(mine.column(name).to_pylist() for name in GROUP), strict=True))
         for name in self._classes.names:
@@ -142,14 +142,14 @@ class Judging:
                 tiers_of[name] += Met(number * (one is True), number * (one is False), number * (one is None))
 
     def result(self) -> Tiers:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         return Tiers(self._classes.names, {group: dict(tiers_of) for group, tiers_of in self._counts.items()})
 
 
 def tiers(streams: Iterable[pa.RecordBatch], classes: SloClasses) -> Tiers:
     """Judge every stream by its own class, and by each class as if it were its tier.
 
-    `streams` are batches of `streams.STREAMS`, as `audit.load_streams` gives them; memory is that of one batch.
+    `streams` are batches of STREAMS, as `audit.load_streams` gives them; memory is that of one batch.
     """
     judging = Judging(classes)
     for batch in streams:

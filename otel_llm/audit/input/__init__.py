@@ -1,1 +1,1 @@
-"""What an audit reads: files to batches of streams, and tables that an audit saved."""
+"""The inputs of an audit: files as batches of streams, and tables that an audit saved."""

@@ -1,4 +1,4 @@
-"""From the files of an audit to batches of streams, as they come: what is whole is handed on, what is not waits."""
+"""Read the files of an audit to batches of streams: complete streams are passed on at once, others wait."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from otel_llm.readers.batch import Batch
 
 GROUP_BYTES: Final = 4 * 2**20
-"""Records are taken apart together, about so many bytes at once."""
+"""About the bytes of records that are decoded together."""
 GROUP_RECORDS: Final = 4096
 
 
 class BrokenRecordError(ValueError):
-    """Say which record is broken, where nothing was to be skipped."""
+    """A record is broken, and none may be skipped; the text says which."""
 
 
 class Strict(Skipped):
-    """Stop at the first broken record: a torn tail, which a crash leaves, is none."""
+    """Counts that stop at the first broken record; a torn tail, which a crash leaves, is harmless."""
 
     __slots__ = ()
 
@@ -51,9 +51,9 @@ class Strict(Skipped):
 
 
 class Inputs:
-    """Read paths once, as batches of `streams.STREAMS`.
+    """The paths of an audit, read once as batches of STREAMS.
 
-    `skipped` and `counts` are complete when the last batch was taken; `progress` is told the bytes read so far.
+    `skipped` and `counts` are complete when the last batch was taken; `progress` is called with the bytes read so far.
     """
 
     def __init__(
@@ -76,11 +76,11 @@ class Inputs:
 
     @property
     def counts(self) -> Counter[str]:
-        """Return what was odd but harmless."""
+        """Return the counts of harmless anomalies."""
         return self._assembler.counts + self.skipped.anomalies
 
     def batches(self) -> Generator[pa.RecordBatch]:
-        """Yield the streams of all paths; their order says nothing.
+        """Yield the streams of all paths, in no particular order.
 
         Raises:
             InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them.
@@ -89,7 +89,7 @@ class Inputs:
         unpacked_files = TemporaryDirectory(prefix="otel-llm-")
         try:
             folder = Path(unpacked_files.name)
-            given: dict[Path, Path] = {}  # where each file can be read, and how it was named
+            given: dict[Path, Path] = {}  # the path to read each file at, and the path as given
             for path in input_files(self._paths, self.skipped):
                 with self._spared(path, path):
                     given[unpacked(path, folder)] = path
@@ -101,7 +101,7 @@ class Inputs:
                     with self._spared(path, given[path]):
                         for batch in parquet_streams.read_batches(path):
                             self._messages += 1
-                            self._tell(self._read_bytes + parquet_streams.BATCH_BYTES)
+                            self._report_progress(self._read_bytes + parquet_streams.BATCH_BYTES)
                             yield batch
                         self._messages += 1
         finally:
@@ -118,10 +118,10 @@ class Inputs:
 
     @contextmanager
     def _spared(self, path: Path, named: Path) -> Iterator[None]:
-        """Count a file that cannot be read where nobody named it: a folder or a pattern did, and the rest is read.
+        """Count an unreadable file that a folder or a pattern named; the rest is read.
 
         Raises:
-            InputError: somebody named it; it says `named`, whatever `path` it is read at.
+            InputError: the file was named itself; the text says `named`, whatever `path` it is read at.
         """
         try:
             yield
@@ -136,7 +136,7 @@ class Inputs:
         for path in files:
             yield from self._file(path, done_bytes, size(path))
             done_bytes += size(path)
-            self._tell(done_bytes)
+            self._report_progress(done_bytes)
         yield from self._assembler.finish()
 
     def _file(self, path: Path, done_bytes: int, size_bytes: int) -> Iterator[Streams | Assembled]:
@@ -161,8 +161,8 @@ class Inputs:
             if group_bytes >= GROUP_BYTES or len(group) >= self._group_records:
                 yield self._assembler.take(self._decoded(group))
                 group, group_bytes = [], 0
-                # A compressed file holds more than its size: its share of the bar is full before its end.
-                self._tell(done_bytes + min(size_bytes, seen_bytes))
+                # A compressed file holds more than its size: its share of the progress is complete before its end.
+                self._report_progress(done_bytes + min(size_bytes, seen_bytes))
         if group:
             yield self._assembler.take(self._decoded(group))
         now_broken = self.skipped.broken - self.skipped.counts["unreadable_file"]
@@ -173,7 +173,7 @@ class Inputs:
             self.skipped.add("unreadable_file", refusal)
 
     def _decoded(self, group: Sequence[tuple[Batch, int | None] | RawRecord]) -> list[tuple[Batch, int | None]]:
-        """Return what a group of export requests holds: plain segments as columns, the rest one by one."""
+        """Return the records of a group of export requests: plain segments as columns, the rest as objects."""
         found: list[tuple[Batch, int | None]] = []
         for item in group:
             if not isinstance(item, RawRecord):
@@ -198,13 +198,13 @@ class Inputs:
         self._seen.add(key)
         return True
 
-    def _tell(self, done_bytes: int) -> None:
+    def _report_progress(self, done_bytes: int) -> None:
         self._read_bytes = done_bytes
         if self._progress is not None:
             self._progress(done_bytes)
 
 
 def load_streams(*paths: str | Path, progress: Callable[[int], None] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield what is recorded as batches of `streams.STREAMS`: the input of `kernel.judge_batch`; errors as `load`."""
+    """Yield recorded streams as batches of STREAMS: the input of `kernel.judge_batch`; raises as `load` does."""
     with closing(Inputs([Path(path) for path in paths], progress=progress).batches()) as found:
         yield from found

@@ -1,7 +1,7 @@
-"""Parquet of token times: streams as they were recorded, one row each, read and written row group by row group.
+"""Parquet of token times: recorded streams, one row each, read and written row group by row group.
 
-The columns are those of `streams.STREAMS`. A file needs one of them, `times_ns`, or in its place `t_seconds`, a list of
-seconds since the commit; what else it lacks has the defaults of DEFAULTS.
+The columns are those of `stream_batch.STREAMS`. A file needs one of them, `times_ns`, or in its place `t_seconds`, a
+list of seconds since the commit; missing columns have the defaults of DEFAULTS.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEFAULTS: Final[dict[str, str]] = {
     "exact_resume": "false",
     "foreign": "false",
 }
-"""What a missing column is taken for; null for those that are not named."""
+"""The value of a missing column; null for those that are not named."""
 BATCH_BYTES: Final = 8 * BATCH_TOKENS
 _MAGIC: Final = b"PAR1"
 _LARGEST: Final = 2**62
@@ -46,7 +46,7 @@ _NS: Final = 1e9
 
 
 def holds_streams(path: Path) -> bool:
-    """Tell whether a file is Parquet with a column of token times, seen from its content."""
+    """Tell by its content whether a file is Parquet with a column of token times."""
     if path == STDIN or not path.is_file():  # a pipe is read once
         return False
     try:
@@ -54,7 +54,7 @@ def holds_streams(path: Path) -> bool:
             if file.read(len(_MAGIC)) != _MAGIC:
                 return False
     except OSError:
-        return False  # who reads it says what is wrong
+        return False  # reading it raises the error
     import pyarrow.parquet as pq
 
     try:
@@ -94,7 +94,7 @@ def read_batches(path: Path, most_streams: int = BATCH_STREAMS) -> Iterator[pa.R
 
 
 class Writer:
-    """Write batches of STREAMS as Parquet that `read_batches` reads quickly."""
+    """A writer of batches of STREAMS as Parquet that `read_batches` reads quickly."""
 
     def __init__(self, file: IO[bytes]) -> None:
         import pyarrow.parquet as pq
@@ -108,11 +108,11 @@ class Writer:
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append the streams of a batch, as a row group of their own."""
+        """Append the streams of a batch, as one row group."""
         self._writer.write_batch(batch)
 
     def close(self) -> None:
-        """Write the end, without which nobody can read the file."""
+        """Write the footer, without which the file is unreadable."""
         self._writer.close()
 
 
@@ -123,7 +123,7 @@ def _rows_at_once(group: Any, most: int) -> int:
 
 
 def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-    """Return a batch of a file as one of STREAMS."""
+    """Convert a batch of a file to one of STREAMS."""
     rows = len(batch)
     given = dict(zip(batch.schema.names, batch.columns, strict=True))
     cells = {name: _typed(path, name, given[name]) for name in STREAMS.names if name in given and name != "times_ns"}
@@ -169,7 +169,7 @@ def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatc
 
 
 def _typed(path: Path, name: str, column: pa.Array) -> pa.Array:
-    """Return a column as STREAMS has it; integers of any width and dictionaries of text are taken too."""
+    """Return a column with its type in STREAMS; integers of any width and dictionaries of text are accepted too."""
     wanted = STREAMS.field(name).type
     if column.type == wanted:
         return column
@@ -202,7 +202,7 @@ _TAKEN: Final[Any] = (
 def _times(
     path: Path, name: str, column: pa.Array, item: pa.DataType
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Return the values of a column of lists one after the other (N,), and where each row's begin (R + 1,)."""
+    """Return the values of a column of lists one after the other (N,), and the offsets of the rows (R + 1,)."""
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not (
         pa.types.is_integer(kind.value_type) or (pa.types.is_floating(kind.value_type) and pa.types.is_floating(item))
@@ -227,7 +227,7 @@ def _from_seconds(
 
 
 def _check(path: Path, cells: dict[str, pa.Array], lengths: npt.NDArray[np.int64]) -> None:
-    """Refuse outcomes, kinds and numbers that there are not."""
+    """Refuse unknown outcomes and kinds, and impossible numbers."""
     unknown = set(cells["outcome"].unique().to_pylist()) - set(OUTCOMES)
     if unknown:
         raise InputError(f"{path}: column outcome: {min(unknown)!r}; one of {', '.join(OUTCOMES)}")
@@ -244,7 +244,7 @@ def _check(path: Path, cells: dict[str, pa.Array], lengths: npt.NDArray[np.int64
 def _in_order(
     times: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], complete: npt.NDArray[np.bool_], kinds: pa.Array
 ) -> tuple[pa.Array, pa.Array]:
-    """Return the times of rows that are complete in order, and the kinds with them."""
+    """Return the sorted times of complete rows, and their kinds."""
     falls = np.flatnonzero(times[1:] < times[:-1]) + 1
     of = np.searchsorted(offsets, falls, "right") - 1
     out_of_order = [row for row in np.unique(of[offsets[of] != falls]).tolist() if complete[row]]

@@ -1,4 +1,4 @@
-"""Token times that stay in memory after an audit: those of the requests that somebody may want to see drawn."""
+"""Token times that stay in memory after an audit: those of the requests that may be drawn."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble.resolved import Assembled
 
 ALL_TOKENS: Final = 2_000_000
-"""Of an input of no more tokens every delivery is kept."""
+"""The size of an input whose deliveries are all kept."""
 WORST: Final = 32
-"""Of a larger one so many with the longest idle time, and twice as many with the lowest fluidity-index."""
+"""Of a larger input: so many with the longest idle time, and twice as many with the lowest fluidity-index."""
 
 Key = tuple[str, str, int | None]
 
 
 class Retained:
-    """Keep deliveries: all of a small input, of a larger one the worst and those asked for."""
+    """The kept deliveries: all of a small input, of a larger one the worst and those asked for."""
 
     def __init__(self, trace_ids: Iterable[str] = (), all_tokens: int = ALL_TOKENS, worst: int = WORST) -> None:
         self._wanted = pa.array(sorted(set(trace_ids)), pa.string())
@@ -36,7 +36,7 @@ class Retained:
         self._by_key: dict[Key, tuple[pa.RecordBatch, int]] | None = None
 
     def add(self, streams: pa.RecordBatch, judged: pa.RecordBatch) -> None:
-        """Look at a batch of STREAMS and its JUDGED, and keep what is to be kept."""
+        """Keep the chosen deliveries of a batch of STREAMS and its JUDGED."""
         self._left -= len(streams.column("times_ns").values)
         if self._left >= 0:
             self._all.append(streams)
@@ -66,7 +66,7 @@ class Retained:
         values = column.fill_null(0.0).to_numpy(zero_copy_only=False)
         keys = -values if falling else values
         rows = np.flatnonzero(known & ((values > 0) if falling else (values < 1)))
-        if len(rows) > most:  # with all that equal the last one, of which the order of rows decides
+        if len(rows) > most:  # with all that equal the last one: the order of rows decides among them
             rows = rows[keys[rows] <= np.partition(keys[rows], most - 1)[most - 1]]
         ranked = self._ranked[name]
         if len(ranked) == most:

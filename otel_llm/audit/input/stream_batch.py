@@ -1,7 +1,7 @@
-"""Recorded streams as an Arrow batch: one row a stream, its token times in a list. What every kernel takes.
+"""Recorded streams as an Arrow batch: one row a stream, its token times in a list. The input of every kernel.
 
-All readers end here, whatever the form they read; the same batches travel in Parquet files, to worker processes and
-over a cluster.
+All readers produce it, whatever the form they read; the same batches go to Parquet files, to worker processes and over
+a cluster.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ STREAMS: Final = pa.schema(
 )
 """The columns of a recorded stream.
 
-`trace_id` (16 bytes) and `span_id` (8) of the request span; `attributes`: a JSON object of what a class's `match` can
-be compared with; `commit_ns`, `end_ns`, `known_until_ns` and `times_ns` (the tokens' arrivals) in unix ns, or ns on an
+`trace_id` (16 bytes) and `span_id` (8) of the request span; `attributes`: a JSON object that a class's `match` is
+compared with; `commit_ns`, `end_ns`, `known_until_ns` and `times_ns` (the tokens' arrivals) in unix ns, or ns on an
 axis of the recording's own; `times_ns` is sorted where the stream is `complete`, in order of index where tokens are
 missing; `kinds`: a code a token (0 content, 1 reasoning, 2 tool), null where all is content; `offset_ns`: how far the
-sender's clock was ahead of the receiver's. `foreign`: the span of another instrumentation, with what it states of
-itself. The other columns are those of a row of `--requests`.
+sender's clock was ahead of the receiver's. `foreign`: another instrumentation's span, with its own statements. The
+other columns are those of a row of `--requests`.
 """
 
 BATCH_TOKENS: Final = 1_000_000
-"""Tokens in one batch, about."""
+"""About the tokens in one batch."""
 BATCH_STREAMS: Final = 16_384
-"""Streams in one batch at most, about."""
+"""About the most streams in one batch."""
 
 
 def to_batch(streams: Sequence[Assembled] | Streams) -> pa.RecordBatch:
@@ -91,7 +91,11 @@ def to_batch(streams: Sequence[Assembled] | Streams) -> pa.RecordBatch:
 
 
 def lists(times_ns: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> pa.ListArray:
-    """Return token times (N,), those of stream r from `offsets[r]` to `offsets[r + 1]`, as a column of lists."""
+    """Return token times (N,) int64, those of stream r from `offsets[r]` to `offsets[r + 1]`, as a column of lists.
+
+    Raises:
+        ValueError: there are more times than a column of lists can hold.
+    """
     if int(offsets[-1]) > _MOST_ITEMS:
         raise ValueError(f"a batch of {int(offsets[-1])} tokens; a column of lists holds {_MOST_ITEMS}")
     return pa.ListArray.from_arrays(
@@ -100,9 +104,9 @@ def lists(times_ns: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> pa
 
 
 def token_lists(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Return the items of a column of lists one after the other (N,), and where each row's begin (R + 1,).
+    """Return the items of a column of lists one after the other (N,), and the offsets of the rows (R + 1,).
 
-    A null row has none, whatever stands behind it.
+    A null row has no items, whatever its range in the column holds.
     """
     offsets = column.offsets.to_numpy().astype(np.int64)
     if not column.null_count:
@@ -113,7 +117,7 @@ def token_lists(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
 
 
 def dictionary_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str | None]]:
-    """Return a column of text as indices (R,) into the list of its values, of which the last is None: null."""
+    """Return a column of text as indices (R,) int64 into the list of its values; the last value is None, for null."""
     plain = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     encoded = plain.dictionary_encode()
     values = encoded.dictionary.to_pylist()
@@ -127,7 +131,7 @@ _MOST_ITEMS: Final = 2**31 - 1
 def batches(
     streams: Iterable[Assembled | Streams], most_tokens: int = BATCH_TOKENS, most_streams: int = BATCH_STREAMS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield streams, single or together, as batches of about so many tokens and streams."""
+    """Yield streams, single or joined, as batches of about so many tokens and streams."""
     waiting: list[Streams] = []
     single: list[Assembled] = []
     tokens = rows = 0
@@ -146,7 +150,7 @@ def batches(
 
 
 def from_batch(batch: pa.RecordBatch) -> list[Assembled]:
-    """Return the streams of a batch one by one, as they were before `to_batch`."""
+    """Return the streams of a batch one by one, the inverse of `to_batch`."""
     found = []
     for row in batch.to_pylist():
         attributes = {} if row["attributes"] is None else json.loads(row["attributes"])

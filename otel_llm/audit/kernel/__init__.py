@@ -1,3 +1,3 @@
-"""The audit's kernel: batches of recorded streams to batches of judged requests and window totals."""
+"""The audit's kernel: from batches of recorded streams to batches of judged requests and window totals."""
 
 from otel_llm.audit.kernel.judge_batch import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""What an audit found, as the comparisons see it."""
+"""The interface of an audit's result for the comparisons."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ class Findings(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What was odd but harmless, by name."""
+        """Harmless anomalies, by name."""

@@ -1,6 +1,7 @@
-"""The audit's kernel: a batch of recorded streams in, a batch of judged requests out, each stream by its class.
+"""The audit's kernel: judge a batch of recorded streams, each by its class.
 
-A pure function of columns. A laptop runs it on all cores, a cluster on all executors; both get the same to the bit.
+A pure function of columns. It runs on all cores of a laptop or all executors of a cluster, with results equal to the
+bit.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ JUDGED: Final = pa.schema(
 
 `fluid_tbt_ns`: the smallest TBT target at which it is fluid (Etalon, section 5.1), null where it has none;
 `idle_ns`: `idle_s` in ns, exactly; `end_unix_nano`: its end or its last token, whichever is later, null where neither
-is known; `skewed`: tokens said to have come before the commit; `unknown_class`: it names a class that there is not.
+is known; `skewed`: tokens recorded before the commit; `unknown_class`: it names a class that is not in the file.
 """
 
 
 def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
-    """Return the judged requests of a batch of STREAMS, row for row.
+    """Return the judged requests (R rows) of a batch of STREAMS (R rows), in the same order.
 
     Raises:
-        ValueError: an outcome or a kind of token that there is not, or a stream without an outcome or an id.
+        ValueError: an unknown outcome or kind of token, or a stream without an outcome or an id.
     """
     if streams.column("outcome").null_count:
         raise ValueError("a stream has no outcome")
@@ -82,7 +83,7 @@ def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
 
 
 def recorded(streams: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> Recorded:
-    """Return the streams `which` (R,) of a batch as the arrays that the arithmetic takes."""
+    """Return the streams `which` (R,) bool of a batch as arrays for `slo.batch`."""
     chosen = streams if which.all() else streams.filter(pa.array(which))
     commit = chosen.column("commit_ns").fill_null(0).to_numpy(zero_copy_only=False)
     ends = chosen.column("end_ns")
@@ -108,7 +109,7 @@ def recorded(streams: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> Recorded:
 
 
 def token_times(streams: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return all token times of a batch (N,), and where each stream's begin (R + 1,)."""
+    """Return all token times of a batch (N,) int64, ns, and the offsets of its streams (R + 1,)."""
     values, offsets = token_lists(streams.column("times_ns"))
     return values.to_numpy(), offsets
 
@@ -116,23 +117,23 @@ def token_times(streams: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDA
 def _classes_of(
     streams: pa.RecordBatch, classes: SloClasses
 ) -> tuple[Sequence[Any], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the classes, each stream's place among them (R,), and whether it names one that there is not (R,)."""
-    places = {name: place for place, name in enumerate(classes.names)}
+    """Return the classes, each stream's index among them (R,), and whether it names an unknown one (R,) bool."""
+    indexes = {name: index for index, name in enumerate(classes.names)}
     declared, names = dictionary_of(streams.column("declared_class"))
-    said, sayings = dictionary_of(streams.column("attributes"))
-    pairs, each = np.unique(declared * len(sayings) + said, return_inverse=True)
-    place = np.zeros(len(pairs), np.int64)
+    attributes_at, attribute_sets = dictionary_of(streams.column("attributes"))
+    pairs, each = np.unique(declared * len(attribute_sets) + attributes_at, return_inverse=True)
+    class_index = np.zeros(len(pairs), np.int64)
     unknown = np.zeros(len(pairs), np.bool_)
-    for at, (name, saying) in enumerate(divmod(pair, len(sayings)) for pair in pairs.tolist()):
-        attributes = sayings[saying]
+    for at, (name, chosen) in enumerate(divmod(pair, len(attribute_sets)) for pair in pairs.tolist()):
+        attributes = attribute_sets[chosen]
         slo, unknown[at] = classes.choose(names[name], {} if attributes is None else json.loads(attributes))
-        place[at] = places[slo.name]
-    return classes.classes, place[each], unknown[each]
+        class_index[at] = indexes[slo.name]
+    return classes.classes, class_index[each], unknown[each]
 
 
 def _hex(ids: pa.Array) -> pa.Array:
     """Return a column of bytes as hexadecimal text; raises ValueError where one is null."""
-    ids = ids.cast(pa.binary())  # 32-bit offsets, whoever made the batch
+    ids = ids.cast(pa.binary())  # 32-bit offsets for every batch
     if ids.null_count:
         raise ValueError("a stream has no id")
     _, offsets, data = ids.buffers()
@@ -145,7 +146,7 @@ def _hex(ids: pa.Array) -> pa.Array:
 
 
 def _spread(column: Masked, at: npt.NDArray[np.int64], rows: int) -> Masked:
-    """Return a column of the complete streams as one of all, unknown elsewhere."""
+    """Return a column of the complete streams as one of all (`rows`,), unknown elsewhere."""
     spread = Masked(np.zeros(rows, column.values.dtype), np.zeros(rows, np.bool_))
     spread.values[at] = column.values
     spread.known[at] = column.known
@@ -159,7 +160,7 @@ def _unjudged(
     index: npt.NDArray[np.int64],
     spread: dict[str, Masked],
 ) -> None:
-    """Write what can be said of streams that cannot be judged, one by one: they are few."""
+    """Write the known columns of streams that cannot be judged, one by one: they are few."""
     if not len(which):
         return
     some = streams.take(pa.array(which))

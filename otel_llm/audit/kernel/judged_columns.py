@@ -1,4 +1,4 @@
-"""Columns of judged requests: in order of rows, as arrays for the arithmetic, as dictionaries where they are few."""
+"""Columns of judged requests: sorted as rows, as arrays for the arithmetic, as dictionaries for few rows."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def masked(table: pa.Table, name: str) -> Masked:
-    """Return a column of numbers or truths (R,), and where it is known."""
+    """Return a column of numbers or truths (R,), and where it is known (R,) bool."""
     column = table.column(name)
     known = column.is_valid().to_numpy()
     return Masked(column.fill_null(False if pa.types.is_boolean(column.type) else 0).to_numpy(), known)
 
 
 def column_of(rows: Rows, name: str) -> Masked:
-    """Return a column (R,) of a table, a DataFrame or a list of rows: values as they are, and where they are known."""
+    """Return a column (R,) of a table, a DataFrame or a list of rows, and where it is known (R,) bool."""
     if isinstance(rows, pa.Table):
         return masked(rows, name)
     if isinstance(rows, Sequence):
@@ -76,7 +76,7 @@ _PLAIN: Final = {"Int64": np.int64, "Float64": np.float64, "boolean": np.bool_}
 
 
 def judgements(table: pa.Table) -> Judgements:
-    """Return what a summary is made of, from a table of JUDGED."""
+    """Return the columns of a summary, from a table of JUDGED."""
     return Judgements({name: texts_of(table, name) for name in TEXTS}, {name: masked(table, name) for name in NUMBERS})
 
 
@@ -94,7 +94,7 @@ def span_s(table: pa.Table) -> float | None:
 
 
 def positions_by(table: pa.Table, columns: Sequence[str]) -> dict[tuple[str | None, ...], list[int]]:
-    """Return the positions of the rows of each group that agrees in these text columns, groups as they occur."""
+    """Return the row positions of each group with equal values in these text columns, groups in order of occurrence."""
     found: dict[tuple[str | None, ...], list[int]] = {}
     for position, group in enumerate(zip(*(table[name].to_pylist() for name in columns), strict=True)):
         found.setdefault(group, []).append(position)

@@ -1,4 +1,4 @@
-"""The requests of one group as plain arrays, and the figures of the summary as sums and percentiles of them."""
+"""The requests of one group as plain arrays, and the figures of the summary as their sums and percentiles."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ Better = Literal["higher", "lower"] | None
 
 
 class Figure(NamedTuple):
-    """Say how a figure comes of the columns of a Sample.
+    """The formula of a figure from the columns of a Sample.
 
     `kind`: `count` (a sum that describes the input: never resampled), `rate` (sum of `top` per second of the span, if
     `under` is not 0), `share` and `mean` (sum of `top` / sum of `under`), `rank` (nearest-rank percentile of `top` at
-    `share`), `speed` (10^9 over such a percentile, of ns). `better` is the direction that readers gain by, or None.
+    `share`), `speed` (10^9 over such a percentile, of ns). `better` is the direction that is better for readers, or
+    None.
     """
 
     name: str
@@ -68,15 +69,15 @@ FIGURES: Final = (
     Figure("ttft_p99_s", "rank", "ttft_s", "lower", share=MOST),
     Figure("fluid_token_rate", "speed", "fluid_tbt_ns", "higher"),
 )
-"""The figures of the summary, and one that does not hang on the load: `benefit_mean_tokens`, benefit a request."""
+"""The figures of the summary, and one that does not depend on the load: `benefit_mean_tokens`, benefit a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Hold R requests of one class at one place, in order of their start.
+    """R requests of one class at one place, in order of their start.
 
-    `sums`: what figures add up, (R,) each, 0 where a request does not count; `ranked`: what percentiles are taken of,
-    (R,) each, NaN where null. `span_s` is the time that rates are per, None where there is none.
+    `sums`: the terms of sums, (R,) each, 0 where a request does not count; `ranked`: the values of percentiles, (R,)
+    each, NaN where null. `span_s`: the time for rates, None where there is none.
     """
 
     sums: Mapping[str, Floats]
@@ -88,18 +89,18 @@ class Sample:
         return len(self.sums["requests"])
 
     def share_of(self, figure: Figure) -> Fraction:
-        """Return at which share a percentile is taken: the class's own for the fluid token rate."""
+        """Return the share of a percentile: the class's own for the fluid token rate."""
         return self.tail if figure.share is None else figure.share
 
     def count(self, figure: Figure) -> int:
-        """Return how many requests a figure rests on."""
+        """Return the number of requests behind a figure."""
         if figure.kind in {"rank", "speed"}:
             return int(np.count_nonzero(~np.isnan(self.ranked[figure.top])))
         return round(float(self.sums[figure.under].sum())) if figure.kind in {"share", "mean"} else len(self)
 
 
 def values(table: pa.Table, one: Sample, objective: Objective) -> dict[str, float | None]:
-    """Return FIGURES of a table of JUDGED and its Sample, None where there is nothing to say."""
+    """Return FIGURES of a table of JUDGED and its Sample, None where a figure has no value."""
     found: dict[str, float | None] = dict(figures(judgements(table), objective, one.span_s))
     valued = float(one.sums["valued"].sum())
     found["benefit_mean_tokens"] = math.fsum(one.sums["benefit"].tolist()) / valued if valued else None
@@ -152,12 +153,12 @@ def reals(table: pa.Table, name: str) -> Floats:
 
 
 def _fluid(table: pa.Table, whole: Bools, objective: Objective) -> tuple[Bools, Bools]:
-    """Return which requests had a deadline (R,), and which of those keep the fluidity-index promised (R,)."""
+    """Return which requests had a deadline (R,), and which of those keep the promised fluidity-index (R,)."""
     nothing = np.zeros(len(table), np.bool_)
     wanted = objective.fluidity_index
     if wanted is None:
         return nothing, nothing
-    # Objects: Python's integers, since a share may be written with any number of digits.
+    # Objects: Python's integers, since a share may have any number of digits.
     deadlines = table["deadlines"].fill_null(0).to_numpy().astype(object)
     missed = table["deadline_misses"].fill_null(0).to_numpy().astype(object)
     due = whole & (deadlines > 0).astype(np.bool_)

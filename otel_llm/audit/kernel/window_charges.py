@@ -1,7 +1,7 @@
-"""What the streams of a batch owe each window: the ledger of `slo.ledger`, run over all of them at once.
+"""The charges of a batch's streams to windows: the ledger of `slo.ledger`, run over all of them at once.
 
-One array for each column, one entry for each charge. The numbers are those that a `Ledger` charges which is advanced to
-the end of every window of a stream and then closed; a block whose sums could leave 64 bits is charged by that.
+One array for each column, one entry for each charge. The numbers equal those of a `Ledger` that is advanced to the end
+of every window of a stream and then closed; a block whose sums could leave 64 bits is charged by that.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _ROOM: Final = 2**62
 
 
 class Charged(NamedTuple):
-    """Charges of one class (C,): which stream's, to the window that begins when, and of what.
+    """Charges of one class (C,): the stream's index, the begin of the window, and the amounts.
 
-    `idle_before`, `idle_after`: the idle time that the stream had been charged, ns; `tokens`: those read since.
+    `idle_before`, `idle_after`: the stream's idle time before and after the charge, ns; `tokens`: read in between.
     """
 
     slo: SloClass
@@ -45,7 +45,7 @@ class Charged(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """Where the streams of a batch lie: each (R,), in ns of the windows' axis where it says `shifted`.
+    """The positions of a batch's streams in time: each (R,), in ns of the windows' axis where it says `shifted`.
 
     `in_windows`: it has times; `begun`: its commit is known; `first`, `last`: the windows of its commit and its end,
     shifted; `end_ns`: its end or its last known token, whichever is later; `cut`: it lasts more than MOST_WINDOWS.
@@ -63,7 +63,7 @@ class Spread(NamedTuple):
 
 
 def spread(streams: pa.RecordBatch, window_ns: int, lateness_ns: int) -> Spread:
-    """Return where the streams of a batch of STREAMS lie."""
+    """Return the positions in time of a batch of STREAMS."""
     commit, begun = _filled(streams, "commit_ns")
     stated_end, ended = _filled(streams, "end_ns")
     known_until, has_until = _filled(streams, "known_until_ns")
@@ -94,7 +94,7 @@ def spread(streams: pa.RecordBatch, window_ns: int, lateness_ns: int) -> Spread:
 def charges(
     streams: pa.RecordBatch, judged: pa.RecordBatch, classes: SloClasses, window_ns: int, where: Spread
 ) -> Iterator[Charged]:
-    """Yield all charges of a batch of STREAMS and its JUDGED, those of nothing left out."""
+    """Yield all charges of a batch of STREAMS and its JUDGED, without empty ones."""
     which = where.in_windows & where.begun
     rows = np.flatnonzero(which)
     if not len(rows):
@@ -111,7 +111,7 @@ def charges(
 
 
 def _finals(streams: pa.RecordBatch, judged: pa.RecordBatch) -> tuple[Ints, Ints]:
-    """Return the tokens read and the idle time of the verdicts, 0 where there is none or nothing was judged."""
+    """Return the tokens read and the idle time of the verdicts (R,), 0 where there is none or nothing was judged."""
     idle, decided = _filled(judged, "idle_ns")
     decided &= streams.column("complete").to_numpy(zero_copy_only=False)
     tokens, _ = _filled(judged, "tokens_read")
@@ -119,7 +119,7 @@ def _finals(streams: pa.RecordBatch, judged: pa.RecordBatch) -> tuple[Ints, Ints
 
 
 class _Block:
-    """The streams of one class at hand: `at` their rows, `read` the tokens read of those at `reading` among them."""
+    """The streams of one class: `at` their rows, `read` the tokens read of those at `reading` among them."""
 
     def __init__(
         self,
@@ -149,15 +149,15 @@ class _Block:
         return reach + longest * self.slo.pace_ns + self.slo.start_ns + 2 * self.window_ns >= _ROOM
 
     def at_once(self) -> Iterator[Charged]:
-        """Yield the charges window by window: each time of all streams that last beyond its end."""
+        """Yield the charges window by window: each time of all streams that last beyond the window's end."""
         pace = self.slo.pace_ns
-        late = np.zeros(len(self.times) + 1, np.int64)  # one more, so that the last stream's end is a place in it
+        late = np.zeros(len(self.times) + 1, np.int64)  # one more, so that the end of the last stream is an index in it
         lengths = self.stop - self.begin
         index = np.arange(len(self.times), dtype=np.int64)
         order = np.flatnonzero(lengths)
         index -= np.repeat(self.begin[order], lengths[order])
         np.subtract(self.times, index * pace, out=late[:-1])
-        # Who reads a token each P runs dry where t_i - i P is highest.
+        # A reader of one token each P runs dry where t_i - i P is highest.
         height = self.commit - 1
         upto = self.begin.copy()
         tokens, idle = np.zeros(len(self.at), np.int64), np.zeros(len(self.at), np.int64)
@@ -184,7 +184,7 @@ class _Block:
         yield self._charged(everyone, self.last, self.final_tokens - tokens, idle, self.final_idle)
 
     def by_ledger(self) -> Iterator[Charged]:
-        """Yield the charges stream by stream, in whole numbers of any size."""
+        """Yield the charges stream by stream, in integers of any size."""
         for place in range(len(self.at)):
             ledger = Ledger(self.slo, int(self.commit[place]))
             read = self.times[self.begin[place] : self.stop[place]].tolist()
@@ -205,7 +205,7 @@ class _Block:
 
 
 def _read_part(streams: pa.RecordBatch, which: Bools) -> Recorded:
-    """Return the streams `which`; of one with a hole the tokens before it: no more was ever charged."""
+    """Return the streams `which`; of one with a hole only the tokens before it, since no others were charged."""
     requests = recorded(streams, which)
     complete = streams.column("complete").to_numpy(zero_copy_only=False)
     lengths = np.diff(requests.offsets)
@@ -225,14 +225,14 @@ def _read_part(streams: pa.RecordBatch, which: Bools) -> Recorded:
 
 
 def _counted(streams: pa.RecordBatch, lengths: Ints) -> Ints:
-    """Return how many tokens of each stream are charged: all, or the run before the first hole."""
+    """Return the number of charged tokens of each stream (R,): all, or the run before the first hole."""
     complete = streams.column("complete").to_numpy(zero_copy_only=False)
     known = streams.column("known_tokens").to_numpy()
     return np.where(complete, lengths, np.minimum(lengths, known))
 
 
 def _greatest(times: Ints, offsets: Ints, counts: Ints, otherwise: Ints) -> Ints:
-    """Return the latest of each stream's first `counts` token times, or `otherwise` where there is none."""
+    """Return the latest of each stream's first `counts` token times (R,), or `otherwise` where there is none."""
     greatest = otherwise.copy()
     some = np.flatnonzero(counts)
     if len(some):
@@ -243,7 +243,7 @@ def _greatest(times: Ints, offsets: Ints, counts: Ints, otherwise: Ints) -> Ints
 
 
 def _lower_bound(times: Ints, low: Ints, high: Ints, x: Ints) -> Ints:
-    """Return for each the first place from `low` to `high` whose time is not before x: a binary search of many."""
+    """Return for each the first index from `low` to `high` whose time is not before x: a vectorised binary search."""
     low, high = low.copy(), high.copy()
     while len(open_ := np.flatnonzero(low < high)):
         middle = (low[open_] + high[open_]) // 2
@@ -263,6 +263,6 @@ def _window(instant_ns: Ints, window_ns: int) -> Ints:
 
 
 def _filled(batch: pa.RecordBatch, name: str) -> tuple[Ints, Bools]:
-    """Return a column of whole numbers, 0 where it is null, and where it is not."""
+    """Return a column of integers (R,), 0 where it is null, and where it is not null (R,) bool."""
     column = batch.column(name)
     return column.fill_null(0).to_numpy(zero_copy_only=False).copy(), column.is_valid().to_numpy(zero_copy_only=False)

@@ -1,9 +1,9 @@
-"""Recorded requests to the rows of `--windows`: partial totals of each batch, which add up in any order.
+"""Add up recorded requests to the rows of `--windows`: partial totals of each batch, which add up in any order.
 
 Windows are event time, [k w, (k+1) w) since the unix epoch, one row for each SLO class, model, instance and
-measured_at that something happened in. `window_partials` is a function from a batch to a batch, so that worker
-processes and a cluster charge the windows where the tokens are, and `merge_partials` adds up what comes of it: the same
-to the bit however the streams were divided.
+measured_at with any event. `window_partials` is a function from a batch to a batch, so that worker processes and a
+cluster charge the windows where the tokens are, and `merge_partials` adds up the partials: with results equal to the
+bit however the streams were divided.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ PARTIALS: Final = pa.schema(
         pa.field("not_spread", pa.int64(), nullable=False),
     ]
 )
-"""Partial totals of a window and group: any number of rows with one key add up, `merge_partials` shows how.
+"""Partial totals of a window and group: any number of rows with one key add up, by `merge_partials`.
 
-The first five columns are the key (a null model or instance is one of its own). The counts are those of
+The first five columns are the key (a null model or instance is a value of its own). The counts are those of
 `slo.windows.WindowTotals`: requests, tokens, and `idle_ns` in ns; signed, since a window may give back what another
 part charged. `benefit_terms`: floats whose exact sum (`math.fsum`) is the benefit, in tokens. `shifted`, `not_spread`:
 streams that ended here whose clock was off by more than the lateness, and that were too long to be spread over all
@@ -68,7 +68,7 @@ their windows.
 
 
 class Group(NamedTuple):
-    """What the windows are told apart by."""
+    """The key of a row of windows beside its time."""
 
     slo_class: str
     model: str | None
@@ -78,14 +78,14 @@ class Group(NamedTuple):
 
 @dataclass(slots=True)
 class Windows:
-    """Totals by window and group, to which partial ones are added as they come."""
+    """Totals by window and group; partial ones are added one after the other."""
 
     totals: dict[tuple[int, Group], WindowTotals] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     """`shifted` and `not_spread`, over all windows."""
 
     def at(self, start_ns: int, group: Group) -> WindowTotals:
-        """Return the totals of one window and group, made when first asked for."""
+        """Return the totals of one window and group, created at the first call."""
         found = self.totals.get((start_ns, group))
         if found is None:
             found = self.totals[start_ns, group] = WindowTotals()
@@ -112,7 +112,7 @@ class Windows:
 
 
 def merge_partials(batches: Iterable[pa.RecordBatch], window_ns: int) -> list[Row]:
-    """Return the rows of `--windows` that batches of PARTIALS add up to, in their order."""
+    """Return the rows of `--windows` from batches of PARTIALS, in their order."""
     windows = Windows()
     for batch in batches:
         windows.add(batch)
@@ -122,10 +122,10 @@ def merge_partials(batches: Iterable[pa.RecordBatch], window_ns: int) -> list[Ro
 def window_partials(
     streams: pa.RecordBatch, judged: pa.RecordBatch, classes: SloClasses, window_ns: int, lateness_ns: int
 ) -> pa.RecordBatch:
-    """Return what a batch of STREAMS and its JUDGED (of `judge_batch`, row for row) give to windows, as PARTIALS.
+    """Return the contributions of a batch of STREAMS and its JUDGED (of `judge_batch`, row for row), as PARTIALS.
 
-    Spans of others that do not say when tokens arrived are in no window. A stream whose clock is off by more than
-    `lateness_ns` is placed by the clock of whoever received it.
+    Foreign spans without times of tokens are in no window. A stream whose clock is off by more than `lateness_ns` is
+    placed by its receiver's clock.
     """
     where = spread(streams, window_ns, lateness_ns)
     groups, group_of = _groups(judged)
@@ -151,7 +151,7 @@ def window_partials(
 
 
 def _penalise(part: Charged, key: Ints, totals: list[WindowTotals]) -> None:
-    """Give each window what idle time cost more or less than was charged before, as exact terms."""
+    """Add to each window the change of the cost of idle time since the last charge, as exact terms."""
     moved = np.flatnonzero(part.idle_before != part.idle_after)
     before = penalties(part.idle_before[moved], part.slo).tolist()
     after = penalties(part.idle_after[moved], part.slo).tolist()
@@ -173,7 +173,7 @@ def _end(
     sums: dict[str, Ints],
     totals: list[WindowTotals],
 ) -> None:
-    """Count the requests that ended, each at its last window."""
+    """Count the ended requests, each in its last window."""
     some = judged.take(pa.array(rows))
     has = streams.column("complete").to_numpy(zero_copy_only=False)[rows] & where.begun[rows]
     met = some.column("met")
@@ -223,7 +223,7 @@ class _Keys:
 
 
 def _groups(judged: pa.RecordBatch) -> tuple[list[Group], Ints]:
-    """Return the groups that occur, and the number of each row's (R,)."""
+    """Return the groups that occur, and the index of each row's (R,)."""
     places: dict[Group, int] = {}
     columns = [judged.column(name).to_pylist() for name in Group._fields]
     found = [places.setdefault(Group(*row), len(places)) for row in zip(*columns, strict=True)]

@@ -1,4 +1,4 @@
-"""Batches to judged batches, on one core or on all of them: the same either way, in the order of the input."""
+"""Judge batches on one core or on all of them, with equal results in the order of the input."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 SMALL_BATCHES: Final = 3
-"""So many batches are judged in this process before others are started: that takes longer than to judge them."""
+"""The number of batches judged in this process before others are started, which takes longer than judging these."""
 
 
 class WorkerError(RuntimeError):
-    """Say that a process that judged batches is gone."""
+    """A process that judged batches is gone."""
 
 
 class Outcome(NamedTuple):
-    """A batch of streams, what was found of it, and what it gives to windows (None: nobody asked)."""
+    """A batch of streams, its judged requests, and its contributions to windows (None: not wanted)."""
 
     streams: pa.RecordBatch
     judged: pa.RecordBatch
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is done with each batch: judge by these classes, and charge windows of this length (None: none)."""
+    """The work on each batch: judge by these classes, and charge windows of this length (None: none)."""
 
     classes: SloClasses
     window_ns: int | None
@@ -54,7 +54,7 @@ class Work:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

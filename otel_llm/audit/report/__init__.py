@@ -1,3 +1,3 @@
-"""The HTML report: one page of everything an audit found."""
+"""The HTML report: one page with all results of an audit."""
 
 from otel_llm.audit.report.report import *  # noqa: F403

@@ -1,6 +1,6 @@
-"""What each figure can be improved by without serving a reader better, and the rules that a number depends on.
+"""Tables for the page: how each figure can be improved without serving a reader better, and the rules of counting.
 
-The page prints these tables; the documentation says the same at more length.
+The documentation says the same at more length.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GAMES: Final = (
         "idle_decode_s, the same from the first token on",
     ),
 )
-"""(figure, how to better it without serving anybody better, what to look at beside it)."""
+"""(figure, how to improve it without serving any reader better, what to look at beside it)."""
 
 RULES: Final = (
     (
@@ -80,7 +80,7 @@ RULES: Final = (
     ),
     (
         "Attainment",
-        "Met / (met + not met). What nobody can say is left out and counted beside it as undetermined.",
+        "Met / (met + not met). Requests without a verdict are left out and counted beside it as undetermined.",
     ),
     (
         "Missing tokens",
@@ -152,12 +152,12 @@ METHODS: Final = (
         "Little's law: it is started per second times their duration",
     ),
 )
-"""(figure, its definition, where it comes from)."""
+"""(figure, its definition, its source)."""
 
 
 def games() -> str:
     """Return the table of what each figure hides."""
-    headings = ["Figure", "Better figures, nobody served better", "Look also at"]
+    headings = ["Figure", "Better figures, no reader served better", "Look also at"]
     return (
         "<p>Every figure can be improved without serving one reader better. Look at two that are gamed in different "
         f"ways.</p>{table(headings, GAMES, text_columns=(1, 2), kind='notes')}"

@@ -1,7 +1,7 @@
-"""The same requests by the classical metrics: whom a threshold on TBT or TPOT cried wolf about, and what it hid.
+"""The same requests by the classical metrics: where a threshold on TBT or TPOT raises false alarms or hides a wait.
 
-Both say something of the time after the first token, so they are held against the waiting from there on
-(`idle_decode_s`): did the reader have to wait, or not? The threshold is the class's own time for a further token.
+Both are about the time after the first token, so they are compared with the waiting after it (`idle_decode_s`): did the
+reader have to wait, or not? The threshold is the class's own time for a further token.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Truths = npt.NDArray[np.bool_]
 
 EXAMPLES: Final = 3
-"""Trace ids given for each kind of disagreement."""
+"""The most trace ids listed for each kind of disagreement."""
 
 METRICS: Final = (("TBT p99", "tbt_p99_s"), ("TPOT", "tpot_s"))
 """The classical figures of a request, and their columns."""
@@ -35,10 +35,10 @@ METRICS: Final = (("TBT p99", "tbt_p99_s"), ("TPOT", "tpot_s"))
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """Hold a metric's alarms (above the threshold) against readers who waited, for one class at one place; requests.
+    """A metric's alarms (above the threshold) against readers who waited, for one class at one place; requests.
 
-    `wolf_ids`: trace ids of the largest values that nobody felt; `hidden_ids`: of the longest waits that the metric
-    does not show; `hidden_wait_s`: the median of those waits, None where there are none.
+    `wolf_ids`: trace ids of the largest values without a wait; `hidden_ids`: of the longest waits that the metric does
+    not show; `hidden_wait_s`: the median of those waits, None where there are none.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Confusion:
 
     @property
     def judged(self) -> int:
-        """Requests that both sides say something of."""
+        """Requests with a value on both sides."""
         return self.warned + self.wolf + self.hidden + self.quiet
 
     @property
@@ -71,7 +71,7 @@ class Confusion:
 
 
 def threshold_ns(slo: SloClass) -> int:
-    """Return the time that a class gives a further token: its deadline's where it has one, else its fluidity's TBT."""
+    """Return a class's time for a further token: its deadline's where it has one, else its fluidity's TBT."""
     return slo.fluidity.tbt_ns if slo.deadline.next_ns is None else slo.deadline.next_ns
 
 
@@ -108,12 +108,12 @@ def confusions(requests: pd.DataFrame, classes: SloClasses) -> list[Confusion]:
 
 
 def above(values_s: Floats, threshold: int) -> Truths:
-    """Tell which values lie above the threshold, in whole ns: on it is in time, as everywhere."""
+    """Tell which values (R,) are above the threshold, in whole ns: a value on it is in time, as everywhere."""
     return np.nan_to_num(np.round(values_s * 1e9)) > threshold
 
 
 def verdict(value_s: float | None, slo: SloClass) -> str:
-    """Say of one value of TBT or TPOT whether it lies above the class's threshold."""
+    """Return whether one value of TBT or TPOT is above the class's threshold, in words."""
     if value_s is None:
         return ""
     threshold = threshold_ns(slo)
@@ -122,7 +122,7 @@ def verdict(value_s: float | None, slo: SloClass) -> str:
 
 
 def statement(found: Iterable[Confusion]) -> str:
-    """Say in words what the two metrics would have told of all requests together."""
+    """Return sentences on the two metrics' alarms for all requests together."""
     said: list[str] = []
     for metric, _ in METRICS:
         mine = [one for one in found if one.metric == metric]
@@ -130,7 +130,7 @@ def statement(found: Iterable[Confusion]) -> str:
         waited, hidden = sum(one.waited for one in mine), sum(one.hidden for one in mine)
         cried = f"{metric} raises {plural(alarms, 'alarm')}"
         if alarms:
-            cried += f", {wolf:,} of them where nobody waited"
+            cried += f", {wolf:,} of them where no reader waited"
         hid = f"misses {hidden:,} of the {plural(waited, 'reader')} who waited" if waited else "no reader waited"
         said.append(f"{cried}; it {hid}." if waited else f"{cried}; {hid}.")
     return " ".join(said)
@@ -168,7 +168,7 @@ def lines(found: Sequence[Confusion]) -> list[tuple[str, ...]]:
 
 
 def example_lines(found: Sequence[Confusion]) -> list[tuple[str, ...]]:
-    """Return trace ids worth a look as the lines of a table: class, metric, what it did, ids."""
+    """Return trace ids worth a look as the lines of a table: class, metric, kind, ids."""
     rows: list[tuple[str, ...]] = []
     for one in found:
         for what, ids in (("cried wolf", one.wolf_ids), ("hid a wait", one.hidden_ids)):
@@ -178,7 +178,7 @@ def example_lines(found: Sequence[Confusion]) -> list[tuple[str, ...]]:
 
 
 def _largest(values: Floats, among: Truths, rows: npt.NDArray[np.int64]) -> list[int]:
-    """Return the positions of the rows with the largest values, equals in order of their position."""
+    """Return the positions of the rows with the largest values, equal ones in order of position."""
     chosen = np.flatnonzero(among)
     order = np.lexsort((rows[chosen], -values[chosen]))[:EXAMPLES]
     return [int(rows[place]) for place in chosen[order]]

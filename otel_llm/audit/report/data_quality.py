@@ -1,4 +1,4 @@
-"""What a report rests on: how much could be judged, what a recorded token is, and by which clocks it was timed."""
+"""The data quality behind a report: how much could be judged, what a recorded token is, and the clocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASES: Final = {
     "chunk": "chunk: each recorded token is a piece of the reply as it came, of one token or more",
     "estimated": "estimated: tokens were counted from text",
 }
-"""What a recorded token is, by `token_basis`."""
+"""The meaning of a recorded token, by `token_basis`."""
 UNKNOWN_BASIS: Final = "not stated"
 
 UNANCHORED: Final = "anomaly.clock_unanchored"
@@ -42,7 +42,7 @@ def body(model: ReportModel) -> str:
 
 
 def clocks(model: ReportModel) -> list[str]:
-    """Return a sentence for each thing that a clock does not allow to say."""
+    """Return a sentence for each statement that a clock does not allow."""
     said: list[str] = []
     unanchored, alone = model.count(UNANCHORED), model.count(NO_START_TIMES)
     requests = model.requests
@@ -61,12 +61,12 @@ def clocks(model: ReportModel) -> list[str]:
 
 
 def timeless(model: ReportModel) -> bool:
-    """Tell whether no request says when it was sent: each begins at zero of an axis of its own."""
+    """Tell whether no request has a time of sending: each begins at zero of an axis of its own."""
     return coverage.timeless(model.requests, model.counts or {})
 
 
 def basis_lines(model: ReportModel) -> list[tuple[str, ...]]:
-    """Return how many requests and tokens rest on which kind of count, for each class and place of measurement."""
+    """Return how many requests and tokens have which kind of count, for each class and place of measurement."""
     requests = model.requests
     tokens = reals(requests, "tokens")
     basis = requests["token_basis"].fillna("").to_numpy(dtype=object)

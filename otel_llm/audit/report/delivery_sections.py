@@ -31,9 +31,9 @@ HOW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A request to be drawn: its position among the rows, the title and the words above its picture.
+    """A request to draw: its position among the rows, the title and the text above its chart.
 
-    `until_ns` since its commit is where the picture ends, shortly after the delivery where it is None.
+    `until_ns` since its commit is where the chart ends; None: shortly after the delivery.
     """
 
     position: int
@@ -43,7 +43,7 @@ class Chosen:
 
 
 def deliveries(model: ReportModel, chosen: Sequence[Chosen], figures: dict[str, Figure]) -> str:
-    """Return the pictures of chosen requests, and put the figures among `figures`.
+    """Return the charts of chosen requests as markup, and add the figures to `figures`.
 
     Raises:
         ValueError: one of them is incomplete and cannot be drawn.

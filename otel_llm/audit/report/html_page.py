@@ -1,7 +1,7 @@
-"""One self-contained HTML page: escaped text, tables, pictures, and nothing that reaches for the network.
+"""One self-contained HTML page: escaped text, tables, charts, and no access to the network.
 
-The content policy allows exactly the page's own two scripts, by their hashes: a string from telemetry that were to slip
-through the escaping could still not run.
+The content policy allows exactly the page's own two scripts, by their hashes: even a string of telemetry that slipped
+through the escaping could not run.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def facts(pairs: Iterable[tuple[str, object]]) -> str:
 
 
 def picture(name: str, title: str, alt: str, above: str, below: str = "") -> str:
-    """Write the place of a figure: its title, markup above and below it, and what it shows in words (`alt`).
+    """Write the place of a figure: its title, markup above and below it, and a description (`alt`).
 
-    The place takes the keyboard: the page's script shows the values at the arrow keys.
+    It can have the keyboard's focus: the page's script then shows the values at the arrow keys.
     """
     return (
         f"<figure id='{text(name)}-figure'><figcaption><h3>{text(title)}</h3>{above}</figcaption>"
@@ -78,12 +78,12 @@ def picture(name: str, title: str, alt: str, above: str, below: str = "") -> str
 
 
 def values(inner: str, words: str = "The values") -> str:
-    """Write what a picture shows as a table that opens when asked for."""
+    """Write the values of a chart as a table that can be opened."""
     return f"<details><summary>{text(words)}</summary>{inner}</details>"
 
 
 def key(names: Iterable[str]) -> str:
-    """Write which colour and line belongs to which curve, in the order of the palette."""
+    """Write a legend: the colour and line of each curve, in the order of the palette."""
     inner = "".join(f"<li><i class='line l{place}'></i>{text(name)}</li>" for place, name in enumerate(names, start=1))
     return f"<ul class='key'>{inner}</ul>"
 
@@ -95,10 +95,10 @@ def contents(sections: Iterable[tuple[str, str]]) -> str:
 
 
 def page(title: str, body: str, figures: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write the whole page; `figures` maps the names given to `picture` to figures of `pictures`."""
+    """Write the whole page; `figures` maps the names given to `picture` to figures."""
     style = _asset("page.css")
     scripts = [plotly_script(), _asset("page.js")] if figures else []
-    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts) or "'none'"
+    allowed = " ".join(f"'sha256-{_script_hash(script)}'" for script in scripts) or "'none'"
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -131,8 +131,8 @@ def script_json(value: object) -> str:
 def plotly_script() -> str:
     """Return plotly's own script, which the page carries once.
 
-    It is the part of plotly.js for plots with two axes, as its authors publish it: a third of the whole, and as much
-    sooner read by a browser.
+    It is the part of plotly.js for plots with two axes, as its authors publish it: a third of the whole, and faster to
+    load.
     """
     return _asset("plotly-cartesian.min.js")
 
@@ -141,7 +141,7 @@ def _asset(name: str) -> str:
     return importlib.resources.files("otel_llm.audit").joinpath(name).read_text("utf-8")
 
 
-def _digest(script: str) -> str:
+def _script_hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
 
 

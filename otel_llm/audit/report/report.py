@@ -1,4 +1,4 @@
-"""The HTML report: one page of everything an audit found, put together of the parts beside this module."""
+"""The HTML report: one page with all results of an audit, built from the sections in this package."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["Chosen", "build", "render", "render_deliveries"]
 
 TITLE: Final = "What the readers felt"
 MOST_COLUMNS: Final = 6
-"""Groups beside each other in one table: as many as a sheet of paper holds."""
+"""The most groups side by side in one table: as many as fit a sheet of paper."""
 _WHY: Final = {"idle": "Among the longest idle times.", "fluidity": "Among the lowest fluidity-indexes."}
 _STATES: Final = {"met": "good", "missed": "bad", "no data": "quiet"}
 
 
 class Reported(Protocol):
-    """What a report can be made of: an `audit.Audit`."""
+    """The source of a report: an `audit.Audit`."""
 
     def report_model(self, tiers: Tiers | None = None) -> ReportModel:
-        """Return what the report says something about."""
+        """Return the report's model."""
 
 
 class Section(NamedTuple):
-    """A part of the page: its id, its heading and its markup; nothing to say leaves it out."""
+    """A part of the page: its id, its heading and its markup; a part without markup is left out."""
 
     name: str
     heading: str
@@ -52,7 +52,7 @@ def render(audit: Reported, *, title: str = TITLE, tiers: Tiers | None = None) -
 
 
 def build(model: ReportModel, *, title: str = TITLE) -> str:
-    """Return the report of whatever there is of an audit as one page. The same input gives the same bytes."""
+    """Return the report of the available parts of an audit as one page. The same input gives the same bytes."""
     figures: dict[str, Figure] = {}
     written = [
         Section("summary", "Summary", _summary(model)),
@@ -63,7 +63,7 @@ def build(model: ReportModel, *, title: str = TITLE) -> str:
         Section("starving", "Where readers starved", sections.starved(model, figures)),
         Section("tiers", "The classes as tiers", sections.as_tiers(model)),
         Section("classical", "By the classical metrics", sections.classically(model)),
-        Section("worst", "The worst deliveries", _worst(model, figures)),
+        Section("worst", "The worst deliveries", _top_offenders(model, figures)),
         Section("hide", "What the figures can hide", caveats.games()),
         Section("counted", "How it is counted", caveats.rules()),
         Section("methods", "Where the definitions come from", _judges(model) + caveats.methods()),
@@ -75,7 +75,7 @@ def build(model: ReportModel, *, title: str = TITLE) -> str:
 
 
 def render_deliveries(audit: Reported, chosen: Sequence[Chosen], *, title: str, lead: str = "") -> str:
-    """Return a page of chosen deliveries alone, as the report draws them.
+    """Return a page of chosen deliveries alone, drawn as in the report.
 
     Raises:
         ValueError: one of them is incomplete and cannot be drawn.
@@ -134,16 +134,16 @@ def _summary(model: ReportModel) -> str:
 
 
 def _judges(model: ReportModel) -> str:
-    """Say that the classes are the shipped ones, where they are: a collector with a file of its own says otherwise."""
+    """Return a remark if the classes are the shipped ones: a collector with a file of its own has others."""
     if model.classes.classes != load_slo().classes:
         return ""
     return "<p>Judged by the shipped SLO classes; <code>--slo FILE</code> for your own.</p>"
 
 
-def _worst(model: ReportModel, figures: dict[str, Figure]) -> str:
+def _top_offenders(model: ReportModel, figures: dict[str, Figure]) -> str:
     found = top_offenders.choose(model.requests)
     if not found:
-        return "<p>Nobody waited, and no token deadline was missed.</p>"
+        return "<p>No reader waited, and no token deadline was missed.</p>"
     rule = f"<p class='quiet'>{text(top_offenders.CHOICE_RULE)}</p>"
     chosen: list[Chosen] = []
     for one in found:

@@ -1,6 +1,6 @@
-"""What a report is built from: two tables, a summary, and a function that gives a delivery where one is known.
+"""The model of a report: two tables, a summary, and a function that returns a delivery where one is known.
 
-An audit in memory and tables that an audit saved both end here, so that both give the same page.
+It is made from an audit in memory or from tables that an audit saved; both give the same page.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 WALL_CLOCK_NS: Final = 1_000_000_000 * 1_000_000_000
-"""A start before this (September 2001) is a reading of another clock than the wall clock."""
+"""A start before this (September 2001) is a reading of a clock other than the wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportModel:
-    """Hold what the report says something about.
+    """The contents of a report.
 
     `requests` and `windows`: the tables of `--requests` and `--windows`; `summary`: the object of `--format json`;
-    `skipped` and `counts`: what could not be read and what was odd, None where the tables do not tell; `delivery`:
-    the recorded stream of a row of `requests`, None for one that is not at hand; `undrawn`: why no delivery is at
-    hand at all, empty where they are; `tiers`: every request by every class, where that was asked for.
+    `skipped` and `counts`: skipped parts and anomalies, None where the tables do not have them; `delivery`: the
+    recorded stream of a row of `requests`, None for one that is not kept; `undrawn`: why no delivery is available at
+    all, empty where they are; `tiers`: every request by every class, where that was asked for.
     """
 
     requests: pd.DataFrame
@@ -72,7 +72,7 @@ def integers(table: pd.DataFrame, column: str) -> npt.NDArray[np.int64]:
 
 
 def groups(table: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str | None, ...], npt.NDArray[np.int64]]]:
-    """Return the groups of rows that agree in these text columns, in order of their values, null last.
+    """Return the groups of rows with equal values in these text columns, in order of their values, null last.
 
     Each is its values and its rows' positions.
     """
@@ -88,14 +88,14 @@ def groups(table: pd.DataFrame, columns: Sequence[str]) -> list[tuple[tuple[str 
 
 
 def by_class(table: pd.DataFrame) -> list[tuple[str, str, npt.NDArray[np.int64]]]:
-    """Return the (class, measured_at, positions) groups of a table: what is never added up."""
+    """Return the (class, measured_at, positions) groups of a table, which are never added up."""
     return [(str(name), str(place), rows) for (name, place), rows in groups(table, ("slo_class", "measured_at"))]
 
 
 def label(text: str | None, limit: int = 40) -> str:
-    """Return a string of telemetry as a label in a figure: no markup of plotly's, its controls visible.
+    """Return a string of telemetry as a label in a figure: without plotly's markup, control characters visible.
 
-    What is longer than `limit` is cut in the middle: names of instances differ at their ends.
+    Text longer than `limit` is cut in the middle: names of instances differ at their ends.
     """
     if text is not None and len(text) > limit:
         text = f"{text[: limit // 3]}…{text[-(limit - limit // 3 - 1) :]}"
@@ -104,7 +104,7 @@ def label(text: str | None, limit: int = 40) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Write instants: of the wall clock as a date, of any other clock as seconds since its first reading."""
+    """A formatter of instants: of the wall clock as dates, of any other clock as seconds since its first reading."""
 
     first_ns: int
 
@@ -114,11 +114,11 @@ class Clock:
         return self.first_ns >= WALL_CLOCK_NS
 
     def at(self, unix_nano: int) -> str | float:
-        """Return an instant as a figure's axis takes it."""
+        """Return an instant for a figure's axis."""
         return instant(unix_nano) if self.anchored else (unix_nano - self.first_ns) / 1e9
 
     def text(self, unix_nano: int) -> str:
-        """Return an instant in words."""
+        """Format an instant for people."""
         return instant(unix_nano) if self.anchored else seconds((unix_nano - self.first_ns) / 1e9)
 
     @property

@@ -1,8 +1,8 @@
 """The report's model from tables that an audit saved: those of `--requests` and `--windows`, in any of their forms.
 
-Rows do not say everything. What was skipped, what was odd, the fluid token rate and the end of requests that were lost
-travel in the metadata of the Parquet table of requests (`metadata`); of CSV and JSON lines they come from the output of
-`--format json`, or are not known.
+Rows lack some parts. Skipped parts, anomalies, the fluid token rate and the end of lost requests are in the metadata of
+the Parquet table of requests (`metadata`); for CSV and JSON lines they come from the output of `--format json`, or are
+not known.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def load_saved(
     summary: Path | None = None,
     streams: Path | None = None,
 ) -> ReportModel:
-    """Read the tables of an audit: .parquet, .csv or .jsonl, told apart by their content.
+    """Read the tables of an audit: .parquet, .csv or .jsonl, sniffed by their content.
 
     `slo`: the classes that judged them (the shipped ones where it is None); `summary`: the output of
     `audit --format json`; `streams`: the recording itself, in any form that an audit reads, for the deliveries.
 
     Raises:
-        TableError: a file is no such table, lacks a column, names a class that there is not, or is empty beside one
-            that is not; or `streams` holds none of the worst requests.
+        TableError: a file is no such table, lacks a column, names an unknown class, or is empty beside one that is not;
+            or `streams` holds none of the worst requests.
         ConfigError: the SLO file is wrong.
         InputError: the recording cannot be read.
         OSError: a file cannot be read.
@@ -96,7 +96,7 @@ def load_saved(
 
 
 def _check_filled(requests: Path, rows: pd.DataFrame, windows: Path, window_rows: pd.DataFrame) -> None:
-    """Refuse a file of no byte, the JSON lines of no rows, beside a table that says that there were some."""
+    """Refuse an empty file, the JSON lines of no rows, beside a table that has rows."""
     if len(window_rows):
         lacking = requests
     elif rows["benefit"].notna().any():  # a span of others, or one whose commit is unknown, is in no window
@@ -131,7 +131,7 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def _summarised(requests: pd.DataFrame, classes: SloClasses) -> dict[str, Any]:
-    """Return the summary of rows alone: without the fluid token rate, and over the ends that rows know."""
+    """Return the summary of rows alone: without the fluid token rate, and with the ends that rows have."""
     unknown = Masked(np.zeros(len(requests), np.int64), np.zeros(len(requests), np.bool_))
     judged = Judgements(
         {name: texts_of(requests, name) for name in TEXTS},
@@ -152,7 +152,7 @@ def _window_ns(path: Path, windows: pd.DataFrame, said: int | None) -> int:
 
 
 def _deliveries(path: Path, requests: pd.DataFrame) -> Callable[[int], Assembled | None]:
-    """Return what gives the streams of the worst requests; the recording is read once, a batch at a time."""
+    """Return a function that gives the streams of the worst requests; the recording is read once, a batch at a time."""
     keys: dict[int, Key] = {}
     for one in top_offenders.choose(requests):
         row = requests.iloc[one.position]

@@ -1,4 +1,4 @@
-"""Tables of requests and windows read back from the files that an audit writes: the same values, the same nulls."""
+"""Read back tables of requests and windows from files that an audit wrote: the same values, the same nulls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PARQUET: Final = b"PAR1"
 
 
 class TableError(ValueError):
-    """Say that a file is not the table that is asked for; the message names the file, the column and the remedy."""
+    """A file is not the expected table; the message names the file, the column and the remedy."""
 
 
 def read_table(
@@ -35,7 +35,7 @@ def read_table(
 ) -> tuple[pd.DataFrame, Mapping[bytes, bytes]]:
     """Read a table of these columns as a DataFrame of nullable types, and its metadata (of Parquet; else none).
 
-    Parquet, CSV with a header, or JSON lines, told apart by their content. Other columns in it are passed over.
+    Parquet, CSV with a header, or JSON lines, sniffed by their content. Other columns are ignored.
 
     Raises:
         TableError: it is none of these, lacks a column, has a value of another type or one that is no number, or has
@@ -126,5 +126,5 @@ def _check(path: Path, names: Sequence[str], kinds: Mapping[str, pa.DataType]) -
 
 
 def _first(found: pa.ChunkedArray) -> int:
-    """Return the number of the first row, from 1, for which something holds."""
+    """Return the number of the first row, from 1, where a column is true."""
     return int(pc.index(found, pa.scalar(value=True)).as_py()) + 1

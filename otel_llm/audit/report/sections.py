@@ -1,4 +1,4 @@
-"""The parts of the report that are about many requests: over time, as distributions, under load, by instance."""
+"""The sections of the report on many requests: over time, as distributions, under load, by instance."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 MOST_WINDOW_PICTURES: Final = 8
 MOST_SQUARES: Final = 4
-"""Classes whose two-by-two tables are shown; the list below them has all."""
-NO_STARTS: Final = "Not drawn: there are requests of which nobody says when they were sent."
+"""The most classes with a two-by-two table; the list below them has all."""
+NO_STARTS: Final = "Not drawn: some requests have no known time of sending."
 MOST_EXAMPLES: Final = 12
-"""Lines of examples that stand open."""
+"""The number of example lines that are open at first."""
 
 
 def over_time(model: ReportModel, figures: dict[str, Figure]) -> str:
-    """Return rates, attainment and waiting over time, a picture for each class and place, the largest first."""
+    """Return rates, attainment and waiting over time, a chart for each class and place, the largest first."""
     windows = model.windows
     if windows.empty:
         return ""
@@ -64,7 +64,7 @@ def over_time(model: ReportModel, figures: dict[str, Figure]) -> str:
 
 
 def distributed(model: ReportModel, figures: dict[str, Figure]) -> str:
-    """Return the cumulative curves of the requests, one picture a figure, one curve for each class and place."""
+    """Return the cumulative curves of the requests, one chart a figure, one curve for each class and place."""
     requests = model.requests
     wanted = distributions.drawn_groups(requests)
     parts: list[str] = []
@@ -85,16 +85,15 @@ def distributed(model: ReportModel, figures: dict[str, Figure]) -> str:
     cut = f"<p class='quiet'>{plural(more, 'smaller group')} not drawn; the tables have all.</p>" if more else ""
     note = (
         "The height of a curve is the share of the requests that have at most the value below it. Gaps between tokens "
-        "(TBT) are drawn by three figures of each request, as rows hold no single gap. Requests of which a value "
-        "cannot be said are left out of its curve; seconds are on a logarithmic axis, and what is below it is at its "
-        "left border."
+        "(TBT) are drawn by three figures of each request, as rows hold no single gap. Requests without a value are "
+        "left out of its curve; seconds are on a logarithmic axis, and values below it are at its left border."
     )
     names = key(f"{name}, {place}" for name, place in wanted)
     return f"<p>{note}</p>{names}{cut}<div class='pair'>{''.join(parts)}</div>"
 
 
 def under_load(model: ReportModel, figures: dict[str, Figure]) -> str:
-    """Return smooth goodput over requests in flight, one picture for each place of measurement."""
+    """Return smooth goodput over requests in flight, one chart for each place of measurement."""
     if model.count(NO_START_TIMES):
         return f"<p>{NO_STARTS}</p>"
     parts: list[str] = []
@@ -126,7 +125,7 @@ def under_load(model: ReportModel, figures: dict[str, Figure]) -> str:
 
 
 def starved(model: ReportModel, figures: dict[str, Figure]) -> str:
-    """Return the heat map of waiting by instance over time, one picture for each place of measurement."""
+    """Return the heat map of waiting by instance over time, one chart for each place of measurement."""
     if timeless(model):
         return f"<p>{NO_STARTS}</p>"
     parts: list[str] = []
@@ -174,7 +173,7 @@ def as_tiers(model: ReportModel) -> str:
 
 
 def classically(model: ReportModel) -> str:
-    """Return what thresholds on TBT and TPOT would have said of the same requests."""
+    """Return the alarms of thresholds on TBT and TPOT for the same requests."""
     found = [one for one in classical.confusions(model.requests, model.classes) if one.judged]
     if not found:
         return ""
@@ -212,7 +211,7 @@ def _square(one: classical.Confusion) -> str:
     who = text(f"{one.name}, {one.place}")
     return (
         f"<table class='square'><caption>{who}: <strong>{text(one.metric)}</strong></caption>"
-        "<thead><tr><th scope='col'></th><th scope='col'>reader waited</th><th scope='col'>nobody waited</th></tr>"
+        "<thead><tr><th scope='col'></th><th scope='col'>reader waited</th><th scope='col'>no reader waited</th></tr>"
         f"</thead><tbody>{rows}</tbody></table>"
     )
 

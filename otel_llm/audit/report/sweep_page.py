@@ -1,4 +1,4 @@
-"""The pictures of a sweep: load against smooth goodput for some alphas, and the best load against alpha."""
+"""The charts of a sweep: load against smooth goodput for some alphas, and the best load against alpha."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from otel_llm.audit.report.charts.delivery_chart import Figure
 
 MOST_LINES: Final = 6
-"""Alphas drawn in one picture, spread over those that were asked for; the values hold them all."""
+"""The most alphas drawn in one chart, spread over the given ones; the values have them all."""
 _COLOURS: Final = ("$reading", "$delivered", "$deadline", "$first", "$waiting", "$ink")
 _DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def render(found: Sweep, *, title: str = "Smooth goodput by load, alpha and reading speed") -> str:
-    """Return a self-contained page: pictures with their values, for each place of measurement and reading speed."""
+    """Return a self-contained page: charts with their values, for each place of measurement and reading speed."""
     figures: dict[str, Figure] = {}
     parts: list[str] = [f"<header><h1>{text(title)}</h1><p class='lead'>{text(_lead(found))}</p></header>"]
     for place, speed in _groups(found.points):

@@ -1,7 +1,7 @@
 """The audit on Apache Spark: the same kernel over Parquet or journals in a lake, as batch and as Structured Streaming.
 
-Spark does the scheduling; what runs on its executors is `kernel.judge_batch` and `windowing.window_partials`, batch by
-batch, as on a laptop. Every node needs this package with its extra `collector`.
+Spark schedules; its executors run `kernel.judge_batch` and `window_totals.window_partials`, batch by batch, as a laptop
+does. Every node needs this package with its extra `collector`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOMES: Final = {name: "streaming" if name.startswith("follow") else "batch" for
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for; a missing extra is named, with what to do about it."""
+    """Import a name lazily; the error for a missing extra names it and the remedy."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Judged:
-    """What an audit found, as DataFrames that Spark computes when they are asked for.
+    """The result of an audit, as DataFrames that Spark computes lazily.
 
     `requests`: the columns of `kernel.JUDGED`, those of `--requests` and four more; `partials`: parts of windows, of
-    `windowing.PARTIALS`; in no order. Each is computed from the input again: keep what is used twice (`persist`, or
-    write it).
+    `window_totals.PARTIALS`; in no order. Each is computed from the input again: keep those used twice (`persist`, or
+    write them).
     """
 
     requests: DataFrame
@@ -58,19 +58,19 @@ class Judged:
 
 @dataclass(frozen=True)
 class Recordings:
-    """What stands in files of recordings: `records` are those of `decoding.RECORDS`."""
+    """The contents of files of recordings: `records` are those of `decoding.RECORDS`."""
 
     records: DataFrame
 
     @property
     def streams(self) -> DataFrame:
-        """Return the recorded streams, as STREAMS: every request put together where the shuffle brings its segments."""
+        """Return the recorded streams, as STREAMS: every request assembled where the shuffle brings its segments."""
         spans = self.records.where("kind != 'note'").repartition("trace_id", "span_id")
         return through(spans.sortWithinPartitions("trace_id", "span_id", "file", "number"), decoding.assemble, STREAMS)
 
     @property
     def notes(self) -> DataFrame:
-        """Return what was skipped and what is odd, a row for each file and reason: `decoding.NOTES`."""
+        """Return skipped parts and anomalies, a row for each file and reason: `decoding.NOTES`."""
         return through(self.records.where("kind = 'note'"), decoding.notes, decoding.NOTES)
 
 
@@ -80,16 +80,16 @@ def read_streams(session: SparkSession, *paths: str) -> DataFrame:
 
 
 def read_recordings(session: SparkSession, *paths: str) -> Recordings:
-    """Return what stands in files that the local audit reads: journals, the Collector's files and all other forms.
+    """Return the contents of files that the local audit reads: journals, the Collector's files and all other forms.
 
-    Files, folders (with all folders in them) or patterns, wherever Spark can read. A file is read by one task and is in
-    its memory whole, at most 2 GB. Of a file that cannot be read there is a note, and no more.
+    Files, folders (with all folders in them) or patterns, wherever Spark can read. A file is read by one task, whole in
+    its memory, at most 2 GB. An unreadable file gives a note, and nothing else.
     """
     return recordings_of(session.read.format("binaryFile").option("recursiveFileLookup", "true").load(list(paths)))
 
 
 def recordings_of(files: DataFrame) -> Recordings:
-    """Return what stands in files, given as Spark's `binaryFile` gives them."""
+    """Return the contents of files, given as Spark's `binaryFile` gives them."""
     return Recordings(through(files.select("path", "content"), decoding.records, decoding.RECORDS))
 
 
@@ -116,7 +116,7 @@ def judge(
 def settings(
     slo: str | Path | SloClasses | None, class_name: str | None, window: str | float
 ) -> tuple[SloClasses, int]:
-    """Return the classes and the length of a window in ns that the parameters of `judge` mean; errors as there."""
+    """Return the classes and the length of a window in ns for the parameters of `judge`; raises as `judge` does."""
     window_ns = parse_duration_ns(window)
     if window_ns <= 0:
         raise ValueError(f"a window of {window!r} is empty; write a duration above zero, as 10s")

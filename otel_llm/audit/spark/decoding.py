@@ -1,4 +1,4 @@
-"""On the executors: a file's bytes to records, and a request's records to its streams."""
+"""On the executors: decode a file's bytes to records, and assemble a request's records to its streams."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ RECORDS: Final = pa.schema(
         pa.field("record", pa.binary()),
     ]
 )
-"""What stands in files of recordings: a row a record.
+"""The contents of files of recordings: a row a record.
 
-`trace_id`, `span_id`: of the request; `file` and `number` (within it, in order): of several that say the same the first
-counts; `seen_ns`: when it was received, else its end by the sender's clock, unix ns. `kind` says what `record` is:
+`trace_id`, `span_id`: of the request; `file` and `number` (within it, in order): of equal records the first counts;
+`seen_ns`: the receipt, else its end by the sender's clock, unix ns. `kind` is the type of `record`:
 `span` (of `packed_records`), `stream` (of a form that is not spans: an Arrow file of STREAMS with one row) or `note`
-(what of the file was skipped or is odd, as JSON; its ids are empty).
+(a skipped part or an anomaly of the file, as JSON; its ids are empty).
 """
 
 NOTES: Final = pa.schema(
@@ -55,8 +55,8 @@ NOTES: Final = pa.schema(
         pa.field("note", pa.string()),
     ]
 )
-"""What was left out or is odd: `reason` as in the local audit's `skipped` and counts, `number` of them in `file`, and
-the first places (a line each), null where nobody said."""
+"""Skipped parts and anomalies: `reason` as in the local audit's `skipped` and counts, `number` of them in `file`, and
+the first places (a line each), null where unknown."""
 
 _BATCH_BYTES: Final = 16 * 2**20
 _BATCH_ROWS: Final = 20_000
@@ -71,13 +71,13 @@ def records(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _records_of(path: str, content: pa.Buffer) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one file. It is laid on disk under its own name: the readers take every form from there."""
+    """Yield the rows of one file. It is written to disk under its own name: the readers read every form from there."""
     skipped, odd = Skipped(), Batch()
     number = 0
     with tempfile.TemporaryDirectory(prefix="otel-llm-") as folder:
         file = Path(folder) / path.rsplit("/", 1)[-1]
         file.write_bytes(content)
-        skipped.chosen.add(file)  # nobody named it: what cannot be read costs itself, not the job
+        skipped.chosen.add(file)  # as if a folder had named it: an unreadable file does not end the job
         for item in _read(file, skipped):
             if isinstance(item, Assembled):
                 number += 1
@@ -150,7 +150,7 @@ def write_streams(streams: list[Assembled]) -> bytes:
 
 
 def read_written(data: bytes) -> list[Assembled]:
-    """Return the streams that `write_streams` wrote."""
+    """Return the streams from the bytes of `write_streams`."""
     with pa.ipc.open_stream(data) as reader:
         return [stream for batch in reader for stream in from_batch(batch)]
 
@@ -193,7 +193,7 @@ def _requests(batches: Iterator[pa.RecordBatch]) -> Iterator[list[Assembled]]:
     """Yield the streams of one request after another."""
     current: RequestKey | None = None
     spans: list[bytes] = []
-    seen: set[StreamKey] = set()  # of streams that came whole: the first of several counts
+    seen: set[StreamKey] = set()  # of complete streams: the first of several counts
     for batch in batches:
         names = ("trace_id", "span_id", "kind", "record")
         for trace_id, span_id, kind, record in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
@@ -212,7 +212,7 @@ def _requests(batches: Iterator[pa.RecordBatch]) -> Iterator[list[Assembled]]:
 
 
 def streams_of(key: RequestKey, frames: bytes) -> list[Assembled]:
-    """Return the streams of one request, put together by the audit's own assembler."""
+    """Return the streams of one request, assembled by the audit's own assembler."""
     assembler = Assembler()
     assembler.add(unpack(key, frames))
     return assembler.finish()

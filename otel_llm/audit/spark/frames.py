@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Return an Arrow schema as Spark's, every column nullable: what comes of a file always is."""
+    """Return an Arrow schema as Spark's, every column nullable, as those of files always are."""
     return from_arrow_schema(pa.schema([pa.field(item.name, nullable(item.type)) for item in schema]))
 
 
 def through(frame: DataFrame, step: Step, schema: pa.Schema) -> DataFrame:
-    """Return what `step` makes of each partition of a frame: Arrow batches in, Arrow batches of `schema` out."""
+    """Return `step` applied to each partition of a frame: Arrow batches in, Arrow batches of `schema` out."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in step(batches):

@@ -30,13 +30,13 @@ def judged(batches: Iterator[pa.RecordBatch], classes: SloClasses) -> Iterator[p
 def partials(
     batches: Iterator[pa.RecordBatch], classes: SloClasses, window_ns: int, lateness_ns: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield what batches of STREAMS owe their windows."""
+    """Yield the contributions of batches of STREAMS to their windows."""
     for batch in batches:
         streams = shaped(batch, STREAMS)
         yield window_partials(streams, judge_batch(streams, classes), classes, window_ns, lateness_ns)
 
 
 def window_rows(batches: Iterator[pa.RecordBatch], window_ns: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of `--windows` that PARTIALS add up to; all of a window and group must be among them."""
+    """Yield the rows of `--windows` from PARTIALS; all of a window and group must be among them."""
     rows = merge_partials((shaped(batch, PARTIALS) for batch in batches), window_ns)
     yield pa.RecordBatch.from_pylist(rows, WINDOW_ROWS)

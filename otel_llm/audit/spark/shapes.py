@@ -1,4 +1,4 @@
-"""Batches as Spark hands them over: the same columns, with everything in them nullable and lists named its way."""
+"""Convert between our batches and Spark's, where every column is nullable and lists have Spark's names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch with the columns of `schema`, in its order and of its types, as they are between two steps.
 
     Raises:
-        ValueError: a column is missing, has nulls where it must not, or holds what its type cannot say.
+        ValueError: a column is missing, has nulls where it must not, or values that do not fit its type.
     """
     arrays, fields = [], []
     for item in schema:

@@ -1,8 +1,8 @@
-"""The same audit over a folder that grows, by Structured Streaming: judged once, whatever is restarted when.
+"""The same audit over a growing folder, by Structured Streaming: every request is judged once, across restarts.
 
-A request whose segments come in different files is held in Spark's state until its request span and all segments that
-it counts are there, or until nothing of it came for so long. What a micro-batch judged is written under the batch's
-number, which its repetition after a crash overwrites: nothing is counted twice.
+A request whose segments are in different files is held in Spark's state until its request span and all segments that
+it counts are there, or until nothing of it was received for so long. The results of a micro-batch are written under
+the batch's number, which its repetition after a crash overwrites: nothing is counted twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REQUESTS: Final = "requests"
 PARTS: Final = "partials"
 SETTINGS: Final = "settings"
 CHECKPOINT: Final = "checkpoint"
-"""What stands in the folder of `follow`."""
+"""The contents of the folder of `follow`."""
 
 _FILES: Final = "path string, modificationTime timestamp, length bigint, content binary"
 _HELD: Final = pa.schema([decoding.RECORDS.field(name) for name in ("trace_id", "span_id", "kind", "record")])
@@ -52,7 +52,7 @@ _STATE: Final = StructType(
 
 
 def follow_streams(session: SparkSession, folder: str, *, most_files: int = 100) -> DataFrame:
-    """Return the streams in a folder of Parquet files of STREAMS, those to come included; so many files at a time."""
+    """Return the streams in a folder of Parquet files of STREAMS, future ones included; so many files at a time."""
     reader = session.readStream.schema(spark_schema(STREAMS)).option("maxFilesPerTrigger", most_files)
     return reader.parquet(folder)
 
@@ -60,16 +60,16 @@ def follow_streams(session: SparkSession, folder: str, *, most_files: int = 100)
 def follow_recordings(
     session: SparkSession, folder: str, *, patience: str = "10 minutes", most_files: int = 100, glob: str = "*"
 ) -> DataFrame:
-    """Return the streams in a folder of recordings, those to come included, each once it is complete.
+    """Return the streams in a folder of recordings, future ones included, each once it is complete.
 
-    A file must be whole when it gets its name (an object store does that; else move it there): a journal's file once it
-    is closed. `glob` chooses among their names. A request that is not complete is given as it is once the recordings
-    are `patience` (of Spark's, as `10 minutes`) past the last that was received of it; what comes of it later is left
-    out. Past is by the time of receipt, by the sender's clock only where a file has none.
+    A file must be complete when it gets its name (an object store does that; else move it there): a journal's file once
+    it is closed. `glob` chooses among their names. An incomplete request is given as it is once the recordings are
+    `patience` (of Spark's, as `10 minutes`) past its last record; later records are left out. Past is by the time of
+    receipt, by the sender's clock only where a file has none.
     """
     reader = session.readStream.format("binaryFile").schema(_FILES).option("maxFilesPerTrigger", most_files)
     records = recordings_of(reader.option("pathGlobFilter", glob).load(folder)).records.where("kind != 'note'")
-    # A stream that is whole already waits for nobody, and its clock may be any.
+    # A complete stream waits for nothing, and its clock may be any.
     seen = f.when(f.col("kind") == "span", f.timestamp_micros((f.col("seen_ns") / 1000).cast("long")))
     timed = records.withColumn("seen", seen).withWatermark("seen", patience)
     held = timed.groupBy("trace_id", "span_id").applyInPandasWithState(
@@ -81,32 +81,32 @@ def follow_recordings(
 def _hold(key: RequestKey, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
     """Yield the records of a request together once it is complete or has timed out, as `decoding.assemble` takes them.
 
-    What was judged is remembered for as long, so that a repetition is not judged again.
+    Judged requests are remembered for as long, so that a repetition is not judged again.
     """
     held, judged, seen_ms = state.get if state.exists else (b"", False, 0)
     if state.hasTimedOut:
         state.remove()
         if not judged:
-            yield _held(key, "span", [bytes(held)])
+            yield _frame_of(key, "span", [bytes(held)])
         return
     every = pd.concat(list(frames)).sort_values(["file", "number"])
     streams = every[every["kind"] == "stream"]
     if len(streams):
-        yield _held(key, "stream", streams["record"].tolist())
+        yield _frame_of(key, "stream", streams["record"].tolist())
     spans = every[every["kind"] == "span"]
     if not len(spans):
         return
     seen_ms = max(seen_ms, int(spans["seen_ns"].max()) // 1_000_000)
     if not judged:
         held = b"".join([bytes(held), *spans["record"].tolist()])
-        if _whole(unpack(key, held)):
-            yield _held(key, "span", [held])
+        if _is_complete(unpack(key, held)):
+            yield _frame_of(key, "span", [held])
             held, judged = b"", True
     state.update((held, judged, seen_ms))
     state.setTimeoutTimestamp(max(seen_ms, state.getCurrentWatermarkMs() + 1))
 
 
-def _whole(batch: Batch) -> bool:
+def _is_complete(batch: Batch) -> bool:
     """Tell whether the request span is there, and every segment that it counts."""
     if not batch.requests:
         return False
@@ -114,7 +114,7 @@ def _whole(batch: Batch) -> bool:
     return isinstance(declared, int) and len({segment.key for segment in batch.segments}) >= declared
 
 
-def _held(key: RequestKey, kind: str, records: list[bytes]) -> pd.DataFrame:
+def _frame_of(key: RequestKey, kind: str, records: list[bytes]) -> pd.DataFrame:
     ids = {"trace_id": [bytes(key[0])] * len(records), "span_id": [bytes(key[1])] * len(records)}
     return pd.DataFrame({**ids, "kind": [kind] * len(records), "record": records})
 
@@ -131,8 +131,8 @@ def follow(
     """Start the audit of followed streams into the folder `out`, and return the query.
 
     It takes what is there and ends, or looks again `every` so often (of Spark's, as `10 seconds`). Started again with
-    the same folder it goes on where it was. `followed` reads what it wrote; its checkpoint is in there too. The other
-    parameters are those of `judge`.
+    the same folder it continues. `followed` reads its results; its checkpoint is in there too. The other parameters are
+    those of `judge`.
 
     Raises:
         ValueError: the folder has the results of other classes or of another window; and as `judge`.
@@ -160,10 +160,10 @@ def followed(
     class_name: str | None = None,
     window: str | float = "10s",
 ) -> Judged:
-    """Return what `follow` has written to its folder so far; the other parameters as they were given there.
+    """Return the results of `follow` in its folder so far; the other parameters as they were given there.
 
     Raises:
-        ValueError: they were others; and as `judge`.
+        ValueError: they were different; and as `judge`.
     """
     classes, window_ns = settings(slo, class_name, window)
     _agree(session, out, classes, window_ns)
@@ -175,7 +175,7 @@ def followed(
 
 
 def _agree(session: SparkSession, out: str, classes: SloClasses, window_ns: int) -> None:
-    """Write down how a folder's requests are judged, or raise ValueError where it was otherwise so far."""
+    """Record how a folder's requests are judged; raises ValueError where it was otherwise so far."""
     mine = {"classes": repr(classes), "window_ns": str(window_ns)}
     with contextlib.suppress(AnalysisException):  # nothing is there yet
         before = session.read.schema("classes string, window_ns string").json(f"{out}/{SETTINGS}").first()

@@ -1,4 +1,4 @@
-"""The summary of many judged requests from parts that add up in any order: counts, exact sums, quantile sketches.
+"""The summary of many judged requests from partial totals in any order: counts, exact sums, quantile sketches.
 
 The figures are those of `slo.summary`: counts, shares and sums the same to the bit; quantiles (and the fluid token
 rate, which is one) come from sketches, within 1 % of the local audit's nearest ranks.
@@ -31,7 +31,7 @@ _COUNTS: Final = (
     "valued", "judgeable", "goodput_tokens", "fluid_ok", "fluid_due",
 )  # fmt: skip
 _SUMS: Final = {"goodput_tokens": "met_tokens", "fluid_ok": "fluid", "fluid_due": "due"}
-"""Counts that `samples.sample` calls otherwise."""
+"""Counts that have other names in `samples.sample`."""
 _SKETCHES: Final = ("fluidity", "idle", "ttft", "fluid_tbt")
 _COLUMNS: Final = (
     "slo_class", "measured_at", "start_unix_nano", "end_unix_nano", "outcome", "tokens", "tokens_read", "coverage",
@@ -58,7 +58,7 @@ The counts are of requests and tokens; `first_ns`, `last_ns`: the first commit a
 
 @dataclass(slots=True)
 class ClassTotals:
-    """Add up the judged requests of one class, measured at one place."""
+    """The totals of the judged requests of one class, measured at one place."""
 
     requests: int = 0
     tokens: int = 0
@@ -68,14 +68,14 @@ class ClassTotals:
     met: int = 0
     judged: int = 0
     tokens_read: int = 0
-    """Of the requests that are not incomplete."""
+    """Over the complete requests."""
     counted: int = 0
-    """Requests of which `tokens_read` is known; `valued`: the benefit; `judgeable`: that, or the verdict."""
+    """Requests with known `tokens_read`; `valued`: with the benefit; `judgeable`: with that, or the verdict."""
     valued: int = 0
     judgeable: int = 0
     goodput_tokens: int = 0
     fluid_ok: int = 0
-    """Requests that keep the fluidity-index that the class promises, of `fluid_due`."""
+    """Requests that keep the class's promised fluidity-index, of `fluid_due`."""
     fluid_due: int = 0
     first_ns: int | None = None
     last_ns: int | None = None
@@ -106,7 +106,7 @@ class ClassTotals:
         return found
 
     def merge(self, other: ClassTotals) -> None:
-        """Add all that another total holds."""
+        """Add another total."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self._span(other.first_ns, other.last_ns)
@@ -127,7 +127,7 @@ class ClassTotals:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> ClassTotals:
-        """Return the totals that a row of TOTALS holds."""
+        """Return the totals of a row of TOTALS."""
         found = cls(**{name: row[name] for name in (*_COUNTS, "first_ns", "last_ns")})
         found.benefit = ExactSum(row["benefit_terms"])
         for name in _SKETCHES:
@@ -178,7 +178,7 @@ def totals(batches: Iterable[pa.RecordBatch], classes: SloClasses) -> Iterator[p
 
 
 def merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the TOTALS that batches of TOTALS add up to."""
+    """Yield the TOTALS that are the sums of batches of TOTALS."""
     yield _batch(_merged(row for batch in batches for row in batch.to_pylist()))
 
 

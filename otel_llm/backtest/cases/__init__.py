@@ -1,1 +1,1 @@
-"""Unit tests of rules: token-arrival scripts through the collector's own evaluator, on virtual time."""
+"""Unit tests of rules: scripts of token arrivals, run by the collector's own evaluator on virtual time."""

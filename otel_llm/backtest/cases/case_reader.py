@@ -1,4 +1,4 @@
-"""Read a file of rule tests: its shape, its scripts, its rules and classes, and whether names mean something."""
+"""Read a file of rule tests: its structure, its scripts, its rules and classes, and whether its names exist."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 MOST_WORK: Final = 2_000_000
-"""Tokens of all streams of a test, and the seconds of all in flight: a silent stream sends a segment each."""
+"""The most tokens of all streams of a test, plus the seconds in flight: a silent stream sends a segment each."""
 LONGEST_NS: Final = 7 * 24 * 3600 * 10**9
 """The latest instant of a test: more than any window of a rule reaches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One stream of a test, of several copies one: who it is, when it is committed, what comes; `number` from 1."""
+    """One stream of a test, or one of its copies: its identity, commit and arrivals; `number` from 1."""
 
     number: int
     id: str
@@ -45,7 +45,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What is expected, and where in the file that stands."""
+    """One expectation, and its position in the file."""
 
     shape: ExpectShape
     mark: Mark
@@ -63,7 +63,7 @@ class RuleTest:
 
 @dataclass(frozen=True, slots=True)
 class TestFile:
-    """A file that can be run."""
+    """A file of tests without errors."""
 
     __test__ = False
     path: Path
@@ -78,8 +78,8 @@ class TestFile:
 def read_test_file(path: Path) -> TestFile:
     """Read a file of tests, and the rules and classes that it names.
 
-    Raises RulesError with everything that is wrong with it or with its rules, UnreadableConfigError where one of the
-    files cannot be read.
+    Raises RulesError with all errors of it and of its rules, UnreadableConfigError where one of the files cannot be
+    read.
     """
     file = load_yaml(path)
     if "groups" in file.data and not {"rule_files", "tests"} & file.data.keys():
@@ -114,7 +114,7 @@ def _classes(file: YamlFile, slo: Any) -> SloClasses:
 
 
 class _Reader:
-    """Collects what is wrong while the tests are put together."""
+    """The builder of tests; it collects the errors."""
 
     def __init__(self, file: YamlFile, rules: RuleSet, classes: Sequence[str]) -> None:
         self.errors: list[ConfigError] = []
@@ -163,7 +163,7 @@ class _Reader:
             self.errors.append(expression_error(self._file, place, shape.arrivals, error))
             arrivals = Arrivals((), (), None, None)
         if shape.class_ is not None:
-            # A collector would take the default class for it, and the test would be of another class than it says.
+            # A collector would use the default class for it, and the test would be of another class than it states.
             self._known(shape.class_, self._classes, "SLO class", (*path, "class"))
         for copy in range(shape.copies):
             name = shape.id if shape.copies == 1 else f"{shape.id}.{copy + 1}"

@@ -1,11 +1,11 @@
-"""`otel-llm rules test`: run the tests of a file, and tell in words what came of each."""
+"""Run the tests of a file for `otel-llm rules test`, and describe each result."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_llm.backtest.cases.expectations import Difference, differences, seconds, standing_words
+from otel_llm.backtest.cases.expectations import Difference, differences, seconds, subject_text
 from otel_llm.backtest.cases.sender import T0_NS
 from otel_llm.backtest.cases.stage import Stage
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one test; `story`: a line on every decision, up to its last expectation."""
+    """The result of one test; `story`: a line on every decision, up to its last expectation."""
 
     name: str
     differences: tuple[Difference, ...]
@@ -25,11 +25,11 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Tell whether everything was as expected."""
+        """Tell whether all expectations were met."""
         return not self.differences
 
-    def words(self, file: str, *, story: bool = False) -> str:
-        """Return the result as people read it; `story`: the decisions too, which a failure always shows."""
+    def text(self, file: str, *, story: bool = False) -> str:
+        """Format the result for people; `story`: with the decisions, which a failure always shows."""
         lines = [f"{'ok  ' if self.passed else 'FAIL'}  {self.name}"]
         for one in self.differences:
             lines += [f"    {file}:{one.line}:{one.column}: {one.what}", f"      exp: {one.expected}"]
@@ -41,7 +41,7 @@ class Result:
 
 
 def run_test(file: TestFile, test: RuleTest, progress: Progress | None = None) -> Result:
-    """Run one test; `progress` is told now and then what share of it is done."""
+    """Run one test; `progress` gets the share that is done, at intervals."""
     stage = Stage(file, test)
     waiting = list(test.expectations)
     found: list[Difference] = []
@@ -53,6 +53,6 @@ def run_test(file: TestFile, test: RuleTest, progress: Progress | None = None) -
 
 
 def _line(stage: Stage, decision: Decision) -> str:
-    at = f"{seconds(decision.now_ns - T0_NS)}: {decision.rule} {standing_words(stage.name(decision.subject))}"
+    at = f"{seconds(decision.now_ns - T0_NS)}: {decision.rule} {subject_text(stage.name(decision.subject))}"
     what = decision.state if decision.action is None else f"firing, {decision.action}"
     return f"{at}: {what}: {decision.outcome} (since {seconds(decision.flip_ns - T0_NS)})"

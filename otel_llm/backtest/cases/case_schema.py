@@ -1,4 +1,4 @@
-"""The shape of a file of rule tests: what may stand where, with which defaults. The one place that says so."""
+"""The schema of files of rule tests: allowed keys and values, and their defaults."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from otel_llm.rules.language.facts import LABELS
 MOST_COPIES: Final = 10_000
 _MS: Final = 1_000_000
 DecidedWord: TypeAlias = Literal["decided", "budget", "only_if"]
-"""What became of an action: within its budget and its `only_if`, whatever its mode makes of that; or stopped by one."""
+"""The result of an action: within its budget and its `only_if`, whatever its mode; or stopped by one of them."""
 EndWord: TypeAlias = Literal["resolved", "ended", "refuted"]
 KINDS_OF_EXPECTATION: Final = {
     "rule": ("firing", "pending", "actions", "ends"),
     "stream": ("facts",),
     "alert": ("firing",),
 }
-"""What each kind of expectation may say besides `at`; a kind is known by its own key."""
+"""The keys that each kind of expectation may have besides `at`; a kind is known by its own key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Somebody of whom a rule is expected to fire: a stream's id, or labels; times are ns since the test's start."""
+    """The expected subject of a firing: a stream's id, or labels; times are ns since the test's start."""
 
     stream: str | None
     labels: tuple[tuple[str, str], ...] = ()
     since_ns: int | None = None
     count: int | None = None
-    """Of an alert: how many streams, instances or classes it stands for."""
+    """For an alert: the number of its streams, instances or classes."""
 
 
 def _name(value: object) -> str:
@@ -62,7 +62,7 @@ def _subject(value: object, at: int) -> Subject:
     if isinstance(value, str):
         return Subject(value)
     if not isinstance(value, dict):
-        raise wrong(f"{value!r} is nobody", "write a stream's id, or labels as {model: m, instance: a}", at)
+        raise wrong(f"{value!r} is no subject", "write a stream's id, or labels as {model: m, instance: a}", at)
     known = ("stream", *LABELS, "since", "count")
     for key, one in value.items():
         if key not in known:
@@ -93,7 +93,7 @@ def _facts(value: object) -> dict[str, Any]:
 
 
 def _actions(value: object) -> dict[str, dict[str, int]]:
-    """Take `migrate: 2` as two that were decided, whatever a budget stopped."""
+    """Read `migrate: 2` as two decided migrations, whether or not a budget stopped them."""
     if not isinstance(value, dict) or not value:
         raise wrong("no actions", "write {migrate: 1} or {migrate: {decided: 1, budget: 0}}")
     words = get_args(DecidedWord)
@@ -116,7 +116,7 @@ _Subjects = Annotated[Any, BeforeValidator(_subjects)]
 
 
 class TelemetryShape(StrictModel):
-    """What happens to segments that are sent in [from, to): they are lost, or take longer than usual."""
+    """The fate of segments sent in [from, to): they are lost, or delayed more than usual."""
 
     from_: Duration = Field(0, alias="from")
     to: Duration | None = None
@@ -152,7 +152,7 @@ class StreamShape(StrictModel):
 
 
 class ExpectShape(StrictModel):
-    """What is expected at an instant since the test's start, everything of that very instant included."""
+    """An expectation at an instant since the test's start, everything at that very instant included."""
 
     at: Duration
     rule: _Name | None = None
@@ -179,12 +179,12 @@ class ExpectShape(StrictModel):
 
     @property
     def kind(self) -> str:
-        """Return which kind of expectation it is."""
+        """Return the kind of the expectation."""
         return next(name for name in KINDS_OF_EXPECTATION if getattr(self, name) is not None)
 
 
 class TestShape(StrictModel):
-    """One test: streams on a clock that begins at 0, and what is expected at which instants."""
+    """One test: streams on a clock that begins at 0, and expectations at instants."""
 
     __test__ = False
     name: _Name
@@ -193,7 +193,7 @@ class TestShape(StrictModel):
 
 
 class FileShape(StrictModel):
-    """A whole file. `slo` is the name of an SLO file, or what would stand in one; the shipped classes without it."""
+    """A whole file. `slo` is the name of an SLO file, or the contents of one; by default the shipped classes."""
 
     version: Literal[1]
     rule_files: Annotated[list[_Name], Field(min_length=1)]

@@ -1,4 +1,4 @@
-"""Hold what is expected against what was seen; say both where they differ."""
+"""Compare expectations with the state of the stage; describe both where they differ."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from otel_llm.rules.language.tokens import Value
 
 RELATIVE = 1e-9
-"""How far a fact that is no time may be off, as a share of what is expected."""
+"""The tolerance of facts that are no times, as a share of the expected value."""
 SHOWN = 10
-"""Of so many names that only one side has the first are shown."""
+"""The number of names that are shown for the differences of one side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that was not as expected: where it is expected, of whom what, and both in words."""
+    """A failed expectation: its position, its subject, and both values as text."""
 
     line: int
     column: int
@@ -35,7 +35,7 @@ class Difference:
 
 
 def differences(expectation: Expectation, stage: Stage, tolerance_ns: int) -> list[Difference]:
-    """Return what is not as expected now."""
+    """Return the differences from an expectation now."""
     shape = expectation.shape
     found: list[tuple[str, str, str]] = []
     if shape.stream is not None:
@@ -63,13 +63,13 @@ def differences(expectation: Expectation, stage: Stage, tolerance_ns: int) -> li
 
 
 def seconds(length_ns: int) -> str:
-    """Return ns as seconds, all digits that there are: `1.85s`, `0.400000001s`."""
+    """Format ns as seconds with all their digits: `1.85s`, `0.400000001s`."""
     whole = f"{Fraction(length_ns, 10**9).__float__():.9f}".rstrip("0").rstrip(".")
     return f"{whole or '0'}s"
 
 
-def standing_words(about: str | tuple[tuple[str, str], ...], since_ns: int | None = None) -> str:
-    """Return of whom something holds, as a file of tests writes it."""
+def subject_text(about: str | tuple[tuple[str, str], ...], since_ns: int | None = None) -> str:
+    """Format a subject as a file of tests writes it."""
     since = "" if since_ns is None else f"since: {seconds(since_ns)}"
     if isinstance(about, str):
         return f"{{stream: {about}, {since}}}" if since else about
@@ -91,7 +91,7 @@ def _standing(
     }
     if wanted.keys() == seen.keys() and not wrong:
         return []
-    # All of both sides where they are few; else only what one of them has alone.
+    # All of both sides where they are few; else only those of one side alone.
     few = len(wanted) + len(seen) <= SHOWN
     left = [(one, wanted[one]) for one in wanted if few or one not in seen or one in wrong]
     right = [
@@ -103,7 +103,7 @@ def _standing(
 
 
 def _list(those: list[tuple[str | tuple[tuple[str, str], ...], int | None]]) -> str:
-    words = sorted(standing_words(*one) for one in those)
+    words = sorted(subject_text(*one) for one in those)
     more = f", and {len(words) - SHOWN} more" if len(words) > SHOWN else ""
     return f"[{', '.join(words[:SHOWN])}{more}]"
 
@@ -115,10 +115,10 @@ def _alerts(expected: tuple[Subject, ...] | int, stage: Stage, name: str) -> lis
     wanted = {one.labels: one.count for one in expected}
     if wanted.keys() == got.keys() and all(count in (None, got[labels]) for labels, count in wanted.items()):
         return []
-    return [("firing", _alert_words(wanted.items()), _alert_words(got.items()))]
+    return [("firing", _alerts_text(wanted.items()), _alerts_text(got.items()))]
 
 
-def _alert_words(alerts: Iterable[tuple[tuple[tuple[str, str], ...], int | None]]) -> str:
+def _alerts_text(alerts: Iterable[tuple[tuple[tuple[str, str], ...], int | None]]) -> str:
     words = []
     for labels, count in alerts:
         pairs = [f"{name}: {value}" for name, value in labels] + ([] if count is None else [f"count: {count}"])

@@ -1,7 +1,7 @@
-"""From a script to what a collector receives of it: the segments that an application's own recorder would cut.
+"""Turn a script into the exports that a collector receives: the segments of an application's own recorder.
 
-The segments are cut by the instrumentation's `Timeline` and encoded by its exporter, at the instants at which it looks:
-every 250 ms of the test's clock, when a silent stream must say so, and at once when a token follows an empty segment.
+The segments are cut by the instrumentation's `Timeline` and encoded by its exporter, at the recorder's instants: every
+250 ms of the test's clock, when a silent stream must send one, and at once when a token follows an empty segment.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue, Record
 
 T0_NS: Final = 1_767_225_600_000_000_000
-"""What all clocks show when a test begins: the first instant of 2026, UTC."""
+"""The reading of all clocks at the start of a test: the first instant of 2026, UTC."""
 _SENDER: Final = Resource({semconv.SERVICE_INSTANCE_ID: "rules-test"})
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What is received at one instant (unix ns), as bytes."""
+    """The bytes that are received at one instant (unix ns)."""
 
     receipt_ns: int
     raw: bytes
 
 
 def stream_key(script: Script) -> tuple[bytes, bytes, int]:
-    """Return by what the collector knows a script's stream."""
+    """Return the collector's key of a script's stream."""
     return script.number.to_bytes(16, "big"), script.number.to_bytes(8, "big"), 0
 
 
 def exports(scripts: Iterable[Script], until_ns: int) -> list[Export]:
-    """Return what is received of all streams, in order; `until_ns`: after which nothing matters, since the start."""
+    """Return the exports of all streams in order of receipt; `until_ns`: the end of the test, since the start."""
     received: dict[int, list[Record]] = {}
     for script in scripts:
         for cut_ns, record in _records(script, until_ns):
@@ -56,7 +56,7 @@ def exports(scripts: Iterable[Script], until_ns: int) -> list[Export]:
 
 
 def _delay_ns(script: Script, cut_ns: int) -> int | None:
-    """Return how long what is sent at an instant is under way, None if it is lost."""
+    """Return the delay of a segment that is sent at an instant, None if it is lost."""
     for one in script.shape.telemetry:
         if one.from_ <= cut_ns and (one.to is None or cut_ns < one.to):
             return None if one.lost else one.delay
@@ -64,7 +64,7 @@ def _delay_ns(script: Script, cut_ns: int) -> int | None:
 
 
 def _records(script: Script, until_ns: int) -> Iterator[tuple[int, Record]]:
-    """Return what the recorder sends, each with the instant at which it does."""
+    """Yield the recorder's records, each with the instant at which it is sent."""
     commit_ns = T0_NS + script.start_ns
     horizon_ns = T0_NS + until_ns
     if commit_ns > horizon_ns:

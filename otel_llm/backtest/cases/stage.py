@@ -1,4 +1,4 @@
-"""Run one test: the collector's own evaluator on virtual time, and what it is seen to do at each instant."""
+"""Run one test: the collector's own evaluator on virtual time, and its state at each instant."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     Progress = Callable[[float], None]
 
 WINDOW_NS = 10_000_000_000
-"""As `collect` has it where nothing else is asked for; no rule sees these windows."""
+"""The default of `collect`; no rule sees these windows."""
 TOLD_EVERY = 100
-"""Exports after which progress is told."""
+"""The number of exports between two calls of `progress`."""
 _FOR_EVER_NS = 10**18
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Of whom a rule waits or fires, and since when: ns since the test's start, on the stream's own clock."""
+    """A subject of a waiting or firing rule, and since when: ns since the test's start, on the stream's own clock."""
 
     about: str | Labels
     since_ns: int
@@ -49,7 +49,7 @@ class Standing:
 class Stage:
     """An evaluator on a clock that begins at 0; `play` takes it from expectation to expectation.
 
-    `decisions`: all that were made so far, in order.
+    `decisions`: all decisions so far, in order.
     """
 
     file: TestFile
@@ -75,7 +75,7 @@ class Stage:
     def play(self, instants: Iterable[int], progress: Progress | None = None) -> Iterator[int]:
         """Stop at each of these instants (ns since the start, in order), everything of that instant included.
 
-        `progress` is told now and then what share of what is received was taken.
+        `progress` gets the share of the exports that were applied, at intervals.
         """
         stops = list(instants)
         waiting = exports(self.test.scripts, max(stops, default=0))
@@ -92,18 +92,18 @@ class Stage:
             yield stop_ns
 
     def firing(self, rule: str) -> list[Standing]:
-        """Return of whom a rule fires."""
+        """Return the subjects for which a rule fires."""
         return [Standing(self.name(about), at - T0_NS) for (name, about), at in self._firing.items() if name == rule]
 
     def pending(self, rule: str) -> list[Standing]:
-        """Return of whom a rule waits for its `for`, since when its condition has held."""
+        """Return the subjects for which a rule waits for its `for`, since when its condition has held."""
         found: list[tuple[Subject, int]] = [*self.evaluator.rules.pending(rule)]
         if self.evaluator.groups is not None:
             found += self.evaluator.groups.engine.pending(rule)
         return [Standing(self.name(about), at - T0_NS) for about, at in found]
 
     def alerts(self, name: str) -> list[Alert]:
-        """Return the alerts of a name that fire, told apart by their labels."""
+        """Return the firing alerts of a name, distinguished by their labels."""
         self._alerts.poll(self._now_ns)
         return [one for one in self._alerts.alerts() if one.members and ("alertname", name) in one.key]
 
@@ -117,7 +117,7 @@ class Stage:
         return found
 
     def ends(self, rule: str) -> Counter[str]:
-        """Count how firings of a rule ended so far."""
+        """Count the ends of a rule's firings so far."""
         return Counter(one.outcome for one in self.decisions if one.rule == rule and one.action is None)
 
     def facts(self, stream: str, names: Iterable[str]) -> dict[str, Value | None] | None:
@@ -131,7 +131,7 @@ class Stage:
         return read_facts(names, snapshot, x_ns, None)
 
     def name(self, about: Subject) -> str | Labels:
-        """Return a stream's id; labels as they are, those without a value left out."""
+        """Return a stream's id, or labels without those that have no value."""
         known = self._ids.get(about)
         if known is not None:
             return known
@@ -140,7 +140,7 @@ class Stage:
     # The evaluator's sink.
 
     def decided(self, decisions: list[Decision]) -> None:
-        """Keep decisions, and what fires by them."""
+        """Keep decisions, and the firings by them."""
         self.decisions += decisions
         for one in decisions:
             self._alerts.take(one)
@@ -150,10 +150,10 @@ class Stage:
                 self._firing.pop((one.rule, one.subject), None)
 
     def charged(self, metered: Metered) -> None:
-        """Leave what readers got to the counters of a service."""
+        """Ignore: the counters are a service's."""
 
     def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        """Leave verdicts to the rows of a service."""
+        """Ignore: the rows of verdicts are a service's."""
 
     def foreign_judged(self, row: Row) -> None:
-        """Leave rows of others to a service."""
+        """Ignore: the rows of foreign spans are a service's."""

@@ -182,10 +182,10 @@ def _fits_object(fits: Fits, tokens: float, readers: churn.Readers, complaints: 
         "left_reading": int(readers.left_reading.sum()),
         "worth_tokens": tokens,
         "effect_shown": fits.shown,
-        "alike": list(fits.alike),
+        "alike": list(fits.indistinguishable),
         "none_aic": fits.none_aic,
         "fits": [_fit_object(one, tokens) for one in fits.fits],
-        "by_idle": churn.leaving_by_idle(readers, fits.best) if complaints is None else [],
+        "by_idle": churn.churn_by_idle(readers, fits.best) if complaints is None else [],
     }
 
 
@@ -220,8 +220,8 @@ def _show_fits(fits: Fits, tokens: float, readers: churn.Readers, complaints: Pa
     _table("Alpha by shape of the penalty", ("penalty", "alpha", "from", "to", "beta", "base", "AIC +", "weight"), rows)
     if not fits.shown:
         console.print("The data do not show that waiting has an effect: a model without one explains them as well.")
-    elif len(fits.alike) > 1:
-        alike = ", ".join(sorted(fits.alike, key=SHAPES.index))
+    elif len(fits.indistinguishable) > 1:
+        alike = ", ".join(sorted(fits.indistinguishable, key=SHAPES.index))
         console.print(f"The data cannot tell these shapes from each other: {alike}. Choose by what else you know.")
     if complaints is None:
         stretches = [
@@ -231,7 +231,7 @@ def _show_fits(fits: Fits, tokens: float, readers: churn.Readers, complaints: Pa
                 number(one["left"]),
                 number(one["expected"]),
             )
-            for one in churn.leaving_by_idle(readers, fits.best)
+            for one in churn.churn_by_idle(readers, fits.best)
         ]
         headings = ("idle time so far", "waited there, all readers", "left", f"expected ({fits.best.penalty})")
         _table("Where they left", headings, stretches)

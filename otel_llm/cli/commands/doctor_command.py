@@ -10,7 +10,7 @@ import click
 
 from otel_llm.cli.output.echo import echo
 from otel_llm.instrumentation.doctor.checks import examine
-from otel_llm.instrumentation.doctor.finding import worst
+from otel_llm.instrumentation.doctor.finding import worst_status
 from otel_llm.instrumentation.doctor.program import run
 from otel_llm.instrumentation.doctor.program_checks import examine_program
 from otel_llm.instrumentation.doctor.report_format import as_json, lines
@@ -82,4 +82,4 @@ def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: 
         except OutputError as error:
             raise click.UsageError(str(error)) from error
     status = 0 if ran is None else ran.exit_status
-    sys.exit(status or (PROBLEM if worst(findings) == "problem" else 0))
+    sys.exit(status or (PROBLEM if worst_status(findings) == "problem" else 0))

@@ -1,1 +1,1 @@
-"""One recorded request: its span, its segments' buffer, its metrics, and whether its reader is still there."""
+"""One recorded request: its span, its segments' buffer, its metrics, and the liveness of its reader."""

@@ -1,4 +1,4 @@
-"""What is known of a request when it is committed."""
+"""The facts of a request at its commit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is known of a request when it is committed.
+    """The facts of a request at its commit.
 
     `commit_ns` is monotonic; `offset_ns` added to a monotonic time makes unix ns, the one anchor that the request
     keeps. `ours` are attributes under `otel_llm.` and `gen_ai` all others, both for segment 0 and the request span;
     `span_only` those for the request span alone. `says_complete`: the server declares each choice complete, so a body
-    that ends before it did not end as the server meant it. `server`: measured where it is served, not where it is read;
-    `gpus`: GPUs of this machine may serve it, and say how busy they were.
-    `stack`: who saw the request, by its name in `setup.STACKS` where it has one.
+    that ends before it was cut off. `server`: measured where it is served, not where it is read; `gpus`: GPUs of this
+    machine may serve it, and their use is recorded. `stack`: the hook that saw the request, by its name in
+    `setup.STACKS` where it has one.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Whether an instrumentation further up records a request already, so that no hook below records it again."""
+"""Covers: a request that an outer instrumentation records already is not recorded again by hooks further down."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class Cover:
-    """One call, or one tracked stream, whose requests are recorded further up already.
+    """One call, or one tracked stream, whose requests an outer instrumentation records already.
 
-    `live` until it is over: a task that begins meanwhile inherits the context, and with it the cover, for its own life.
+    `live` until it ends: a task that begins meanwhile inherits the context, and with it the cover, for its own life.
     """
 
     __slots__ = ("live", "recording")
@@ -28,36 +28,36 @@ class Cover:
 
 
 cover: Final[ContextVar[Cover | None]] = ContextVar("otel_llm_cover", default=None)
-"""The cover of the request that leaves next; set and reset in one frame around its call. Ask `is_covered`."""
+"""The cover of the next request; set and reset in one frame around its call. Read it by `is_covered`."""
 
 
 def is_covered() -> bool:
-    """Return whether the request that leaves next is recorded further up."""
+    """Return whether an outer instrumentation records the next request."""
     present = cover.get()
     return present is not None and present.live and (present.recording is None or not present.recording.done)
 
 
 def carrier() -> Recording | None:
-    """Return the recording whose trace goes into the headers of the request that leaves next, None where none is."""
+    """Return the recording whose trace the next request's headers carry, None for none."""
     present = cover.get()
     return None if present is None or not is_covered() else present.recording
 
 
 @contextlib.contextmanager
 def covering(recording: Recording | None = None) -> Iterator[None]:
-    """Keep hooks further down from recording the request that is made inside; it carries the trace of `recording`."""
+    """Keep hooks further down from recording requests made inside; these carry the trace of `recording`."""
     present = Cover(recording)
     token = cover.set(present)
     try:
         yield
     finally:
         present.live = False
-        # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
+        # A dropped coroutine is closed in the context of the garbage collector.
         with contextlib.suppress(ValueError):
             cover.reset(token)
 
 
-# Between two chunks, while the application has its turn, nothing is covered.
+# Between two chunks, while the application runs, nothing is covered.
 
 
 def beneath(inner: Iterator[T], recording: Recording) -> Generator[T, None, None]:
@@ -89,6 +89,6 @@ async def beneath_async(inner: AsyncIterator[T], recording: Recording) -> AsyncG
     finally:
         present.live = False
         if token is not None:
-            # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
+            # A dropped coroutine is closed in the context of the garbage collector.
             with contextlib.suppress(ValueError):
                 cover.reset(token)

@@ -1,4 +1,4 @@
-"""What the request span says when its request has ended."""
+"""The attributes of the request span at the end of its request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Ending(NamedTuple):
-    """How a request ended: attributes under `otel_llm.`, the others, and the status's description if it failed."""
+    """The end of a request: attributes under `otel_llm.`, the others, and the status's description if it failed."""
 
     outcome: str
     ours: dict[str, AttributeValue]
@@ -27,10 +27,10 @@ class Ending(NamedTuple):
 def ending(
     request: Request, choices: Choices | None, outcome: str, error: str | None, said: Mapping[str, AttributeValue]
 ) -> Ending:
-    """Return how a request ended as `outcome`; `error` is an `error.type`, `said` what the reply says of itself.
+    """Return the end of a request with this `outcome`; `error` is an `error.type`, `said` the reply's own statements.
 
-    Where the server declared every choice complete, the request is, whatever came later. `choices` None: no segment was
-    sent.
+    If the server declared every choice complete, the request is completed, whatever followed. `choices` None: no
+    segment was sent.
     """
     ours: dict[str, AttributeValue] = {semconv.OUTCOME: outcome}
     gen_ai = dict(said)

@@ -1,9 +1,9 @@
 """The histograms of the GenAI conventions, and two of ours, through the application's MeterProvider.
 
-One value costs 9 us in the SDK (5 attributes, CPython 3.11), more than all else that is done for a chunk: so values are
-put aside where they arise and recorded by the flusher's thread, a few for each request, and for each chunk only where
-the application asks for it. The conventions' lowest boundary of 10 ms says nothing of a decoder that needs 2 to 10 ms
-a token; ours have theirs and finer ones.
+One value costs 9 us in the SDK (5 attributes, CPython 3.11), more than all other work for a chunk: so values are queued
+and recorded by the flusher's thread, a few for each request, and for each chunk only where the application asks for it.
+The conventions' lowest boundary of 10 ms is too coarse for a decoder that needs 2 to 10 ms a token; ours have theirs
+and finer ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.segments.choices import Choices
 
 WAITING: Final = 20_000
-"""Requests whose values may wait for the flusher; the oldest give way."""
+"""The most requests whose values wait for the flusher; beyond it the oldest are dropped."""
 
 _FINE: Final = (0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08)
 _DURATION: Final = tuple(0.01 * 2**power for power in range(14))
@@ -54,7 +54,7 @@ INSTRUMENTS: Final[Mapping[str, tuple[str, Sequence[float]]]] = {
     semconv.FIRST_TOKEN: ("Time from the request to its first token of any kind.", (*_FIRST, *_OVERLOADED)),
     semconv.FIRST_VISIBLE: ("Time from the request to its first token of content.", (*_FIRST, *_OVERLOADED)),
 }
-"""Name to what it says and the boundaries of its buckets; all in seconds."""
+"""By name: description, and boundaries of its buckets; all in seconds."""
 
 _IDENTITY: Final = frozenset(
     {
@@ -67,7 +67,7 @@ _IDENTITY: Final = frozenset(
         semconv.SERVER_PORT,
     }
 )
-"""What the conventions put on their histograms; anything else (token counts) would make a series of each request."""
+"""The attributes of the conventions' histograms; any other (token counts) would make a series of each request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Measured:
 
 
 class Metrics:
-    """Takes values from any thread, keeps them, and records them when `step` is called."""
+    """The queue of values; any thread puts them, and `step` records them."""
 
     def __init__(self, provider: MeterProvider | None, names: Names, *, chunks: bool) -> None:
         self._provider = provider
@@ -89,14 +89,14 @@ class Metrics:
         self._made: tuple[object, dict[str, list[Histogram]]] | None = None
 
     def provider(self) -> MeterProvider:
-        """Return the application's MeterProvider, as it is now: it may be set after us."""
+        """Return the application's MeterProvider, as it is now: it may be set later than ours."""
         return self._provider or metrics.get_meter_provider()
 
     @property
     def wanted(self) -> bool:
-        """Return whether there is a provider that would do something with a value."""
+        """Return whether there is a provider that records values."""
         provider = self.provider()
-        # The stand-in for a provider that may come has no public name; taking it for one would only cost its no-ops.
+        # The stand-in for a later provider has no public name; mistaking it for one would only cost its no-ops.
         return not isinstance(provider, metrics.NoOpMeterProvider) and type(provider).__name__ != "_ProxyMeterProvider"
 
     @property
@@ -114,7 +114,7 @@ class Metrics:
         self._waiting.append(measured)
 
     def step(self) -> None:
-        """Record what was kept."""
+        """Record the queued values."""
         while self._waiting:
             try:
                 measured = self._waiting.popleft()
@@ -140,7 +140,7 @@ class Metrics:
         return made[name]
 
     def after_fork(self) -> None:
-        """Forget what the parent kept: it records it itself."""
+        """Drop the parent's values: it records them itself."""
         self._waiting = deque(maxlen=WAITING)
 
 
@@ -155,9 +155,10 @@ def of_request(
     *,
     attached: bool,
 ) -> Measured:
-    """Return the values of a request that ended at `end_ns` (unix ns); `said` is what its reply says about itself.
+    """Return the values of a request that ended at `end_ns` (unix ns); `said` are its reply's own statements.
 
-    Of a request whose inference span is somebody else's only ours: the conventions' are theirs to record, once.
+    For a request whose inference span belongs to another instrumentation only our own: it records the conventions'
+    itself.
     """
     identity = {key: value for key, value in {**request.gen_ai, **said}.items() if key in _IDENTITY}
     commit_ns = request.commit_ns + request.offset_ns
@@ -190,6 +191,6 @@ def of_request(
 def of_chunks(
     request: Request, gaps_ns: Sequence[int], context: SpanContext, said: Mapping[str, AttributeValue]
 ) -> Measured:
-    """Return the times between chunks, as far as they came."""
+    """Return the times between the received chunks."""
     identity = {key: value for key, value in {**request.gen_ai, **said}.items() if key in _IDENTITY}
     return Measured([(semconv.CLIENT_OUTPUT_CHUNK, gap_ns / 1e9, identity) for gap_ns in gaps_ns], context)

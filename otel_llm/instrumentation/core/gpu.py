@@ -1,4 +1,4 @@
-"""What the GPUs did while a server worked on a request, where NVML can tell; nothing at all where it cannot.
+"""The use of GPUs during a request, from NVML; nothing where NVML is missing.
 
 NVML (`nvidia-ml-py`, imported as `pynvml`) is asked once a second by a thread that the first request starts and that
 ends after a minute without one. A request only reads running totals: at its commit and at its end.
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 PERIOD_S: Final = 1.0
 LINGER: Final = 60
-"""Samples without a request after which the thread ends."""
+"""The number of samples without a request after which the thread ends."""
 DEVICES: Final = 16
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class Mark(NamedTuple):
-    """The running totals at a request's commit: samples so far, and the utilisation summed over them."""
+    """The running totals at a request's commit: number of samples, and the sum of their utilisation."""
 
     samples: int = 0
     busy: float = 0.0
 
 
 class Sample(NamedTuple):
-    """The newest look at all devices; `busy` is summed over the `samples` that had a utilisation."""
+    """The newest sample of all devices; `busy` is the sum over the `samples` that had a utilisation."""
 
     samples: int
     busy: float
@@ -77,7 +77,7 @@ class Sampler:
         return self.newest
 
     def stop(self) -> None:
-        """Let the thread end, and wait for it."""
+        """End the thread, and wait for it."""
         self._stopping = True
         self._wake.set()
         threads.wait_until(lambda: not self.running, 2 * self._period_s)
@@ -98,7 +98,7 @@ class Sampler:
                 raise
 
     def _run(self) -> None:
-        # Any failure, of the driver or of its bindings, means that there is nothing to tell.
+        # Any failure, of the driver or of its bindings, means that there is no data.
         try:
             nvml = import_module("pynvml")
             nvml.nvmlInit()
@@ -137,7 +137,7 @@ def _visible(nvml: Any) -> list[Any]:
             handles.append(nvml.nvmlDeviceGetHandleByIndex(int(name)))
         elif name.startswith(("GPU-", "MIG-")):
             handles.append(nvml.nvmlDeviceGetHandleByUUID(name))
-        else:  # CUDA stops at the first that is none, -1 for example
+        else:  # CUDA stops at the first invalid one, -1 for example
             break
     return handles
 

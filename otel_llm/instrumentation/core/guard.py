@@ -1,4 +1,4 @@
-"""The wall between a failure of ours and the host application."""
+"""The guard that keeps our failures from the host application."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Breakable(Protocol):
-    """What can stop working without harm to the host."""
+    """An object that can stop working without harm to the host."""
 
     def broken(self, bug: BaseException) -> None:
-        """Give up because of a failure of ours."""
+        """Stop working because of a failure of ours."""
 
 
 P = ParamSpec("P")
@@ -21,7 +21,7 @@ B = TypeVar("B", bound=Breakable)
 
 
 def inert_on_bug(method: Callable[Concatenate[B, P], None]) -> Callable[Concatenate[B, P], None]:
-    """Let a failure of ours end in one warning and a recording that does nothing any more, never in the host."""
+    """Turn a failure of ours into one warning and an inert recording; it never reaches the host."""
 
     @functools.wraps(method)
     def guarded(self: B, /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,4 +1,4 @@
-"""The iterators between an application and its stream: per chunk one look, one clock read and one append."""
+"""The iterators between an application and its stream: one check, one clock reading and one append a chunk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Both functions are one loop, written twice for `for` and `async for`; what they must not do is pay for a chunk more
-# than the loop's body shows. GeneratorExit passes through unremarked: it says that this generator was dropped, and the
-# recording learns from weak references why.
+# Both functions are one loop, written twice for `for` and `async for`; a chunk costs no more than the loop's body
+# shows. GeneratorExit passes through unrecorded: it means that this generator was dropped, and the recording learns the
+# reason from weak references.
 
 
 def recorded(
@@ -22,7 +22,7 @@ def recorded(
 ) -> Generator[T, None, None]:
     """Yield what `inner` yields, recorded; raise what it raises.
 
-    `owner` is kept alive for as long; `reader` is the recording's, where none is given.
+    `owner` is kept alive meanwhile; `reader` is the recording's by default.
     """
     clock_ns = recording.clock_ns
     reader = reader or recording.reader
@@ -52,7 +52,7 @@ async def recorded_async(
 ) -> AsyncGenerator[T, None]:
     """Yield what `inner` yields, recorded; raise what it raises.
 
-    `owner` is kept alive for as long; `reader` is the recording's, where none is given.
+    `owner` is kept alive meanwhile; `reader` is the recording's by default.
     """
     clock_ns = recording.clock_ns
     reader = reader or recording.reader

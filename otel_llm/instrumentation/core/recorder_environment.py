@@ -1,4 +1,4 @@
-"""What a recording needs of the process it runs in, and what that process needs of a recording."""
+"""The interfaces between a recording and its process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Flushable(Protocol):
-    """A recording, as what cuts it sees it; `recording.Recording` in an application."""
+    """A recording as the flusher sees it; `recording.Recording` in an application."""
 
     @property
     def done(self) -> bool:
@@ -24,20 +24,20 @@ class Flushable(Protocol):
 
     @property
     def due_ns(self) -> int | None:
-        """When it must say that it is silent (monotonic ns), None where it need not."""
+        """The instant at which it must send an empty segment (monotonic ns), None where it need not."""
 
-    def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, leaving: bool = False) -> None:
-        """Cut what arrived until `now_ns` (monotonic), or end a stream that was left or collected."""
+    def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, exiting: bool = False) -> None:
+        """Cut the tokens until `now_ns` (monotonic), or end a stream that was left or collected."""
 
     def detach(self) -> None:
-        """Stop recording without a word."""
+        """Stop recording without a last segment."""
 
     def give_up(self) -> None:
         """Stop recording; the request span ends here."""
 
 
 class RecorderEnvironment(Protocol):
-    """The process, as recordings see it; `runtime.Runtime` in an application."""
+    """The process as recordings see it; `runtime.Runtime` in an application."""
 
     @property
     def clock_ns(self) -> Callable[[], int]:
@@ -45,15 +45,15 @@ class RecorderEnvironment(Protocol):
 
     @property
     def sampling(self) -> str:
-        """Which streams are sent: always, or as their parent is sampled."""
+        """Which streams are sent: all, or those whose parent is sampled."""
 
     @property
     def dropped(self) -> int:
-        """How many segments were dropped so far."""
+        """The number of dropped segments so far."""
 
     @property
     def metrics(self) -> Metrics | None:
-        """Where histograms get their values, None where there are none."""
+        """The histograms, None where there are none."""
 
     @property
     def tally(self) -> Tally:
@@ -63,16 +63,16 @@ class RecorderEnvironment(Protocol):
         """Return a random number for an id."""
 
     def named(self, attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
-        """Return GenAI attributes in the names that the application chose."""
+        """Return GenAI attributes under the names that the application chose."""
 
     def provider(self) -> TracerProvider:
         """Return the application's TracerProvider."""
 
     def resource(self) -> Resource:
-        """Return who sends."""
+        """Return the sending process's resource."""
 
     def send(self, records: Sequence[Record], *, urgent: bool = False) -> None:
-        """Queue records, before their turn where `urgent`."""
+        """Queue records, at once where `urgent`."""
 
     def watch(self, recording: Flushable) -> None:
         """Cut the recording from now on."""
@@ -81,4 +81,4 @@ class RecorderEnvironment(Protocol):
         """Cut the recording at once."""
 
     def warn(self, bug: BaseException) -> None:
-        """Say, once, that we failed."""
+        """Log our failure, once."""

@@ -1,4 +1,4 @@
-"""One request from its commit to its end: what the readers append, when it is cut, how it ended. Ended exactly once."""
+"""One request from its commit to its end: appended readings, cuts, and the outcome. It ends exactly once."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 
 def _discard(item: Item) -> None:
-    """Take an item of a stream that is not recorded any more."""
+    """Drop an item of a stream that is no longer recorded."""
 
 
 class Recording:
-    """Records one request.
+    """The recording of one request.
 
-    `append` is all that a reader calls for a chunk; it is the buffer's own `append`, but for a stream whose newest
-    segment is an empty one: then the first token that comes wakes the flusher. Reading may happen on one thread and
-    cutting on another: items are appended and taken by single operations of a list, and everything else is behind a
-    lock that no chunk ever takes.
+    `append` is all that a reader calls for a chunk; it is the buffer's own `append`, except after an empty segment:
+    then the first token wakes the flusher. Reading may happen on one thread and cutting on another: items are appended
+    and removed by single operations of a list, and everything else is behind a lock that no chunk ever takes. lock that
+    no chunk ever takes.
     """
 
     def __init__(self, environment: RecorderEnvironment, request: Request, reader: Reader) -> None:
@@ -95,13 +95,13 @@ class Recording:
 
     @property
     def due_ns(self) -> int | None:
-        """Return when this stream must say that it is silent (monotonic ns), None where it need not."""
+        """Return the instant at which this stream must send an empty segment (monotonic ns), None where it need not."""
         due_ns = None if self._choices is None else self._choices.due_ns
         return None if due_ns is None else due_ns - self._request.offset_ns
 
     @inert_on_bug
     def begin(self, context: Context) -> None:
-        """Begin the request span in `context`, without a word of what it stands for: that may never be announced."""
+        """Begin the request span in `context`, without attributes: the request may never be announced."""
         if not self._done and self._span is None:
             self._span = self._span_in(context, self._environment.resource(), {}, {})
 
@@ -130,7 +130,7 @@ class Recording:
     def announce(self, context: Context, late: Mapping[str, AttributeValue] | None = None) -> None:
         """Send segment 0: a user waits. The request span is begun, or found, in `context`, unless it was before.
 
-        `late`: what was learned since the commit, under `otel_llm.`.
+        `late`: attributes learned since the commit, under `otel_llm.`.
         """
         if self._done or self._announced:
             return
@@ -163,15 +163,15 @@ class Recording:
         environment.watch(self)
 
     def read_by(self, reader: Reader) -> None:
-        """Read by another reader from now on: nothing was read yet."""
+        """Use another reader from now on, before anything was read."""
         self.reader = reader
         if self._choices is not None:
             self._choices.reader = reader
 
     def hand_over(self, outer: Reader, stream: object, inner: object) -> None:
-        """Hear of the end from another stream, which is made of this one, `inner` between them; nothing was read yet.
+        """Get the end from another stream, which is made of this one, `inner` between them; nothing was read yet.
 
-        That stream names its reader `outer` in what it tells. This one only remembers how it ended, unless it raises.
+        That stream passes its reader `outer` with its events. This one only remembers how it ended, unless it raises.
         """
         self._outer = outer
         self._liveness = ReaderLiveness(self.clock_ns, self._request.commit_ns)
@@ -182,19 +182,19 @@ class Recording:
 
     @inert_on_bug
     def opened(self, stream: object, inner: object, reader: Reader | None = None) -> None:
-        """Take note that there is a stream to read, which gets its chunks from `inner`."""
+        """Note that there is a stream to read, which gets its chunks from `inner`."""
         if not self._is_beneath(reader):
             self._liveness.open(stream, inner)
 
     @inert_on_bug
     def entered(self, loop: object, reader: Reader | None = None) -> None:
-        """Take note that `loop` reads the stream."""
+        """Note that `loop` reads the stream."""
         if not self._done and not self._is_beneath(reader):
             self._liveness.enter(loop)
 
     @inert_on_bug
     def exhausted(self, reader: Reader | None = None) -> None:
-        """Take note that the stream ran to its end."""
+        """Note that the stream ran to its end."""
         cut_off = self._request.says_complete and self._liveness.body_ended
         outcome = self._beneath or (outcomes.DISCONNECTED if cut_off else outcomes.COMPLETED)
         if self._is_beneath(reader):
@@ -204,24 +204,24 @@ class Recording:
 
     @inert_on_bug
     def failed(self, error: BaseException) -> None:
-        """Take note that the stream, or the call that was to open it, raised `error`."""
+        """Note that the stream, or the call that was to open it, raised `error`."""
         self._finish(outcomes.outcome_of(error), self.clock_ns(), outcomes.error_type(error))
 
     @inert_on_bug
     def closed(self, reader: Reader | None = None) -> None:
-        """Take note that the reader closed the stream."""
+        """Note that the reader closed the stream."""
         if not self._is_beneath(reader):
             self.left()
 
     @inert_on_bug
     def left(self) -> None:
-        """Take note that the client that the reply is for has left."""
+        """Note that the client of the reply has left."""
         left_ns = self._left_ns()
         self._finish(outcomes.CANCELLED, self.clock_ns() if left_ns is None else left_ns)
 
     @inert_on_bug
     def ended(self, outcome: str, error: str | None = None, at_ns: int | None = None) -> None:
-        """Take note that who serves the stream knows how it ended, at `at_ns` or now; `error` is an `error.type`."""
+        """Note the end as the stream's server knows it, at `at_ns` or now; `error` is an `error.type`."""
         if self._outer is not None and error is None:
             self._beneath = self._beneath or outcome
         else:
@@ -229,57 +229,57 @@ class Recording:
 
     @inert_on_bug
     def closing(self, frame: FrameType | None) -> None:
-        """Take note that the stream's response is being closed, by whoever `frame` says.
+        """Note that the stream's response is being closed, in `frame`.
 
-        That of a stream which is being collected says nothing: the next tick sees why.
+        For a stream that is being collected this means nothing: the next tick finds the reason.
         """
         if not self._liveness.closed_by_reader(frame) and not self._liveness.collected:
             self.closed()
 
     def take(self, at_ns: int, mark: Mark) -> int:
-        """Append what a chunk that was read at `at_ns` brings to one choice; return when it is told to have come.
+        """Append the tokens of a chunk that was read at `at_ns` to one choice; return their recorded time.
 
-        Both are monotonic ns; where the choice's newest segment was cut since the reading, that is the segment's end.
+        Both are monotonic ns; if the choice's newest segment was cut since the reading, it is that segment's end.
         """
         try:
             with self._lock:
-                at_ns = max(at_ns, self.told_until_ns(mark[0]))
+                at_ns = max(at_ns, self.recorded_until_ns(mark[0]))
                 self.append(at_ns if mark == PLAIN[0] else (at_ns, (mark,)))
         except Exception as bug:  # noqa: BLE001
             self.broken(bug)
         return at_ns
 
-    def told_until_ns(self, choice: int) -> int:
+    def recorded_until_ns(self, choice: int) -> int:
         """Return the end of a choice's newest segment, monotonic ns; the commit before there is one."""
         choices, request = self._choices, self._request
         return request.commit_ns if choices is None else choices.end_ns(choice) - request.offset_ns
 
     @inert_on_bug
     def event(self, name: str, at_ns: int, attributes: Mapping[str, AttributeValue]) -> None:
-        """Say on the request span, while it is open, what happened at `at_ns` (monotonic ns)."""
+        """Add an event at `at_ns` (monotonic ns) to the request span, while it is open."""
         if self._span is not None and not self._done:
             self._span.event(SpanEvent(name, at_ns + self._request.offset_ns, attributes))
 
     def attributes(self, more: Mapping[str, AttributeValue]) -> None:
-        """Say more on the request span when it ends; from any thread, the newest value of a name wins."""
+        """Add attributes to the request span at its end; from any thread, the newest value of a name wins."""
         self._facts.update(more)  # one operation of a dict: no other thread sees half of it
 
     def identify(self, more: Mapping[str, AttributeValue]) -> None:
-        """Say more on the request span when it ends, and on the next segment: by this it is known while it runs."""
+        """Add attributes to the request span at its end, and to the next segment, so that they are known meanwhile."""
         self._facts.update(more)
         self._unsaid = {**self._unsaid, **more}
 
     @inert_on_bug
-    def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, leaving: bool = False) -> None:
-        """Cut what arrived until `now_ns` (monotonic), or end a stream that was left or collected.
+    def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, exiting: bool = False) -> None:
+        """Cut the tokens until `now_ns` (monotonic), or end a stream that was left or collected.
 
-        A loop that was left may be entered again (to look at the first chunk before the rest is common): it has one
-        flush interval for that, unless `settle`. `urgent`: what is cut goes before its turn; `leaving`: the process
-        ends, and with it every stream.
+        A loop that was left may be entered again (reading the first chunk before the rest is common): it has one flush
+        interval for that, unless `settle`. `urgent`: the segments are sent at once; `exiting`: the process ends, and
+        with it every stream.
         """
-        collected = self._liveness.collected  # asked first: a loop is gone no later than its stream
+        collected = self._liveness.collected  # read first: a loop is gone no later than its stream
         left_ns = self._left_ns()
-        if collected or leaving:
+        if collected or exiting:
             self._finish(outcomes.ABANDONED if left_ns is None else outcomes.CANCELLED, left_ns)
         elif left_ns is None:
             self._cut(now_ns, urgent=urgent)
@@ -308,7 +308,7 @@ class Recording:
         self._put_gaps(gaps_ns)
 
     def _measures_chunks(self) -> bool:
-        # The histogram is the client's, and of a request whose span is somebody else's it is theirs to make.
+        # The histogram is the client's; for a request with another instrumentation's span that one records it.
         metrics = self._environment.metrics
         attached = isinstance(self._span, AttachedSpan)
         return metrics is not None and not attached and not self._request.server and metrics.chunks_wanted
@@ -336,8 +336,8 @@ class Recording:
             self._environment.urge(self)
 
     def _finish(self, outcome: str, at_ns: int | None, error: str | None = None) -> None:
-        # At None: when it was last read, as far as nothing was said of a later time already.
-        if self._done:  # asked before the lock, too: in a forked child it may be one that nobody releases
+        # With None: the last reading, unless a later time was recorded already.
+        if self._done:  # also checked before the lock, which in a forked child may never be released
             return
         offset_ns = self._request.offset_ns
         with self._lock:
@@ -378,13 +378,13 @@ class Recording:
             metrics.put(of_request(self._request, choices, context, end_ns, ended, gen_ai, failure, attached=attached))
 
     def detach(self) -> None:
-        """Stop recording without a word: the stream goes on, unobserved."""
+        """Stop recording without a last segment: the stream goes on, unobserved."""
         self._done = True
         self.append = _discard
         self._liveness.end()
 
     def give_up(self) -> None:
-        """Stop recording; the request span ends here, and says nothing of how the stream did."""
+        """Stop recording; the request span ends here, without an outcome."""
         span, self._span = self._span, None
         if self._announced and span is not None and not self._done:
             self._environment.tally.end(self._request.stack, GIVEN_UP, 0, 0)
@@ -394,6 +394,6 @@ class Recording:
                 span.end(self.clock_ns() + self._request.offset_ns, {}, {}, None)
 
     def broken(self, bug: BaseException) -> None:
-        """Give the recording up because of a failure of ours."""
+        """Stop the recording because of a failure of ours."""
         self.give_up()
         self._environment.warn(bug)

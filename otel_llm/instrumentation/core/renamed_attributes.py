@@ -29,7 +29,7 @@ RENAMED_METRICS: Final[Mapping[str, str]] = {
 
 
 def renamed_metric(name: str, names: Names) -> tuple[str, ...]:
-    """Return the names that a histogram goes by."""
+    """Return the names of a histogram."""
     old = RENAMED_METRICS.get(name)
     if old is None or names == "new":
         return (name,)

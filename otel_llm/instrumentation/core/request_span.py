@@ -1,4 +1,4 @@
-"""The request span: somebody else's that is already open, one from the application's TracerProvider, or our own."""
+"""The request span: another instrumentation's open one, one from the application's TracerProvider, or our own."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue
 
 MAX_EVENTS: Final = 128
-"""Events of one span, as many as the SDK keeps; later ones are left out."""
+"""The most events of one span, as in the SDK; later ones are left out."""
 OPENINFERENCE_KIND: Final = "openinference.span.kind"
-"""How OpenInference marks its spans (`LLM` for an inference); it sets no `gen_ai.operation.name`."""
+"""The attribute by which OpenInference marks its spans (`LLM` for an inference); it sets no `gen_ai.operation.name`."""
 
 
 class RequestSpan(Protocol):
-    """What a recording does with the span that its segments hang from."""
+    """The parent span of a recording's segments."""
 
     context: SpanContext
 
     def say(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Say what the span, which was begun without attributes, stands for."""
+        """Set the attributes of the span, which was begun without any."""
 
     def event(self, event: SpanEvent) -> None:
-        """Say that something happened to the request."""
+        """Add an event."""
 
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
     ) -> None:
-        """Say how the request ended, at `end_ns` (unix ns); `failure` describes the error, if there was one."""
+        """End at `end_ns` (unix ns); `failure` describes the error, if there was one."""
 
 
 class StartedSpan:
@@ -51,17 +51,17 @@ class StartedSpan:
         self.context = span.get_span_context()
 
     def say(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Say what the span stands for."""
+        """Set the attributes."""
         self._span.set_attributes(attributes)
 
     def event(self, event: SpanEvent) -> None:
-        """Say that something happened to the request."""
+        """Add an event."""
         self._span.add_event(event.name, event.attributes, event.time_ns)
 
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
     ) -> None:
-        """Say how the request ended, and end the span."""
+        """Set the last attributes, and end the span."""
         self._span.set_attributes({**gen_ai, **ours})
         if failure is not None:
             self._span.set_status(Status(StatusCode.ERROR, failure))
@@ -82,13 +82,13 @@ class AttachedSpan(StartedSpan):
         gen_ai: Mapping[str, AttributeValue],  # noqa: ARG002
         failure: str | None,  # noqa: ARG002
     ) -> None:
-        """Say how the request ended."""
+        """Set our last attributes."""
         if self._span.is_recording():
             self._span.set_attributes(ours)
 
 
 class OwnSpan:
-    """A span where the application has no TracerProvider: our own ids, sent the way segments go."""
+    """A span of our own where the application has no TracerProvider; it has our own ids and is sent as segments are."""
 
     def __init__(
         self,
@@ -118,18 +118,18 @@ class OwnSpan:
         )
 
     def say(self, attributes: Mapping[str, AttributeValue]) -> None:
-        """Say what the span stands for."""
+        """Set the attributes."""
         self._attributes = {**self._attributes, **attributes}
 
     def event(self, event: SpanEvent) -> None:
-        """Say that something happened to the request."""
+        """Add an event."""
         if len(self._events) < MAX_EVENTS:
             self._events.append(event)
 
     def end(
         self, end_ns: int, ours: Mapping[str, AttributeValue], gen_ai: Mapping[str, AttributeValue], failure: str | None
     ) -> None:
-        """Say how the request ended, and send the span."""
+        """Set the last attributes, and send the span."""
         attributes = {**self._attributes, **gen_ai, **ours}
         self._send(
             RequestRecord(
@@ -168,8 +168,8 @@ def begin(
     """Return the request span of a request that was committed at `start_ns` (unix ns) in `context`.
 
     `ours` are the attributes under `otel_llm.`, which an attached span gets too; `gen_ai` the others. In a `server` its
-    parent is the client's span, or a server span that is open for it already. A client's is in the trace of the request
-    that is being served, if there is one.
+    parent is the client's span, or an open server span of the request. A client's is in the trace of the request that
+    is being served, if there is one.
     """
     current = trace.get_current_span(context)
     if is_inference(current):
@@ -190,9 +190,9 @@ def begin(
 
 
 def is_inference(span: Span) -> bool:
-    """Return whether an open span stands for an inference that no recording of ours hangs from yet.
+    """Return whether an open span is an inference without a recording of ours beneath it.
 
-    One span that covers two requests (a fallback to another model) is the first one's: segments are told apart by it.
+    A span over two requests (a fallback to another model) belongs to the first: it identifies the segments.
     """
     if not span.is_recording():
         return False

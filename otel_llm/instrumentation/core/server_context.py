@@ -1,8 +1,8 @@
-"""A request that is being served: where the HTTP side of a server meets the engine or the model calls under it.
+"""The context of a request that is being served: it joins the HTTP side of a server with the engine or model calls.
 
-The middleware knows how a reply ended for its reader; an engine's plugin knows when each token was made. Where both are
-active there is one recording: the middleware's, whose tokens the engine tells. In a gateway the calls that the handler
-makes belong to the request: they join its trace, and end when its client leaves.
+The middleware knows how a reply ended for its reader; an engine's plugin knows when each token was made. If both are
+active there is one recording: the middleware's, with the engine's tokens. In a gateway the handler's model calls belong
+to the request: they join its trace, and end when its client leaves.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.segments.chunks import Reading
 
 MAX_CALLS: Final = 256
-"""Model calls of one request that end when its client leaves: the newest."""
+"""The most model calls of one request that end when its client leaves: the newest."""
 
 
 class ServerReader:
-    """What the server says of its reply: by the text that it sends, and by the engine where one tells the tokens.
+    """The server's reading of its reply: by the sent text, and by the engine where one counts the tokens.
 
-    `adopted`: an engine tells them, one by one. `input_tokens`, `output_tokens` are the engine's counts.
+    `adopted`: an engine counts them, one by one. `input_tokens`, `output_tokens` are the engine's counts.
     """
 
     plain = False
@@ -52,7 +52,7 @@ class ServerReader:
         self.output_tokens: int | None = None
 
     def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return that nothing is known of a piece before it is read."""
+        """Return False: nothing is known of a piece before it is read."""
         return False
 
     def __call__(self, chunk: Any) -> Reading:
@@ -60,20 +60,20 @@ class ServerReader:
         return () if self._text is None else self._text(chunk)
 
     def basis(self, choice: int) -> str:
-        """Return where the token counts of a choice come from."""
+        """Return the basis of a choice's token counts."""
         if self.adopted or self._text is None:
             return "exact"
         return self._text.basis(choice)
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the last segment can say that segment 0 could not."""
+        """Return the attributes of the last segment that segment 0 could not have."""
         attributes = {} if self._text is None else self._text.segment_attributes()
         if self.input_tokens is not None:
             attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] = self.input_tokens
         return attributes
 
     def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the reply says about itself, for the request span."""
+        """Return the reply's own statements, for the request span."""
         attributes = {} if self._text is None else self._text.span_attributes()
         attributes.update(self.segment_attributes())
         if self.output_tokens is not None:
@@ -84,9 +84,9 @@ class ServerReader:
 class ServerContext:
     """One request on its way through a server.
 
-    `context` holds the trace, baggage and SLO class that the request's headers carry. `recording` is None until the
-    request's body says that it is a stream. `kinds` has the kind of the text that was sent last, by choice: only there
-    is known what an engine's tokens are. `prompts` is how many prompts the request has, each with choices of its own.
+    `context` holds the trace, baggage and SLO class of the request's headers. `recording` is None until the request's
+    body asks for a stream. `kinds` has the kind of the last sent text, by choice: only there is known what an engine's
+    tokens are. `prompts` is how many prompts the request has, each with choices of its own.
     """
 
     __slots__ = (
@@ -116,24 +116,24 @@ class ServerContext:
 
     @property
     def open(self) -> bool:
-        """Return whether there is a recording that goes on."""
+        """Return whether there is an active recording."""
         return self.recording is not None and not self.recording.done
 
     @property
     def kind(self) -> int:
-        """Return the kind of the text of choice 0 that was sent last."""
+        """Return the kind of the last sent text of choice 0."""
         return self.kinds.get(0, CONTENT)
 
     def adopt(self) -> None:
-        """Take the tokens from the engine from now on, which must be before the first."""
+        """Take the tokens from the engine from now on; called before the first token."""
         self.reader.adopted = True
 
     def add_facts(self, source: Callable[[], Mapping[str, AttributeValue]]) -> None:
-        """Ask `source` once, when the recording ends, what else is to be said on the request span."""
+        """Call `source` once, at the end of the recording, for further attributes of the request span."""
         self._facts.append(source)
 
-    def tell_facts(self) -> None:
-        """Put what the engine knows on the recording, which is about to end."""
+    def record_facts(self) -> None:
+        """Add the engine's facts to the recording, which is about to end."""
         facts, self._facts = self._facts, []
         if self.recording is None:
             return
@@ -142,7 +142,7 @@ class ServerContext:
                 self.recording.attributes(source())
 
     def hold(self, recording: Recording) -> None:
-        """Have a recording that is announced later, if ever; its span begins when something asks for a parent."""
+        """Hold a recording that may be announced later; its span begins when a parent is needed."""
         self.recording = recording
         self._beginning = threading.RLock()
 
@@ -154,11 +154,11 @@ class ServerContext:
                 self.recording.announce(self.surroundings())
 
     def join(self, call: ModelCall) -> None:
-        """Remember a model call that is made for this request, weakly."""
+        """Remember a model call of this request, by a weak reference."""
         self._calls.append(weakref.ref(call))
 
     def leave(self) -> None:
-        """End the recordings of the model calls made so far: the client of this request left."""
+        """End the recordings of the model calls so far: this request's client left."""
         for found in list(self._calls):
             if (call := found()) is not None:
                 call.left()
@@ -174,7 +174,7 @@ class ServerContext:
         return otel_context.get_current()
 
     def span_context(self) -> SpanContext:
-        """Return the request span's context; while there is none, that of the span that the headers carry."""
+        """Return the request span's context; before there is one, that of the span in the headers."""
         recording = self.recording
         own = None if recording is None else recording.context
         if own is None and recording is not None and self._beginning is not None:
@@ -194,11 +194,11 @@ class ServerSpan(NonRecordingSpan):
         self._request = request
 
     def get_span_context(self) -> SpanContext:
-        """Return the context of the span that this one stands for."""
+        """Return the context of the represented span."""
         return self._request.span_context()
 
 
-def served_now() -> ServerContext | None:
-    """Return the request that this task serves, None where it serves none."""
+def current_server_context() -> ServerContext | None:
+    """Return the context of the request that this task serves, None where it serves none."""
     serving = current.get()
     return serving if isinstance(serving, ServerContext) else None

@@ -1,4 +1,4 @@
-"""Which request this task serves, as a model call made under it sees that request."""
+"""The request that this task serves, as its model calls see it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class ModelCall(Protocol):
-    """A recorded call of a model, made for a request that is being served."""
+    """A recorded model call of a request that is being served."""
 
     def left(self) -> None:
-        """End: the client that the reply is for has left."""
+        """End: the client of the reply has left."""
 
 
 class Serving(Protocol):
@@ -25,13 +25,13 @@ class Serving(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether there is a recording that goes on."""
+        """Whether there is an active recording."""
 
     def span_context(self) -> SpanContext:
         """Return the context of the request's span."""
 
     def join(self, call: ModelCall) -> None:
-        """Remember a model call that is made for this request, weakly."""
+        """Remember a model call of this request, by a weak reference."""
 
 
 current: Final[ContextVar[Serving | None]] = ContextVar("otel_llm_served", default=None)
@@ -39,9 +39,9 @@ current: Final[ContextVar[Serving | None]] = ContextVar("otel_llm_served", defau
 
 
 def within(context: Context) -> Context:
-    """Return the context in which the span of a model call begins: `context`, in the trace of the request served.
+    """Return the context in which the span of a model call begins: `context`, in the trace of the served request.
 
-    Another trace is current where a server instrumentation began one of its own for a request that carried none.
+    Another trace is current where a server instrumentation began one of its own for a request without a trace.
     """
     serving = current.get()
     if serving is None or not serving.open:

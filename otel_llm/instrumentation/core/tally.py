@@ -1,4 +1,4 @@
-"""Counts of what this process recorded, for `otel-llm doctor`: a few additions for each stream, none for a token."""
+"""Counts of a process's recordings, for `otel-llm doctor`: a few additions for each stream, none for a token."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_NAMES: Final = 64
-"""Names of one kind that are counted one by one; more are counted as `OTHERS`."""
+"""The most names of one kind that are counted separately; more are counted as `OTHERS`."""
 OTHERS: Final = "(others)"
 GIVEN_UP: Final = "given up"
-"""The outcome of a stream that is recorded no further."""
+"""The outcome of a stream whose recording was stopped."""
 
 
 @dataclass(slots=True)
 class Tally:
     """Plain counters of one process.
 
-    `begun`, `ended`: streams, by stack. `tokens`, `segments`: of streams that ended, by stack. `outcomes`: of streams
-    that ended. `classes`: streams that began, by SLO class. `unrecorded`: streams that passed unrecorded, by what they
-    are. `changed` is called after each change; it may be set at any time.
+    `begun`, `ended`: streams, by stack. `tokens`, `segments`: of ended streams, by stack. `outcomes`: of ended streams.
+    `classes`: begun streams, by SLO class. `unrecorded`: streams that passed unrecorded, by description. `changed` is
+    called after each change; it may be set at any time.
     """
 
     begun: Counter[str] = field(default_factory=Counter)
@@ -43,7 +43,7 @@ class Tally:
             self.begun[stack] += 1
             if slo_class is not None:
                 _add(self.classes, slo_class)
-        self._tell()
+        self._notify()
 
     def end(self, stack: str, outcome: str, tokens: int, segments: int) -> None:
         """Count a stream that ended."""
@@ -52,13 +52,13 @@ class Tally:
             self.outcomes[outcome] += 1
             self.tokens[stack] += tokens
             self.segments[stack] += segments
-        self._tell()
+        self._notify()
 
     def pass_by(self, what: str, count: int = 1) -> None:
         """Count a stream that passed unrecorded; -1 takes one back."""
         with self._lock:
             _add(self.unrecorded, what, count)
-        self._tell()
+        self._notify()
 
     def snapshot(self) -> dict[str, Any]:
         """Return the counters as plain objects."""
@@ -68,7 +68,7 @@ class Tally:
                 for name in ("begun", "ended", "tokens", "segments", "outcomes", "classes", "unrecorded")
             }
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self.changed is not None:
             self.changed()
 

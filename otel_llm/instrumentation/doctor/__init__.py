@@ -1,1 +1,1 @@
-"""`otel-llm doctor`: what is wrong with an environment, or with a program. Needs the base install only."""
+"""`otel-llm doctor`: find problems of an environment, or of a program. Needs the base install only."""

@@ -1,4 +1,4 @@
-"""The checks of an environment, in the order in which a reader wants to know."""
+"""The checks of an environment, in the order of the report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHECKS: Final[tuple[Callable[[Situation], Iterable[Finding]], ...]] = (
 
 
 def examine(situation: Situation) -> list[Finding]:
-    """Run every check; one that fails is a line of its own and costs no other."""
+    """Run every check; a check that fails is a line of its own and stops no other."""
     findings: list[Finding] = []
     for check in CHECKS:
         name = check.__name__.removeprefix("check_")

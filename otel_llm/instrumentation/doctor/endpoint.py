@@ -1,4 +1,4 @@
-"""Whether an endpoint takes OTLP: an empty export by our own senders, and what else speaks there if it does not."""
+"""Test whether an endpoint takes OTLP: an empty export by our own senders, and the likely other protocol if not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_REASON: Final = 160
 Kind = Literal[
     "accepted", "denied", "busy", "not_found", "not_otlp", "no_answer", "refused", "no_host", "untrusted", "failed"
 ]
-"""What became of the export. `failed`: the connection was made and then broke, or TLS could not be agreed on."""
+"""The result of the export. `failed`: the connection was made and then broke, or TLS could not be agreed on."""
 
 _BY_CODE: Final[dict[str, Kind]] = {
     "UNAUTHENTICATED": "denied",
@@ -52,12 +52,12 @@ _BY_WORDS: Final[tuple[tuple[str, Kind], ...]] = (
     ("DNS resolution failed", "no_host"),
     ("Domain name not found", "no_host"),
 )
-"""What stands in the reason of a connection that was not made; urllib3, OpenSSL and gRPC have no codes for it."""
+"""Parts of the error text of a failed connection; urllib3, OpenSSL and gRPC have no codes for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of one empty export; `ahead_s`: how far this clock is ahead of the server's `Date`, to a second."""
+    """The result of one empty export; `ahead_s`: how far this clock is ahead of the server's `Date`, to a second."""
 
     kind: Kind
     reason: str = ""
@@ -69,7 +69,7 @@ def ask(settings: OtlpSettings) -> Answer:
     """Send one empty export."""
     began_s = monotonic_s()
     answer = _ask_grpc(settings) if settings.protocol == "grpc" else _ask_http(settings)
-    # The answer's words, without control characters for a terminal.
+    # The text of the answer, without control characters for a terminal.
     reason = "".join(letter for letter in answer.reason if letter.isprintable())[:MAX_REASON]
     return replace(answer, reason=reason, took_s=monotonic_s() - began_s)
 

@@ -1,4 +1,4 @@
-"""The endpoint that the environment names: what is wrong with it, and what to set instead."""
+"""Check the endpoint of the environment: its problem, and the variable to set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.doctor.situation import Situation
 
 OFF_BY_S: Final = 2.0
-"""Beyond this the clocks differ: a `Date` is exact to a second, and was on its way."""
+"""Beyond this the clocks differ: a `Date` is exact to a second, and has travelled."""
 PROBE_S: Final = 3.0
 
 _SAID: Final[dict[Kind, tuple[str, str]]] = {
@@ -39,11 +39,11 @@ _SAID: Final[dict[Kind, tuple[str, str]]] = {
     "failed": ("{where} does not take the export ({reason})", "is this a collector's OTLP port?"),
 }
 _ELSEWISE: Final[frozenset[Kind]] = frozenset({"not_found", "not_otlp", "no_answer", "failed", "untrusted"})
-"""Something listens: perhaps it speaks the other protocol, or with TLS."""
+"""Results with which something listens: perhaps it speaks the other protocol, or with TLS."""
 
 
 def check_endpoint(situation: Situation) -> Iterator[Finding]:
-    """Send an empty export to where segments go."""
+    """Send an empty export to the endpoint of the segments."""
     settings = yield from _read(situation)
     settings = replace(settings, timeout_s=min(settings.timeout_s, situation.timeout_s))
     where = f"{settings.shown} over {settings.protocol}"
@@ -69,7 +69,7 @@ def check_endpoint(situation: Situation) -> Iterator[Finding]:
 
 
 def _read(situation: Situation) -> Generator[Finding, None, OtlpSettings]:
-    """Read the variables; what cannot be used is a finding each."""
+    """Read the variables; each unusable one is a finding."""
     said: list[str] = []
     log = logging.getLogger("otel_llm")
 
@@ -88,7 +88,7 @@ def _read(situation: Situation) -> Generator[Finding, None, OtlpSettings]:
 
 
 def _speaks(settings: OtlpSettings) -> OtlpSettings | None:
-    """Return how the same address takes OTLP, None where it does not."""
+    """Return the settings with which the same address takes OTLP, None where it does not."""
     for other in others(replace(settings, timeout_s=min(settings.timeout_s, PROBE_S))):
         if ask(other).kind in {"accepted", "denied"}:
             return replace(other, timeout_s=settings.timeout_s)

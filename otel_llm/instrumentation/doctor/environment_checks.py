@@ -1,4 +1,4 @@
-"""What the environment says of recording: switches, sampling, limits, worker models, clocks, class names."""
+"""Check the environment's effects on recording: switches, sampling, limits, worker models, clocks, class names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LEAST_ATTRIBUTES: Final = 48
 """Attributes that a request span may need; under a lower limit the SDK drops the first ones."""
 CLOCK_S: Final = 0.2
 CLOCK_OFF_NS: Final = 5_000_000
-"""By how much two clocks may part in `CLOCK_S`; NTP slews by at most 0.1 ms in that time."""
+"""The allowed difference of two clocks in `CLOCK_S`; NTP slews by at most 0.1 ms in that time."""
 
 
 def check_switch(situation: Situation) -> Iterator[Finding]:
-    """Look whether OpenTelemetry is switched off."""
+    """Check whether OpenTelemetry is switched off."""
     if situation.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         yield Finding("switch", "problem", "OTEL_SDK_DISABLED is true: nothing is recorded", "unset it")
     else:
@@ -31,7 +31,7 @@ def check_switch(situation: Situation) -> Iterator[Finding]:
 
 
 def check_sampling(situation: Situation) -> Iterator[Finding]:
-    """Look what the sampler leaves of request spans; segments do not depend on it by default."""
+    """Check which request spans the sampler keeps; segments do not depend on it by default."""
     sampler = situation.environ.get("OTEL_TRACES_SAMPLER", "").strip()
     facts = {"sampler": sampler or None, "argument": situation.environ.get("OTEL_TRACES_SAMPLER_ARG")}
     if sampler in {"", "always_on", "parentbased_always_on"}:
@@ -43,7 +43,7 @@ def check_sampling(situation: Situation) -> Iterator[Finding]:
 
 
 def check_limits(situation: Situation) -> Iterator[Finding]:
-    """Look for span limits that cut request spans; segments are not made by the SDK and know none."""
+    """Check for span limits that cut request spans; segments are not made by the SDK and have none."""
     for name in ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_COUNT_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT"):
         stated = situation.environ.get(name, "").strip()
         if stated.isdecimal() and int(stated) < LEAST_ATTRIBUTES:
@@ -74,7 +74,7 @@ def check_clocks(situation: Situation) -> Iterator[Finding]:  # noqa: ARG001
 
 
 def check_classes(situation: Situation) -> Iterator[Finding]:
-    """Look whether the names given with `--classes` can be names on the wire."""
+    """Check whether the names given with `--classes` can be names on the wire."""
     if situation.classes is None:
         text = "SLO class names were not checked"
         yield Finding("classes", "unchecked", text, "give the names in the collector's slo.yaml: --classes chat,code")

@@ -1,4 +1,4 @@
-"""What a check finds."""
+"""The findings of checks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class Finding:
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
-def worst(findings: list[Finding]) -> Status:
-    """Return the worst status of all."""
+def worst_status(findings: list[Finding]) -> Status:
+    """Return the worst status of all findings."""
     return max((finding.status for finding in findings), key=STATUSES.index, default="ok")

@@ -1,4 +1,4 @@
-"""`python -m ... STACK`: hooks a stack, imports it and prints whether the hooks fit. Sends nothing."""
+"""`python -m ... STACK`: hook a stack, import it and print whether the hooks fit. Sends nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main(stack: str) -> None:
     logging.getLogger("otel_llm").addFilter(hear)
     package, module, name = STACKS[stack]
     instrumentor = getattr(importlib.import_module(module), name)()
-    # As the hooks ask themselves, once the package is imported.
+    # The same check that the hooks make, once the package is imported.
     instrumentor.instrument(exporter=InMemorySpanExporter(), skip_dep_check=True)
     importlib.import_module(package)
     requires = list(instrumentor.instrumentation_dependencies())
@@ -37,4 +37,4 @@ def main(stack: str) -> None:
 if __name__ == "__main__":
     main(sys.argv[1])
     sys.stdout.flush()
-    os._exit(0)  # without what the package would do at exit
+    os._exit(0)  # without the package's exit handlers

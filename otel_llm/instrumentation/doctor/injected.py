@@ -1,7 +1,7 @@
-"""The recorder switched on from outside, as `opentelemetry-instrument` does, but for our own hooks alone.
+"""Start the recorder from outside, as `opentelemetry-instrument` does, but with our own hooks only.
 
-No TracerProvider is made: the program's own would be refused afterwards. Where the program calls `instrument` itself,
-its settings replace ours.
+No TracerProvider is made: the program's own would be refused afterwards. If the program calls `instrument` itself, its
+settings replace ours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Running a program under the doctor: started with our hooks, its signals passed on, its processes' reports read."""
+"""Run a program under the doctor: with our hooks, its signals passed on, its processes' reports read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASSED_ON: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a program ended, as a shell has it (128 + signal), and what each of its processes reported."""
+    """The end of a program as a shell has it (128 + signal), and the reports of its processes."""
 
     exit_status: int
     reports: list[dict[str, Any]]
@@ -53,7 +53,7 @@ def _environment(environ: Mapping[str, str], folder: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _passing_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Hand on what we are sent. Ctrl-C reaches the program by the terminal, and must not end us before it."""
+    """Pass on our signals. Ctrl-C reaches the program by the terminal, and must not end us before it."""
 
     def pass_on(signum: int, frame: object) -> None:  # noqa: ARG001
         with contextlib.suppress(ProcessLookupError):

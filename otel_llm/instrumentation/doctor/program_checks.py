@@ -1,4 +1,4 @@
-"""What the reports of a program's processes say: streams recorded, passed, lost, and why."""
+"""Check the reports of a program's processes: streams recorded, passed, lost, and the reasons."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_RECORDED: Final = "docs/stacks/not-recorded.md"
 
 
 def examine_program(situation: Situation, reports: Sequence[Report]) -> list[Finding]:
-    """Return what a program's processes found out."""
+    """Return the findings from the reports of a program's processes."""
     if not reports:
         text = "the program started no recorder"
         remedy = "is otel-llm installed for its Python, and is it not run with -I, -E or -S?"
@@ -111,7 +111,7 @@ def _workers(situation: Situation, reports: Sequence[Report]) -> Iterator[Findin
 
 
 def _warnings(situation: Situation, reports: Sequence[Report]) -> Iterator[Finding]:  # noqa: ARG001
-    # That a stream passed unrecorded is a finding already.
+    # A stream that passed unrecorded is a finding already.
     said = Counter(text for report in reports for text in report["warnings"] if not text.startswith(WARNING_BEGINS))
     for text, count in said.items():
         yield Finding("warned", "warning", f"in {count} process(es): {text}", "", {"processes": count})

@@ -1,4 +1,4 @@
-"""The report: for people one line a finding, for programs one JSON object."""
+"""Format the report: for people one line a finding, for programs one JSON object."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import version
-from otel_llm.instrumentation.doctor.finding import STATUSES, worst
+from otel_llm.instrumentation.doctor.finding import STATUSES, worst_status
 from otel_llm.instrumentation.doctor.situation import version_of
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.doctor.program import Ran
 
 FORMAT: Final = 1
-"""Of the JSON; raised when a key changes its meaning."""
+"""The version of the JSON; raised when a key changes its meaning."""
 WIDTH: Final = max(len(status) for status in STATUSES)
 
 
@@ -35,7 +35,7 @@ def as_json(findings: Sequence[Finding], ran: Ran | None) -> str:
     """Return the report as one JSON object."""
     found: dict[str, Any] = {
         "version": FORMAT,
-        "status": worst(list(findings)),
+        "status": worst_status(list(findings)),
         "otel_llm": version(),
         "python": platform.python_version(),
         "opentelemetry_sdk": version_of("opentelemetry-sdk"),

@@ -1,4 +1,4 @@
-"""What the checks are given."""
+"""The input of the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which stacks are installed, in which version, and whether our hooks still fit them."""
+"""Check which stacks are installed, in which versions, and whether our hooks fit them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 OFF: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 TRY_S: Final = 60.0
-"""The longest that a package may take to be imported."""
+"""The longest time for the import of a package."""
 TRACK: Final = "wrap its streams in otel_llm.track(...)"
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def check_stacks(situation: Situation) -> Iterator[Finding]:
-    """Hook each installed stack in an interpreter of its own, at the same time."""
+    """Hook each installed stack in an interpreter of its own, all in parallel."""
     off = _off(situation)
     if "*" in off:
         remedy = f"take `*` out of {OFF}"
@@ -48,7 +48,7 @@ def check_stacks(situation: Situation) -> Iterator[Finding]:
 
 
 def check_entry_points(situation: Situation) -> Iterator[Finding]:  # noqa: ARG001
-    """Look up what `opentelemetry-instrument` would load."""
+    """Check the entry points that `opentelemetry-instrument` would load."""
     loaded = {point.name for point in entry_points(group="opentelemetry_instrumentor")}
     missing = sorted(f"otel-llm-{stack}" for stack in STACKS if f"otel-llm-{stack}" not in loaded)
     if missing:

@@ -1,4 +1,4 @@
-"""Installed packages that stream replies and are not recorded, with what to do."""
+"""Find installed packages that stream replies and are not recorded, with the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRACK: Final = "wrap its streams in otel_llm.track(...)"
 
 
 class Unhooked(NamedTuple):
-    """A package that streams over something we do not see."""
+    """A package that streams in a way that no hook sees."""
 
     distribution: str
     why: str
@@ -31,7 +31,7 @@ UNHOOKED: Final = (
     Unhooked("gpt4all", "it generates in this process"),
     Unhooked("mlx-lm", "it generates in this process"),
 )
-"""What is known to stream by a way of its own; realtime voice over websockets has no tokens of text to time."""
+"""Packages known to stream in ways of their own; realtime voice over websockets has no tokens of text to time."""
 
 
 def check_unhooked(situation: Situation) -> Iterator[Finding]:  # noqa: ARG001

@@ -1,1 +1,1 @@
-"""Engines that report each token at the time they made it: vLLM, SGLang, transformers."""
+"""Hooks of engines, which know when each token was made: vLLM, SGLang, transformers."""

@@ -1,8 +1,8 @@
-"""A request as the engine that serves it sees it: every token counted, at the engine's own times.
+"""A request in the engine that serves it: every token counted, at the engine's own times.
 
-An engine's plugin begins one `Generation` per request. Where our ASGI middleware records the same request already, the
-tokens go to its recording and the middleware says how the request ended, for it alone sees the client go: one request
-is one row.
+An engine's plugin begins one `Generation` a request. If our ASGI middleware records the same request already, the
+tokens go to its recording and the middleware decides how the request ended, since only it sees the client leave: one
+request is one row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EngineReader:
-    """Says what an engine knows of a reply: counts are exact, for each of its tokens was counted where it was made."""
+    """The facts of a reply in an engine: counts are exact, since each token was counted where it was made."""
 
     plain = False
 
@@ -42,19 +42,19 @@ class EngineReader:
         self.finish_reasons: list[str] = []
 
     def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return that nothing can be taken for granted: an engine may make several tokens in a step."""
+        """Return False: an engine may make several tokens in a step."""
         return False
 
     def __call__(self, chunk: object) -> Reading:
-        """Refuse: engines do not hand over chunks."""
+        """Raise: engines have no chunks."""
         raise NotImplementedError
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
-        """Return where the token counts come from."""
+        """Return the basis of the token counts."""
         return "exact"
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the last segment can say that segment 0 could not."""
+        """Return the attributes of the last segment that segment 0 could not have."""
         return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
 
     def span_attributes(self) -> dict[str, AttributeValue]:
@@ -67,9 +67,9 @@ class EngineReader:
 
 
 class Generation:
-    """One request in an engine; it is ended once, and everything that is said after that is nothing.
+    """One request in an engine; it ends once, and later calls do nothing.
 
-    Its methods may be called from any thread, one at a time. They do not raise: what fails costs the recording, once
+    Its methods may be called from any thread, one at a time. They do not raise: a failure stops the recording, once
     with a warning, never the engine.
     """
 
@@ -85,7 +85,7 @@ class Generation:
 
     @property
     def done(self) -> bool:
-        """Return whether nothing is recorded any more."""
+        """Return whether the recording has stopped."""
         return self._recording.done
 
     @property
@@ -94,7 +94,7 @@ class Generation:
         return self._unfinished <= 0
 
     def tokens(self, now_ns: int, count: int, choice: int = 0, reasoning: int = 0) -> None:
-        """Take note that `count` tokens were made by `now_ns` (monotonic), the first `reasoning` of them thoughts."""
+        """Note that `count` tokens were made by `now_ns` (monotonic), the first `reasoning` of them reasoning."""
         recording = self._recording
         try:
             kind = CONTENT
@@ -114,20 +114,20 @@ class Generation:
             recording.broken(bug)
 
     def prompt(self, tokens: int) -> None:
-        """Take note of how many tokens the prompt had, as far as it was not known at the commit."""
+        """Note the number of prompt tokens, unless it was known at the commit."""
         if self._reader is not None:
             self._reader.input_tokens = tokens
         elif self._upstream is not None:
             self._upstream.reader.input_tokens = tokens
 
     def facts(self, more: Mapping[str, AttributeValue]) -> None:
-        """Say more on the request span."""
+        """Add attributes to the request span."""
         self._recording.attributes(more)
 
     def finished(self, now_ns: int, choice: int = 0, reason: str | None = None) -> None:
-        """Take note that a choice is complete; the request is once all of them are."""
+        """Note that a choice is complete; the request is once all of them are."""
         self._unfinished -= 1
-        if self._reader is None:  # the middleware's to say
+        if self._reader is None:  # the middleware decides
             return
         if reason is not None:
             self._reader.finish_reasons.append(reason)
@@ -137,12 +137,12 @@ class Generation:
             self._recording.append((now_ns, ((choice, CONTENT, 0, True),)))
 
     def cancelled(self) -> None:
-        """Take note that whoever asked for the reply does not want it any more."""
+        """Note that the requester no longer wants the reply."""
         if self._reader is not None:
             self._recording.closed()
 
     def failed(self, error: str | BaseException) -> None:
-        """Take note of a failure: an exception, or an `error.type`."""
+        """Note a failure: an exception, or an `error.type`."""
         if self._reader is None:
             return
         if isinstance(error, BaseException):
@@ -164,13 +164,13 @@ def begin(
     input_tokens: int | None = None,
     shared: bool = False,
 ) -> Generation | None:
-    """Return the generation of a request that reached an engine now, None where somebody else records it.
+    """Return the generation of a request that reached an engine now, None where another recording has it.
 
-    `shared`: it is one of several that came with one call, so its tokens cannot be told to be a choice of that call's.
+    `shared`: it is one of several requests of one call, so its tokens cannot be assigned to a choice of that call.
     Raises nothing.
     """
     try:
-        upstream = server_context.served_now()
+        upstream = server_context.current_server_context()
         if upstream is not None:
             if upstream.recording is None or upstream.recording.done or shared or choices > 1:
                 return None
@@ -188,7 +188,7 @@ def begin(
             operation=operation,
             model=model,
             gen_ai={semconv.GEN_AI_REQUEST_STREAM: stream, semconv.GEN_AI_USAGE_INPUT_TOKENS: input_tokens},
-            # On segment 0 too: by its id a request can be aborted, while it runs.
+            # On segment 0 too: a running request can be aborted by its id.
             ours={
                 semconv.INSTANCE: os.environ.get(request_builder.INSTANCE_VARIABLE) or None,
                 semconv.GEN_AI_REQUEST_ID: request_id,

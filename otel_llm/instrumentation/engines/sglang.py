@@ -1,10 +1,10 @@
-"""SGLang: what its engine hands back, batch of outputs by batch, on SGLang's own hook registry.
+"""SGLang: the outputs of its engine, batch by batch, by SGLang's own hook registry.
 
-`register` is an entry point of the group `sglang.srt.plugins`: SGLang calls it in each of its processes. The hooks sit
-in the process that serves HTTP, where a request is known by its `rid`, and every batch of outputs comes by with the
-number of tokens each request has so far. One look at a batch costs a clock read and an append for each request in it.
+`register` is an entry point of the group `sglang.srt.plugins`: SGLang calls it in each of its processes. The hooks are
+in the process that serves HTTP, where a request has its `rid`, and every batch of outputs has the number of tokens of
+each request so far. A batch costs a clock reading and an append for each request in it.
 
-Recorded are streamed requests, and those alone: the tokens of others are handed back in lumps that nobody waits for.
+Only streamed requests are recorded: the tokens of others are returned in lumps, and no reader waits for them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     "_release_req_states_on_failure": ("self", "request_states"),
     "abort_request": ("self", "rid", "abort_all"),
 }
-"""The methods that are hooked, with the parameters that the hooks rely on; checked before anything is hooked."""
+"""The hooked methods, with the parameters that the hooks rely on; checked before anything is hooked."""
 ABORT: Final = "abort"
 NOT_THE_SERVER: Final = 400
-"""An abort with an HTTP status of at least this is the engine's own; without one somebody asked for it."""
+"""An abort with an HTTP status of at least this is the engine's own; without one a client asked for it."""
 
 _log: Final = logging.getLogger("otel_llm")
 
@@ -56,7 +56,7 @@ class _Request:
 
 
 class Plugin:
-    """The hooks, and the requests that they follow. A failure of theirs is one warning, never the engine's.
+    """The hooks, and the requests that they follow. Their failure is one warning, never the engine's.
 
     All run in the event loop of SGLang's HTTP process.
     """
@@ -65,7 +65,7 @@ class Plugin:
         self.requests: dict[str, _Request] = {}
 
     def committed(self, _: object, manager: Any, obj: Any, request: Any = None) -> None:
-        """AFTER `_init_req_state`: somebody waits from now on."""
+        """AFTER `_init_req_state`: a user waits from now on."""
         try:
             if not getattr(obj, "stream", False) or runtime.disabled():
                 return
@@ -91,7 +91,7 @@ class Plugin:
             runtime.warn(bug)
 
     async def batch(self, original: Callable[..., Any], manager: Any, recv_obj: Any) -> Any:
-        """AROUND `_handle_batch_output`: first the times, then what SGLang does, then what it unpacked meanwhile."""
+        """AROUND `_handle_batch_output`: first the times, then SGLang's work, then the facts it unpacked."""
         touched = self.made(recv_obj)
         try:
             return await original(manager, recv_obj)
@@ -99,7 +99,7 @@ class Plugin:
             self.ended(recv_obj, touched)
 
     def made(self, recv_obj: Any) -> list[tuple[int, str, _Request]]:
-        """Take note of the tokens of a batch of outputs; return which of its requests are followed."""
+        """Note the tokens of a batch of outputs; return its followed requests."""
         touched: list[tuple[int, str, _Request]] = []
         try:
             if not self.requests or (counts := getattr(recv_obj, "completion_tokens", None)) is None:
@@ -129,7 +129,7 @@ class Plugin:
         return touched
 
     def ended(self, recv_obj: Any, touched: list[tuple[int, str, _Request]]) -> None:
-        """Take note of which requests of a batch are complete, and of what the scheduler says about them."""
+        """Note which requests of a batch are complete, and the scheduler's facts on them."""
         try:
             for i, rid, request in touched:
                 reason = recv_obj.finished_reasons[i]
@@ -154,7 +154,7 @@ class Plugin:
     def released(self, manager: Any, request_states: Any) -> None:  # noqa: ARG002
         """BEFORE `_release_req_states_on_failure`, which runs while the failure of a request's handler is handled.
 
-        Before, since it aborts what runs: that would look as if nobody wanted the reply.
+        Before it, since it aborts running requests: that would look as if the client had left.
         """
         try:
             error = sys.exc_info()[1]
@@ -170,7 +170,7 @@ class Plugin:
             runtime.warn(bug)
 
     def abandoned(self, _: object, manager: Any, rid: str = "", abort_all: bool = False) -> None:  # noqa: ARG002
-        """AFTER `abort_request`: nobody wants the reply any more; what still comes of it is not read."""
+        """AFTER `abort_request`: the client no longer wants the reply; its remaining output is not read."""
         try:
             for gone in list(self.requests) if abort_all else [rid]:
                 request = self.requests.pop(gone, None)
@@ -192,7 +192,7 @@ class Plugin:
 
 
 def _samples(manager: Any, rids: list[str]) -> int:
-    """Return into how many replies a prompt is continued, as the parameters say that SGLang keeps with a request."""
+    """Return the number of replies to a prompt, from the parameters that SGLang keeps with a request."""
     asked = 1
     for rid in rids:
         parameters = getattr(manager.rid_to_state[rid].obj, "sampling_params", None)
@@ -202,7 +202,7 @@ def _samples(manager: Any, rids: list[str]) -> int:
 
 
 def _headers(obj: Any, request: Any) -> Iterator[tuple[bytes, bytes]]:
-    """Yield what may carry a trace: the headers of the HTTP request, or those that came by gRPC or from an `Engine`."""
+    """Yield the headers that may carry a trace: of the HTTP request, of gRPC or of an `Engine` call."""
     if request is not None:
         yield from request.headers.raw
     else:
@@ -211,13 +211,13 @@ def _headers(obj: Any, request: Any) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _received_ns(now_ns: int, obj: Any) -> int:
-    """Return when HTTP handed the request over, which SGLang keeps on the clock of `time.perf_counter` (seconds)."""
+    """Return when HTTP passed the request on, which SGLang keeps on the clock of `time.perf_counter` (seconds)."""
     received_s = getattr(obj, "received_time", None)
     return now_ns if not received_s else now_ns - max(0, int((perf_counter_s() - received_s) * 1e9))
 
 
 def _facts(recv_obj: Any, i: int) -> Iterator[tuple[str, Any]]:
-    """Yield what the scheduler knows of a request that ended: its queue only where SGLang's metrics are on."""
+    """Yield the scheduler's facts on an ended request: its queue only where SGLang's metrics are on."""
     if retractions := getattr(recv_obj, "retraction_counts", None):
         yield semconv.ENGINE_PREEMPTIONS, retractions[i]
     stats = getattr(recv_obj, "time_stats", None)
@@ -229,10 +229,10 @@ def _facts(recv_obj: Any, i: int) -> Iterator[tuple[str, Any]]:
 
 
 def moved() -> str | None:
-    """Return what of SGLang is not where, or not as, the hooks expect it; None where all is."""
+    """Return the parts of SGLang that differ from what the hooks expect; None where all fit."""
     try:
         manager = pkgutil.resolve_name(MANAGER)
-    except Exception as error:  # noqa: BLE001  whatever its import raises
+    except Exception as error:  # noqa: BLE001  its import may raise anything
         return f"{MANAGER} ({type(error).__name__})"
     for name, expected in TARGETS.items():
         method = getattr(manager, name, None)
@@ -245,7 +245,7 @@ def moved() -> str | None:
 
 
 def register() -> None:
-    """Register the hooks with SGLang; the entry point that it calls. One warning, and nothing, where SGLang changed."""
+    """Register the hooks with SGLang; the entry point that it calls. If SGLang changed: one warning, and no hooks."""
     if runtime.disabled() or _off():
         return
     if (what := moved()) is not None:

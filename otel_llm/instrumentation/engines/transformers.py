@@ -1,8 +1,8 @@
 """Hugging Face transformers: `generate(streamer=...)` and continuous batching, each token as the model makes it.
 
 `generate` gets the caller's streamer in a transparent wrapper that takes the time of every `put`. Continuous batching
-has one thread in which the tokens of all requests are made; what it makes is seen one by one, whether the caller asked
-to stream or not. Nothing of transformers is imported before the application does so itself.
+has one thread in which the tokens of all requests are made; they are seen one by one, whether or not the caller asked
+for a stream. Nothing of transformers is imported before the application does so itself.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ else:
 
 USER: Final = "otel-llm-transformers"
 LEFT: Final = "_GenerationCancelled"
-"""What `transformers serve` raises out of `generate` when its client went away."""
+"""Raised out of `generate` by `transformers serve` when its client has left."""
 
 _log: Final = logging.getLogger("otel_llm")
 
 
 class TransformersInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Records the token times of `generate(streamer=...)` and of continuous batching."""
+    """The hooks that record the token times of `generate(streamer=...)` and of continuous batching."""
 
     _patches: Patches | None = None
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return what must be installed for this to do anything."""
+        """Return the packages that must be installed for the hooks."""
         return ("transformers >= 5.0, < 6",)
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class TransformersInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 def _imported(
     instrumentor: TransformersInstrumentor, patches: Patches, hook: Callable[[Patches, Any], None], module: ModuleType
 ) -> None:
-    """Hook a module that was imported; post-import hooks cannot be taken back, so an old one does nothing."""
+    """Hook an imported module; post-import hooks cannot be removed, so an old one does nothing."""
     if instrumentor._patches is not patches:
         return
     try:
@@ -77,11 +77,11 @@ def _imported(
         )
 
 
-# One request alone, with a streamer.
+# A single request, with a streamer.
 
 
 class RecordedStreamer(Transparent):
-    """A caller's streamer to all who look at it; the first `put` is the prompt, as `generate` has it."""
+    """A caller's streamer, transparently wrapped; the first `put` is the prompt, as in `generate`."""
 
     def __init__(self, streamer: Any, generation: Generation, clock_ns: Callable[[], int]) -> None:
         super().__init__(streamer)
@@ -90,7 +90,7 @@ class RecordedStreamer(Transparent):
         self._self_prompt = True
 
     def put(self, value: Any) -> Any:
-        """Pass tokens on, having noted when they came."""
+        """Pass tokens on, after noting their time."""
         now_ns = self._self_clock_ns()
         try:
             if self._self_prompt:
@@ -130,8 +130,8 @@ def _generate(original: Callable[..., Any]) -> Callable[..., Any]:
     return generate
 
 
-# `transformers serve` is an ASGI application, which gets our middleware: it alone sees a client go. Generation runs on
-# a thread of its own, which must know whose request it works on.
+# `transformers serve` is an ASGI application, which gets our middleware: only that sees a client leave. Generation runs
+# on a thread of its own, which must know the request that it works on.
 
 
 def _hook_server(patches: Patches, module: Any) -> None:
@@ -172,4 +172,4 @@ HOOKS: Final[dict[str, Callable[[Patches, Any], None]]] = {
     "transformers.cli.serving.utils": _hook_serving,
     "transformers.cli.serving.server": _hook_server,
 }
-"""What is hooked once the application has imported it."""
+"""The hooks to make once the application has imported the module."""

@@ -1,7 +1,7 @@
 """Continuous batching of transformers: every token of every request, as the manager's thread makes it.
 
-`add_request` is the commit; the `RequestState` that is made inside of it gives the request's id before the thread can
-see it. Everything else happens in the manager's thread, which knows its manager's requests.
+`add_request` is the commit; the `RequestState` that is made inside it gives the request's id before the thread can see
+it. All else happens in the manager's thread, which knows its manager's requests.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 OPERATION: Final = "text_completion"
 CHILD: Final = "__child#"
-"""What stands between a request's id and the number of one more of its sequences."""
+"""The text between a request's id and the number of one more of its sequences."""
 
 
 def begin(model: Any, *, stream: bool, request_id: str | None, **more: Any) -> Generation | None:
-    """Return the generation of a request that a model got now, None where it is not recorded."""
+    """Return the generation of a request that a model received now, None where it is not recorded."""
     running = runtime.running()
     if running is None or not is_instrumentation_enabled():
         return None
@@ -56,11 +56,11 @@ _pending: Final[contextvars.ContextVar[tuple[dict[str, _Batched], _Batched] | No
 )
 _thread: Final = threading.local()
 REQUESTS: Final = "_otel_llm_requests"
-"""The one attribute that a manager, and its router of outputs, have more: their requests by id."""
+"""The one added attribute of a manager and of its router of outputs: their requests by id."""
 
 
 def hook_manager(patches: Patches, module: Any) -> None:
-    """Hook what callers use: requests that come, go, fail, and the thread that serves them."""
+    """Hook the calls for requests (add, cancel, fail) and the thread that serves them."""
     manager, router = module.ContinuousBatchingManager, module.OutputRouter
     must_have(manager, "add_request", "cancel_request", "_run_generation_loop")
     must_have(router, "fail_and_deliver")
@@ -71,7 +71,7 @@ def hook_manager(patches: Patches, module: Any) -> None:
 
 
 def hook_states(patches: Patches, module: Any) -> None:
-    """Hook what becomes of each request."""
+    """Hook the states of requests."""
     state = module.RequestState
     must_have(state, "__post_init__", "update_and_check_completion", "create_equivalent_initial_request")
     patches.replace(state, "__post_init__", _made_state)
@@ -80,14 +80,14 @@ def hook_states(patches: Patches, module: Any) -> None:
 
 
 def must_have(owner: Any, *names: str) -> None:
-    """Raise AttributeError where something that is to be hooked is not there."""
+    """Raise AttributeError where a method to hook is missing."""
     for name in names:
         if not hasattr(owner, name):
             raise AttributeError(f"{owner.__name__}.{name} is gone")
 
 
 def _requests(manager: Any) -> dict[str, _Batched]:
-    """Return a manager's requests; the router that delivers its failures knows them as well."""
+    """Return a manager's requests; the router that delivers its failures has them as well."""
     requests: dict[str, _Batched] | None = manager.__dict__.get(REQUESTS)
     if requests is None:
         requests = manager.__dict__.setdefault(REQUESTS, {})
@@ -150,7 +150,7 @@ def _run(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _followed(state: Any) -> tuple[_Batched | None, int]:
-    """Return the request that a state of this thread's manager belongs to, and which of its sequences it is."""
+    """Return the request of a state in this thread's manager, and the index of its sequence."""
     requests: dict[str, _Batched] | None = getattr(_thread, "requests", None)
     if not requests:
         return None, 0
@@ -191,7 +191,7 @@ def _preempt(original: Callable[..., Any]) -> Callable[..., Any]:
         equivalent = original(self, *args, **kwargs)
         try:
             batched, _ = _followed(self)
-            if batched is not None and self.generated_tokens:  # else it is a sequence that found no room to begin in
+            if batched is not None and self.generated_tokens:  # else the sequence found no room to begin in
                 batched.preemptions += 1
                 batched.generation.facts({semconv.ENGINE_PREEMPTIONS: batched.preemptions})
         except Exception as bug:  # noqa: BLE001

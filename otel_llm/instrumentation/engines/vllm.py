@@ -1,9 +1,9 @@
 """vLLM: each token at the time its engine made it.
 
 `register` is an entry point of the group `vllm.general_plugins`, which vLLM calls in each of its processes, sometimes
-twice. The hooks sit in the API server, on the one function through which all outputs of the engine come; what is no
-streamed request of a server passes by. vLLM gives no hook for this, so four methods of `OutputProcessor` are replaced:
-only if they have the parameters that we know, and otherwise nothing is, with one warning.
+twice. The hooks are in the API server, on the one function that all outputs of the engine pass; requests that are not
+streamed are skipped. vLLM has no hook for this, so four methods of `OutputProcessor` are replaced: only if they have
+the known parameters, and otherwise none is, with one warning.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ ENGINE_METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "__init__": ("self", "vllm_config"),
     "add_request": ("self", "request_id", "prompt", "params"),
 }
-"""What is replaced, and the first parameters that it must have."""
+"""The replaced methods, and the first parameters that they must have."""
 OUTPUT_FIELDS: Final = frozenset({"request_id", "new_token_ids", "finish_reason", "events", "prefill_stats"})
 WATCH: Final = "_otel_llm_watch"
 LONGEST_WAY_S: Final = 60.0
-"""A request that says that it arrived longer ago than this, or later than now, arrived now: the wall clock was set."""
+"""A request that claims to have arrived longer ago than this, or later than now, arrived now: the clock was set."""
 
 _PROMPT: Final = re.compile(r"-(\d{1,4})$")
 _log: Final = logging.getLogger("otel_llm")
 _asked: Final[ContextVar[tuple[str | None, Mapping[str, str] | None] | None]] = ContextVar(
     "otel_llm_vllm_asked", default=None
 )
-"""Model and trace headers of the request that is added: vLLM drops the latter without `--otlp-traces-endpoint`."""
+"""Model and trace headers of the added request: vLLM drops the latter without `--otlp-traces-endpoint`."""
 _patches: Final[list[Patches]] = []
 awaited: Final[list[str]] = []
 """The modules whose import is waited for, once `register` was called where vLLM is wanted."""
@@ -75,7 +75,7 @@ def register() -> None:
 
 
 def unregister() -> None:
-    """Take the hooks back; requests on their way are recorded no further."""
+    """Remove the hooks; requests under way are recorded no further."""
     while _patches:
         _patches.pop().undo()
 
@@ -92,7 +92,7 @@ def hooked(patch: Callable[[Any], Patches]) -> Callable[[Any], None]:
         try:
             _patches.append(patch(module))
         except Exception as moved:  # noqa: BLE001
-            _log.warning("otel_llm found vLLM other than it knows it and does not record its engine: %s", moved)
+            _log.warning("otel_llm does not know this version of vLLM and does not record its engine: %s", moved)
 
     return hook
 
@@ -161,7 +161,7 @@ def _process_outputs(original: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, engine_core_outputs: Any, engine_core_timestamp: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         processed = original(self, engine_core_outputs, engine_core_timestamp, *args, **kwargs)
-        # After vLLM's own work, which takes back what it finds beyond a stop string.
+        # After vLLM's own work, which takes back tokens beyond a stop string.
         watch: Watch | None = self.__dict__.get(WATCH)
         if watch is not None and watch.streams:
             try:
@@ -218,7 +218,7 @@ def _propagate_error(original: Callable[..., Any]) -> Callable[..., Any]:
     return propagate_error
 
 
-# A request that is added.
+# An added request.
 
 
 def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
@@ -231,14 +231,14 @@ def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
     watch: Watch | None = processor.__dict__.get(WATCH)
     if watch is None:
         watch = processor.__dict__[WATCH] = Watch(running.clock_ns)
-    if watch.failed or request.request_id in watch.streams:  # the latter: more input for a request that goes on
+    if watch.failed or request.request_id in watch.streams:  # the latter: more input for a running request
         return
     choices = 1 if parent is None else parent.n
     group = None
-    upstream = server_context.served_now()
+    upstream = server_context.current_server_context()
     if upstream is not None:
         recording = upstream.recording
-        if recording is None or recording.done:  # the client asked for no stream, or has left
+        if recording is None or recording.done:  # the client wants no stream, or has left
             return
         upstream.adopt()
         upstream.reader.input_tokens = _prompt_tokens(request)
@@ -282,7 +282,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
             semconv.GEN_AI_PROVIDER_NAME: "vllm",
             semconv.GEN_AI_USAGE_INPUT_TOKENS: _prompt_tokens(request),
         },
-        ours={semconv.GEN_AI_REQUEST_ID: request.external_req_id},  # on segment 0 too: by it the request can be aborted
+        ours={semconv.GEN_AI_REQUEST_ID: request.external_req_id},  # on segment 0 too: an abort needs the id
         span_only=request_builder.STREAMED,
         commit_ns=running.clock_ns() - (int(waited_s * 1e9) if 0 < waited_s < LONGEST_WAY_S else 0),
         choices=choices,

@@ -1,8 +1,8 @@
-"""What vLLM's engine hands back, step by step, as token times of the requests that are followed.
+"""The steps of vLLM's engine as token times of the followed requests.
 
 Runs in the event loop of vLLM's API server, once per step of the engine: for each followed request one look-up and one
-append. What is known of a step as a whole (how many requests it had, whether a prefill ran along) is summed up once,
-and told to a request as the difference between its first step and its last.
+append. Facts of a step as a whole (the number of its requests, whether a prefill ran along) are summed up once; a
+request gets the difference between its first step and its last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Group:
         self._unfinished = choices
 
     def ended(self, stream: Stream, at_ns: int, reason: int | None) -> None:
-        """Take note that one of them ended; the recording ends with the last, or with the first that did not end well.
+        """Note that one of them ended; the recording ends with the last, or with the first bad end.
 
         `reason` is vLLM's finish reason, None where a stop string ended it.
         """
@@ -60,7 +60,7 @@ class Group:
 class Stream:
     """One request of the engine: one choice of a recording.
 
-    `group` is None where the middleware says how the request ends.
+    `group` is None where the middleware decides how the request ends.
     """
 
     __slots__ = (
@@ -92,19 +92,19 @@ class Stream:
         self.fresh = True  # before its first token
         self.tokens = 0
         self.preemptions = 0
-        self._queued = self._scheduled = self._first = 0.0  # the engine's clock, s; 0 as long as it was not
-        self._steps = self._occupancy = self.mixed = 0  # the watch's sums when it began
-        self.last: tuple[int, int, int] | None = None  # and when it ended
+        self._queued = self._scheduled = self._first = 0.0  # the engine's clock, s; 0 before each
+        self._steps = self._occupancy = self.mixed = 0  # the watch's sums at its begin
+        self.last: tuple[int, int, int] | None = None  # and at its end
 
     def began(self, timestamp: float, size: int, mixed: int) -> None:
-        """Take note of the step that brings the first token, one of `size` outputs."""
+        """Note the step of the first token, one of `size` outputs."""
         self.fresh = False
         self._first = timestamp
         watch = self._watch
         self._steps, self._occupancy, self.mixed = watch.steps - 1, watch.occupancy - size, mixed
 
     def events(self, events: Iterable[Any]) -> None:
-        """Take note of what the scheduler did with the request since its last output."""
+        """Note the scheduler's events of the request since its last output."""
         for event in events:
             if event.type == QUEUED:
                 self._queued = event.timestamp
@@ -114,12 +114,12 @@ class Stream:
                 self.preemptions += 1
 
     def close(self) -> None:
-        """Take note that the engine is done with it: what later steps were like is not its affair."""
+        """Note that the engine has finished it: later steps do not count."""
         watch = self._watch
         self.last = (watch.steps, watch.occupancy, watch.mixed)
 
     def facts(self) -> dict[str, AttributeValue]:
-        """Return what the request span says of it."""
+        """Return its facts for the request span."""
         facts: dict[str, AttributeValue] = {semconv.ENGINE_PREEMPTIONS: self.preemptions}
         if self._queued and self._scheduled:
             facts[semconv.GEN_AI_LATENCY_QUEUE] = max(self._scheduled - self._queued, 0.0)
@@ -167,7 +167,7 @@ class Watch:
         self._prefilled = self._decoded = self._mixed_now = False
 
     def step(self, outputs: list[Any], timestamp: float | None) -> None:
-        """Take in what a step of the engine brought, which may come in several slices of one timestamp (s)."""
+        """Apply a step of the engine, which may come in several slices of one timestamp (s)."""
         now_ns = self._clock_ns()
         at_ns = now_ns if timestamp is None else int(timestamp * 1e9)
         if not 0 <= now_ns - at_ns <= FOREIGN_NS:
@@ -207,7 +207,7 @@ class Watch:
             self.mixed += 1
 
     def ended(self, request_id: str, at_ns: int, reason: int | None) -> None:
-        """Take note that a request ended; one that is not followed changes nothing."""
+        """Note that a request ended; an unknown one changes nothing."""
         stream = self.streams.pop(request_id, None)
         if stream is None:
             return
@@ -216,12 +216,12 @@ class Watch:
             stream.group.ended(stream, at_ns, reason)
 
     def aborted(self, request_ids: Iterable[str]) -> None:
-        """Take note that requests were taken from the engine: nobody wants them any more."""
+        """Note that requests were removed from the engine: their clients no longer want them."""
         for request_id in request_ids:
             self.ended(request_id, self._clock_ns(), ABORTED)
 
     def died(self, error: BaseException) -> None:
-        """Take note that the engine failed under all of its requests."""
+        """Note that the engine failed under all of its requests."""
         streams, self.streams, self.groups = self.streams, {}, {}
         for stream in streams.values():
             stream.close()

@@ -1,1 +1,1 @@
-"""Parsers of the bodies that streamed replies have on the wire, and readers of their chunks."""
+"""Parsers of the bodies of streamed replies, and readers of their chunks."""

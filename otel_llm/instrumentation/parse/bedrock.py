@@ -1,4 +1,4 @@
-"""What an event of Amazon Bedrock's streams carries. Keeps no content.
+"""Read the events of Amazon Bedrock's streams. Keeps no content.
 
 Events are those that botocore parsed: dicts of one key. Source: botocore's model of `bedrock-runtime` (ConverseStream,
 InvokeModelWithResponseStream) and the models' own pages in Bedrock's user guide.
@@ -28,15 +28,15 @@ CONVERSE_EVENTS: Final = frozenset(
     {"messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
 )
 MESSAGES_EVENTS: Final = ("message_start", "content_block_start", "content_block_delta", "ping")
-"""Types of the first events of a reply by a model of Anthropic's."""
+"""Types of the first events of a reply by a model of Anthropic."""
 INPUT: Final = ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
-"""What together was the input: `inputTokens` alone is what no cache had to do with."""
+"""The parts of the input: `inputTokens` alone is the part without a cache."""
 METRICS: Final = "amazon-bedrock-invocationMetrics"
-"""Member of the last chunk of each model that was invoked: what Bedrock counted."""
+"""The member with Bedrock's counts in the last chunk of each invoked model."""
 TEXTS: Final = ("generation", "outputText", "completion", "text")
-"""Where a chunk has its text: Llama, Titan, Anthropic's text completions, Cohere."""
+"""The members with the text of a chunk: Llama, Titan, Anthropic's text completions, Cohere."""
 LISTS: Final = ("outputs", "generations")
-"""Where a chunk has a list of members with a `text`: Mistral, Cohere's oldest."""
+"""The members with a list of members with a `text`: Mistral, Cohere's oldest."""
 ENDS: Final = ("stop_reason", "completionReason", "finish_reason", "is_finished")
 """Members that are true once the reply is complete."""
 
@@ -45,22 +45,22 @@ _plain: Final = json.JSONDecoder()
 
 
 class _Counted:
-    """What the readers of both streams say of a reply: its usage."""
+    """The common facts of a reply in both streams: its usage."""
 
     def __init__(self) -> None:
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
-        """Return where the token counts of a choice come from."""
+        """Return the basis of a choice's token counts."""
         return "chunk"
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the last segment can say that segment 0 could not."""
+        """Return the attributes of the last segment that segment 0 could not have."""
         return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
 
     def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the reply says about itself, for the request span."""
+        """Return the reply's own statements, for the request span."""
         attributes = self.segment_attributes()
         if self.output_tokens is not None:
             attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = self.output_tokens
@@ -68,7 +68,7 @@ class _Counted:
 
 
 class ConverseReader(_Counted):
-    """Reads the events of `converse_stream`, which are also those of a Nova model that is invoked.
+    """A reader of the events of `converse_stream`, which are also those of a Nova model that is invoked.
 
     A delta with text is one token. The reply is complete with `messageStop`; the usage follows it.
     """
@@ -104,9 +104,9 @@ class ConverseReader(_Counted):
 
 
 class InvokeReader(_Counted):
-    """Reads the events of `invoke_model_with_response_stream`: each has JSON of the model's own.
+    """A reader of the events of `invoke_model_with_response_stream`: each has JSON of the model's own.
 
-    The first chunk shows which one; `on_unknown` is called where it shows none that is known.
+    The first chunk shows the model's form; `on_unknown` is called for an unknown one.
     """
 
     plain = False
@@ -134,7 +134,7 @@ class InvokeReader(_Counted):
                 if isinstance(self._model, ChunkReader | MessagesReader):
                     self._decoder = _viewing
                     chunk = _viewing.decode(data.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):  # not ours to judge, also where it is nested too deep
+        except (ValueError, RecursionError):  # malformed or nested too deeply: not ours to judge
             return FRAMING
         if self._model is None:
             if self.on_unknown is not None:
@@ -151,16 +151,16 @@ class InvokeReader(_Counted):
         return reading + COMPLETE
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the last segment can say that segment 0 could not."""
+        """Return the attributes of the last segment that segment 0 could not have."""
         return {**super().segment_attributes(), **({} if self._model is None else self._model.segment_attributes())}
 
     def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the reply says about itself, the model's own words first."""
+        """Return the reply's own statements, the model's first."""
         return {**super().span_attributes(), **({} if self._model is None else self._model.span_attributes())}
 
 
 class _TextReader(_Counted):
-    """Reads chunks that have their text in one member, or in the first of a list."""
+    """A reader of chunks that have their text in one member, or in the first of a list."""
 
     def __call__(self, chunk: Any) -> Reading:
         members = _dict(chunk)
@@ -173,7 +173,7 @@ class _TextReader(_Counted):
 
 
 class _ChoicesReader(ChunkReader):
-    """Reads chunks of OpenAI's shape, and of those that have `message` or `text` for `delta`: Mistral, DeepSeek."""
+    """A reader of chunks of OpenAI's shape, or with `message` or `text` in place of `delta`: Mistral, DeepSeek."""
 
     __slots__ = ()
 
@@ -188,7 +188,7 @@ class _ChoicesReader(ChunkReader):
 
 
 def _reader_of(chunk: Any) -> _ChoicesReader | _TextReader | ConverseReader | MessagesReader | None:
-    """Return what reads the chunks of a model by its first one, None where it shows none that is known."""
+    """Return the reader for a model by its first chunk, None for an unknown one."""
     members = _dict(chunk)
     if members.keys() & CONVERSE_EVENTS:
         return ConverseReader()

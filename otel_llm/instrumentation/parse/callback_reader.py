@@ -1,4 +1,4 @@
-"""Reading the chunks of any iterator by callbacks of the application."""
+"""Read the chunks of any iterator by callbacks of the application."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CallbackReader:
-    """Reads chunks by the callbacks that the application gave; without any, each chunk is a token of content."""
+    """A reader of chunks by the application's callbacks; without any, each chunk is a token of content."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class CallbackReader:
         self.plain = kind is None and count is None
 
     def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return that every chunk is the common one, for that is what is assumed without callbacks."""
+        """Return whether every chunk is plain, which is assumed without callbacks."""
         return True
 
     def __call__(self, chunk: object) -> Reading:
@@ -45,9 +45,9 @@ class CallbackReader:
         return self._basis
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return nothing: all is known at the commit."""
+        """Return nothing: all attributes are known at the commit."""
         return {}
 
     def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return nothing: all is known at the commit."""
+        """Return nothing: all attributes are known at the commit."""
         return {}

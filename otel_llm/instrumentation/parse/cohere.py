@@ -1,4 +1,4 @@
-"""What an event of Cohere's `/v2/chat` carries. Keeps no content.
+"""Read the events of Cohere's `/v2/chat`. Keeps no content.
 
 Source: docs.cohere.com, Streaming Responses, and the types of the cohere package.
 """
@@ -12,15 +12,15 @@ from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader
 
 MESSAGE_END: Final = "message-end"
 FAILURES: Final = ("ERROR", "TIMEOUT")
-"""Reasons to finish that say that the server failed."""
+"""Finish reasons of a failed server."""
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
-"""The server said that the reply is complete."""
+"""Events of a complete reply."""
 
 
 class CohereReader(ChunkReader):
-    """Reads the events of one reply: each with text is one token. The usage at the end tells no token's time.
+    """A reader of the events of one reply: each with text is one token. The final usage has no times of tokens.
 
-    A tool plan is reasoning: it says what the model is about to do.
+    A tool plan is reasoning: it announces the model's next step.
     """
 
     __slots__ = ()
@@ -31,7 +31,7 @@ class CohereReader(ChunkReader):
 
     @staticmethod
     def is_plain(chunk: Any) -> bool:  # noqa: ARG004
-        """Return that nothing is known of an event before it is read."""
+        """Return False: nothing is known of an event before it is read."""
         return False
 
     def __call__(self, chunk: Any) -> Reading:

@@ -1,4 +1,4 @@
-"""Events that differ from one that was read in their text alone, told by their bytes at a small part of parsing's cost.
+"""Recognise events that differ from an earlier one in their text alone, by their bytes, far faster than a parse.
 
 Most pieces of a body are one event each, and most events of a reply are the same but for one string.
 """
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _TEXT: Final = re.compile(
     rb'"(?:content|text|reasoning_content|reasoning|thinking|partial_json)": ?"((?:[^"\\]|\\.)+)"', re.DOTALL
 )
-"""A text that is not empty. Where quotation marks inside of strings have backslashes, what looks like a key is one."""
+"""A text that is not empty. Quotation marks inside strings have backslashes, so a match of a key is a key."""
 _LINE_FEED, _CARRIAGE_RETURN, _QUOTE, _BACKSLASH = b'\n\r"\\'
 LEARNS: Final = 8
 """How often a reply may change what its events look like; one with another look each time is not worth learning."""
 
 
 class EventTemplate:
-    """Knows the newest event of one text and one token again when only the text is another.
+    """A template of the newest event of one text and one token; it matches if only the text is another.
 
-    Exact where bodies are JSON: the bytes before the text and after it are those of an event that was read, and between
-    them is a string that is not empty, has no escapes and does not end early. What `of` does not know is for the
-    parser, and then for `learn`.
+    Exact for JSON bodies: the bytes before and after the text are those of a parsed event, and between them is a string
+    that is not empty, has no escapes and does not end early. A piece that `of` does not match goes to the parser, and
+    then to `learn`.
     """
 
     __slots__ = ("_after", "_between", "_head", "_learns", "_line", "_parser", "_reading", "_start", "_tail")
@@ -45,9 +45,9 @@ class EventTemplate:
         self._learns = LEARNS
 
     def of(self, piece: bytes) -> Reading | None:
-        """Return what a piece of the body carries that is one event like the one that was learned, None of others.
+        """Return the reading of a piece of the body that is one event like the template's, None for any other.
 
-        A blank line where no event has begun carries nothing: who reads line by line brings one for each event.
+        A blank line between events has no tokens: a client that reads line by line passes one for each event.
         """
         if not self._between:
             return None
@@ -65,7 +65,7 @@ class EventTemplate:
         return None
 
     def learn(self, piece: bytes, events: Sequence[bytes], reading: Reading | None) -> None:
-        """Take note of what the parser made of a piece, and what was read in its one event; None: of no use."""
+        """Note the parser's events of a piece, and the reading of its single event; None: of no use."""
         between, self._between = self._between, self._parser.between
         if not between or not self._between or not reading or len(events) != 1 or not self._learns:
             return

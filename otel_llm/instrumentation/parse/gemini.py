@@ -1,4 +1,4 @@
-"""What a chunk of Gemini's `streamGenerateContent` carries, of the Developer API and of Vertex AI. Keeps no content.
+"""Read the chunks of Gemini's `streamGenerateContent`, of the Developer API and of Vertex AI. Keeps no content.
 
 Source: ai.google.dev/api/generate-content (GenerateContentResponse).
 """
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class GeminiReader(ChunkReader):
-    """Reads the chunks of one request.
+    """A reader of the chunks of one request.
 
-    A chunk often bears several tokens. `usageMetadata` has running totals, of what is shown and of the thoughts; where
-    it stands on each chunk of the only candidate, what it grew by is what the chunk bears. Otherwise a chunk counts as
-    one token. Thoughts that are counted and not shown are no tokens: nothing of them came.
+    A chunk often has several tokens. `usageMetadata` has running totals, of visible text and of thoughts; where each
+    chunk of the only candidate has it, the increase is the chunk's count. Otherwise a chunk counts as one token.
+    Thoughts that are counted but not sent are no tokens.
     """
 
     __slots__ = ("_several", "_thought")
 
     def __init__(self) -> None:
         super().__init__()
-        self._several = False  # whether there is more than one candidate: the totals are of all of them
+        self._several = False  # whether there are several candidates: the totals are of all of them
         self._thought: dict[int, int] = {}  # tokens of thoughts so far, by candidate
 
     def __call__(self, chunk: Any) -> Reading:
@@ -80,14 +80,14 @@ class GeminiReader(ChunkReader):
         return count
 
     def basis(self, choice: int) -> str:
-        """Return where the token counts of a candidate come from: `exact`, `chunk` or `estimated`."""
+        """Return the basis of a candidate's token counts: `exact`, `chunk` or `estimated`."""
         if choice not in self._counted:
             return "chunk"
         return "estimated" if choice in self._guessed or choice in self._contradicted else "exact"
 
 
 def _kind(part: Any) -> int | None:
-    """Return the kind of what a part bears, None of what the model did not generate and of a tool's name alone."""
+    """Return the kind of a part, None for one that the model did not generate and for a tool's name alone."""
     if getattr(part, "text", None):
         return REASONING if getattr(part, "thought", None) is True else CONTENT
     call = getattr(part, "functionCall", None)

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 message body as it is read from the connection: framing and compression are taken off.
+"""Decode an HTTP/1.1 message body as it is read from the connection: remove framing and compression.
 
 Source: RFC 9112, sections 6.3 (length) and 7.1 (chunked); RFC 9110, section 8.4.1 (codings).
 """
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 MAX_PIECE_BYTES: Final = 1 << 16
-"""A compressed piece is unpacked in steps of this size, so that a small piece cannot fill the memory."""
+"""The step in which a compressed piece is unpacked, so that a small piece cannot fill the memory."""
 MAX_LINE_BYTES: Final = 1 << 16
 """A longer line between chunks is no framing; http.client has the same limit."""
 
 _PLAIN: Final = frozenset({"", "identity"})
 _ZLIB: Final = frozenset({"gzip", "x-gzip", "deflate"})
 _GZIP_OR_ZLIB: Final = 47
-"""`wbits` of zlib: either header, by what is there."""
+"""`wbits` of zlib: either header, detected."""
 
 
 class BodyError(ValueError):
-    """The bytes are not what the response's headers say."""
+    """The bytes do not match the response's headers."""
 
 
 class HttpBody:
-    """Parses one body from its first byte on.
+    """A parser of one body from its first byte on.
 
     `length` is that of the body in bytes, None where it ends with the connection; it means nothing where the body is
     `chunked`. `coding` is the value of Content-Encoding. Any way of cutting the bytes gives the same body.
@@ -51,10 +51,10 @@ class HttpBody:
         self.complete = not chunked and length == 0
 
     def feed(self, data: bytes) -> Iterable[bytes]:
-        """Take the next bytes from the connection; return the pieces of the body in them.
+        """Apply the next bytes of the connection; return their pieces of the body.
 
         Raises:
-            BodyError: for bytes that are no chunks, or not compressed as was said.
+            BodyError: for bytes that are no chunks, or not compressed as stated.
         """
         # First what clients read of a chunk: the line of its size, its bytes, the end of the line after it.
         left = self._left
@@ -67,7 +67,7 @@ class HttpBody:
             self._between(data.strip())
             return ()
         pieces = self._chunks(data) if self._chunked else self._counted(data)
-        # One piece unpacked is in memory at a time: what one read brings may expand a thousand times.
+        # One unpacked piece is in memory at a time: the bytes of one read may expand a thousand times.
         return pieces if self._unpacker is None else chain.from_iterable(map(self._unpack, pieces))
 
     def _counted(self, data: bytes) -> list[bytes]:
@@ -98,7 +98,7 @@ class HttpBody:
         return pieces
 
     def _between(self, line: bytes) -> None:
-        """Take a line that stands between two chunks, or after the last: empty, a chunk's size, or a trailer."""
+        """Apply a line between two chunks, or after the last: empty, a chunk's size, or a trailer."""
         if self._trailer:
             self.complete = not line
         elif line:

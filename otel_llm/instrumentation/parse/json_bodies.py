@@ -1,4 +1,4 @@
-"""Bodies that are JSON values one after the other, parsed where they pass: bytes in, the bytes of values out.
+"""Parse bodies of concatenated JSON values incrementally: bytes in, the bytes of values out.
 
 Both are an `sse.Parser`. Each holds at most one unfinished value.
 """
@@ -12,12 +12,12 @@ from otel_llm.instrumentation.parse.sse import MAX_EVENT_BYTES
 
 _OUTSIDE: Final = re.compile(rb'[{}"]')
 _INSIDE: Final = re.compile(rb'["\\]')
-"""What to look for outside of a string, and inside of one."""
+"""The significant bytes outside of a string, and inside of one."""
 _OPEN, _CLOSE, _BACKSLASH = b"{}\\"
 
 
 class _JsonBody:
-    """What both parsers have in common; `lost` counts the values that were dropped for their length."""
+    """The common part of both parsers; `lost` counts the values that were dropped for their length."""
 
     __slots__ = ("_held", "_held_length", "_max", "lost")
 
@@ -28,7 +28,7 @@ class _JsonBody:
         self._held_length = 0
 
     def pending(self) -> None:
-        """Return that no value is complete before its last byte came."""
+        """Return None: no value is complete before its last byte."""
 
     def forget(self) -> None:
         """Do nothing: no value was pending."""
@@ -41,7 +41,7 @@ class _JsonBody:
             self._held.clear()
 
     def _whole(self, last: bytes) -> bytes | None:
-        """Return the held value with its last piece; None, counted, where it is too long."""
+        """Return the held value with its last piece; None, counted, if it is too long."""
         if not self._held_length:
             value = last
         else:
@@ -57,7 +57,7 @@ class _JsonBody:
 
 
 class JsonLines(_JsonBody):
-    """Parses a body of JSON lines (NDJSON): a value a line. Blank lines are skipped."""
+    """A parser of JSON lines (NDJSON): a value a line. Blank lines are skipped."""
 
     __slots__ = ()
 
@@ -67,7 +67,7 @@ class JsonLines(_JsonBody):
         return not self._held_length
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes of the body; return the lines that end in them."""
+        """Apply the next bytes of the body; return the lines that end in them."""
         *lines, unfinished = data.split(b"\n")
         values = []
         for line in lines:
@@ -84,7 +84,7 @@ class JsonLines(_JsonBody):
 
 
 class JsonArray(_JsonBody):
-    """Parses a body that is one array of objects, or objects one after the other; each is there with its last brace."""
+    """A parser of one array of objects, or of concatenated objects; each is complete with its last brace."""
 
     __slots__ = ("_depth", "_in_string", "_skip")
 
@@ -100,9 +100,9 @@ class JsonArray(_JsonBody):
         return not (self._depth or self._in_string)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes of the body; return the objects that end in them."""
+        """Apply the next bytes of the body; return the objects that end in them."""
         values = []
-        start, at = 0, self._skip  # of the object at hand, and of what was not looked at
+        start, at = 0, self._skip  # of the current object, and of the unread bytes
         while at <= len(data) and (found := (_INSIDE if self._in_string else _OUTSIDE).search(data, at)) is not None:
             at = found.end()
             byte = data[at - 1]

@@ -1,6 +1,6 @@
-"""What an event of Anthropic's messages API carries. Keeps no content.
+"""Read the events of Anthropic's messages API. Keeps no content.
 
-Events are the SDK's objects or the JSON of raw ones, see `sse_chunks.View`; they are told apart by their `type` alone.
+Events are the SDK's objects or the JSON of raw ones, see `sse_chunks.View`; they are distinguished by `type` alone.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ DELTAS: Final[Mapping[str, tuple[str, Reading]]] = {
     "thinking_delta": ("thinking", ((0, REASONING, 1, False),)),
     "input_json_delta": ("partial_json", ((0, TOOL, 1, False),)),
 }
-"""Type of a delta to where its text stands and what it is. Signatures and citations are no generated tokens."""
+"""By type of a delta: the member with its text, and its kind. Signatures and citations are no generated tokens."""
 STARTED: Final[Mapping[str, tuple[str, Reading]]] = {
     "text": ("text", PLAIN),
     "thinking": ("thinking", ((0, REASONING, 1, False),)),
 }
 """The same for a block that has text from its start; those of Anthropic's own have none."""
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
-"""The server said that the reply is complete."""
+"""Events of a complete reply."""
 INPUT: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-"""What together was the input: `input_tokens` alone is what no cache had to do with."""
+"""The parts of the input: `input_tokens` alone is the part without a cache."""
 
 
 class MessagesReader:
-    """Reads the events of one message.
+    """A reader of the events of one message.
 
-    Events tell no counts but the final one: each delta with text is one token. The message is complete with the
-    `message_delta` that brings its `stop_reason`, or with `message_stop`.
+    Events have no counts except the final one: each delta with text is one token. The message is complete with the
+    `message_delta` that has its `stop_reason`, or with `message_stop`.
     """
 
     __slots__ = ("_input", "output_tokens", "plain", "response_id", "response_model")
@@ -71,7 +71,7 @@ class MessagesReader:
             self.response_id = text_of(getattr(message, "id", None))
             self.response_model = text_of(getattr(message, "model", None))
             self._use(getattr(message, "usage", None))
-            self.output_tokens = None  # of what is to come, the first event knows nothing
+            self.output_tokens = None  # the first event cannot know the later tokens
         elif name == "message_delta":
             self._use(getattr(chunk, "usage", None))
             if getattr(getattr(chunk, "delta", None), "stop_reason", None) is not None:
@@ -81,7 +81,7 @@ class MessagesReader:
         return FRAMING
 
     def _use(self, usage: Any) -> None:
-        # Totals, each the newest: a later event has some of them again, and knows better.
+        # Totals, each the newest: a later event repeats some of them with newer values.
         for name in INPUT:
             if (tokens := count_of(getattr(usage, name, None))) is not None:
                 self._input[name] = tokens
@@ -89,15 +89,15 @@ class MessagesReader:
             self.output_tokens = tokens
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
-        """Return where the token counts of a choice come from."""
+        """Return the basis of a choice's token counts."""
         return "chunk"
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the last segment can say that segment 0 could not."""
+        """Return the attributes of the last segment that segment 0 could not have."""
         return {semconv.GEN_AI_USAGE_INPUT_TOKENS: sum(self._input.values())} if self._input else {}
 
     def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the reply says about itself, for the request span."""
+        """Return the reply's own statements, for the request span."""
         said = {
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: self.output_tokens,
             semconv.GEN_AI_RESPONSE_ID: self.response_id,

@@ -1,4 +1,4 @@
-"""What a line of Ollama's `/api/chat` and `/api/generate` carries. Keeps no content.
+"""Read the lines of Ollama's `/api/chat` and `/api/generate`. Keeps no content.
 
 Source: github.com/ollama/ollama, docs/api.md.
 """
@@ -12,7 +12,7 @@ from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Readi
 
 
 class OllamaReader(ChunkReader):
-    """Reads the lines of one reply: each with text is one token. The counts on the last line tell no token's time."""
+    """A reader of the lines of one reply: each with text is one token. The counts on the last line have no times."""
 
     __slots__ = ()
 

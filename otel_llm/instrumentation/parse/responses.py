@@ -1,6 +1,6 @@
-"""What an event of OpenAI's responses API carries. Keeps no content.
+"""Read the events of OpenAI's responses API. Keeps no content.
 
-Events are the SDK's objects or the JSON of raw ones, see `sse_chunks.View`; they are told apart by their `type` alone.
+Events are the SDK's objects or the JSON of raw ones, see `sse_chunks.View`; they are distinguished by `type` alone.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ DELTAS: Final[Mapping[str, Reading]] = {
     }.items()
     for kind_of_event in events
 }
-"""What the model generated. All other events are framing, as is what a tool of the server's puts out."""
+"""Events of the model's output. All others are framing, as is the output of a server's tool."""
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
-"""The server said that the reply is complete."""
+"""Events of a complete reply."""
 FAILED: Final = "response.failed"
 ENDS: Final = frozenset({"response.completed", "response.incomplete", FAILED, "response.cancelled"})
 FAILURES: Final = frozenset({FAILED, "error"})
 
 
 class ResponsesReader:
-    """Reads the events of one response.
+    """A reader of the events of one response.
 
-    Events tell no counts: each delta with text is one token. `on_failure` is told the code of the error (`_OTHER`
-    without one) when the server says that it failed: the SDK raises nothing then, the events just end.
+    Events have no counts: each delta with text is one token. `on_failure` is called with the code of the error
+    (`_OTHER` without one) when the server reports a failure: the SDK raises nothing then, the events just end.
     """
 
     __slots__ = ("input_tokens", "on_failure", "output_tokens", "plain", "response_id", "response_model")
@@ -93,15 +93,15 @@ class ResponsesReader:
         return COMPLETE if name in ENDS and name not in FAILURES else FRAMING
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
-        """Return where the token counts of a choice come from."""
+        """Return the basis of a choice's token counts."""
         return "chunk"
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the last segment can say that segment 0 could not."""
+        """Return the attributes of the last segment that segment 0 could not have."""
         return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
 
     def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the reply says about itself, for the request span."""
+        """Return the reply's own statements, for the request span."""
         said = {
             semconv.GEN_AI_USAGE_OUTPUT_TOKENS: self.output_tokens,
             semconv.GEN_AI_RESPONSE_ID: self.response_id,

@@ -1,7 +1,7 @@
-"""Server-sent events, parsed where they pass: bytes in, the data of events out. Holds at most one unfinished event.
+"""Parse server-sent events incrementally: bytes in, the data of events out. Holds at most one unfinished event.
 
 The format is that of the WHATWG HTML Standard, section 9.2.6 (Interpreting an event stream). Event names, ids and retry
-times are not given out: in every reply that is read here the data says by itself what it is.
+times are ignored: in every supported reply the data identifies itself.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _TELLING_BYTES: Final = len(_BOM + b"data")
 
 
 class Parser(Protocol):
-    """What parses a body: bytes in, the chunks that end in them out."""
+    """A parser of a body: bytes in, the chunks that end in them out."""
 
     @property
     def between(self) -> bool:
         """Return whether nothing is held."""
 
     def feed(self, data: bytes, /) -> list[bytes]:
-        """Take the next bytes of the body; return the chunks that end in them."""
+        """Apply the next bytes of the body; return the chunks that end in them."""
 
     def pending(self) -> bytes | None:
-        """Return a chunk that is whole as far as one can tell, and may still go on."""
+        """Return a chunk that seems complete, but may still go on."""
 
     def forget(self) -> None:
         """Drop the pending chunk."""
@@ -36,10 +36,10 @@ class Parser(Protocol):
 
 
 class SseParser:
-    """Parses one body. Any way of cutting the body gives the same events, each once its blank line is complete.
+    """A parser of one body. Any way of cutting the body gives the same events, each once its blank line is complete.
 
-    Costs for a piece: one `splitlines` and a look at each line. Memory: `max_event_bytes` and the piece at hand,
-    however long a line or an event goes on. `lost` counts the events that were dropped for their length.
+    Cost of a piece: one `splitlines` and a check of each line. Memory: `max_event_bytes` and the current piece, however
+    long a line or an event is. `lost` counts the events that were dropped for their length.
     """
 
     __slots__ = ("_after_cr", "_data", "_first", "_length", "_line", "_line_length", "_lost_event", "_max", "lost")
@@ -47,12 +47,12 @@ class SseParser:
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.lost = 0
         self._max = max_event_bytes
-        self._line = bytearray()  # the line that has not ended yet; the beginning of one that is too long
+        self._line = bytearray()  # the unfinished line; the beginning of one that is too long
         self._line_length = 0
-        self._data: list[bytes] = []  # the data lines of the event that has not ended yet
+        self._data: list[bytes] = []  # the data lines of the unfinished event
         self._length = 0  # of all of them
         self._lost_event = False
-        self._after_cr = False  # a line feed that comes next belongs to the line that has ended
+        self._after_cr = False  # a line feed at the start of the next piece belongs to the line that has ended
         self._first = True
 
     @property
@@ -61,7 +61,7 @@ class SseParser:
         return not (self._line_length or self._data or self._lost_event or self._after_cr or self._first)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes of the body; return the data of the events that end in them."""
+        """Apply the next bytes of the body; return the data of the events that end in them."""
         if not data:
             return []
         after_cr, self._after_cr = self._after_cr, data[-1] == 13
@@ -96,21 +96,21 @@ class SseParser:
         return events
 
     def pending(self) -> bytes | None:
-        """Return the data of an event of one line whose line is complete and whose blank line has not come yet.
+        """Return the data of an event of one complete line, before its blank line.
 
-        It may turn out to have more lines; who knows better takes it now, and says so by `forget`.
+        It may turn out to have more lines; a caller that can tell takes it now, and calls `forget`.
         """
         return self._data[0] if len(self._data) == 1 and not self._line_length and not self._lost_event else None
 
     def forget(self) -> None:
-        """Drop the data of the event that has not ended yet: it was taken already."""
+        """Drop the data of the unfinished event: it was taken already."""
         self._data.clear()
         self._length = 0
 
     def end(self) -> list[bytes]:
-        """Return the data of an event that the body's end left without its blank line, and start anew.
+        """Return the data of an event that the body's end left without its blank line, and reset the parser.
 
-        The standard drops it; those who read a body line by line do not.
+        The standard drops it; clients that read a body line by line do not.
         """
         events: list[bytes] = []
         if self._line_length:
@@ -120,7 +120,7 @@ class SseParser:
         return events
 
     def _hold(self, piece: bytes) -> None:
-        # Of a line that is too long only its beginning is of use: it says whether the line was data.
+        # Only the beginning of a line that is too long is used: it shows whether the line was data.
         self._line_length += len(piece)
         if self._line_length <= self._max:
             self._line += piece

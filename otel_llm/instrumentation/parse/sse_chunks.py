@@ -1,7 +1,7 @@
-"""The body of a streamed reply, read where it passes: bytes in, token times into a recording. Keeps no content.
+"""Record the body of a streamed reply as it passes: bytes in, token times into a recording. Keeps no content.
 
-For whoever sees the bytes and nothing else: HTTP clients, and the middleware of a server. The rules by which a chunk is
-counted are those of the SDKs' readers, which see the JSON of a chunk as if it were an SDK's object.
+For hooks that see bytes only: HTTP clients, and the middleware of a server. Chunks are counted by the rules of the
+SDKs' readers, which see the JSON of a chunk as if it were an SDK's object.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _TEXT: Final = re.compile(rb'"text": ?"[^"]')
 _UNFINISHED: Final = re.compile(rb'"finish_reason": ?null')
 _FIRST: Final = re.compile(rb'"index": ?0[,}\s]')
 _ERROR_NAMES: Final = ("code", "error_type")
-"""Where an event says beside its error what kind of one it is."""
+"""The members with the kind of an event's error."""
 _ERROR_TYPE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 def is_plain(event: bytes, text: re.Pattern[bytes]) -> bool:
-    """Return whether an event is plain text of choice 0, where it is known that the server counts no tokens.
+    """Return whether an event is plain text of choice 0, where the server is known to count no tokens.
 
-    Told from the bytes, at a small part of what parsing costs. Safe, since inside of a JSON string every quotation mark
-    has a backslash before it: what looks like a key with its colon is one. Where in doubt, False.
+    Decided from the bytes, at a small part of a parse's cost. Safe, since inside a JSON string every quotation mark has
+    a backslash before it: a match of a key with its colon is one. In doubt, False.
     """
     return (
         event.count(b'"index":') == 1
@@ -52,7 +52,7 @@ def is_plain(event: bytes, text: re.Pattern[bytes]) -> bool:
 
 
 class View:
-    """A JSON object as if it were an object of an SDK: its keys are attributes, all of them extras as well."""
+    """A JSON object that looks like an SDK's object: its keys are attributes, all of them extras as well."""
 
     def __init__(self, members: dict[str, Any]) -> None:
         self.__dict__ = members
@@ -66,12 +66,12 @@ _decoder: Final = json.JSONDecoder(object_hook=View)
 
 
 class TextReader(ChunkReader):
-    """Reads text completions: the text stands in the choice itself."""
+    """A reader of text completions: the text is in the choice itself."""
 
     __slots__ = ()
 
     def __call__(self, chunk: Any) -> Reading:
-        """Return what a chunk carries."""
+        """Return the reading of a chunk."""
         choices = getattr(chunk, "choices", None)
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, View):
@@ -83,11 +83,11 @@ SSE: Final[Mapping[str, Callable[[], Parser]]] = {"text/event-stream": SseParser
 
 
 class Api(NamedTuple):
-    """One kind of streamed reply: the conventions' word for it, what reads it, and whose API it is.
+    """One kind of streamed reply: its operation in the conventions, its reader, and its provider.
 
-    `text` is how the text of a chunk looks where a reader can be told of plain ones. `asks` is what makes a request ask
-    for a stream: `"stream": true` in its body (`flag`), its path (`path`), no `"stream": false` there (`default`).
-    `parsers` has the content types of a streamed answer, and what parses each; the first is also for unknown types.
+    `text` matches the text of a plain chunk, where a reader allows that. `asks` is how a request asks for a stream:
+    `"stream": true` in its body (`flag`), its path (`path`), no `"stream": false` there (`default`). `parsers` has the
+    parser for each content type of a streamed answer; the first is also for unknown types.
     """
 
     operation: str
@@ -107,11 +107,11 @@ APIS: Final[tuple[tuple[str, Api], ...]] = (
     ("/responses", RESPONSES),
     ("/messages", MESSAGES),
 )
-"""How a path ends, to what is served there; the first that fits."""
+"""The end of a path, and its API; the first match counts."""
 
 
 def api_of(path: str, apis: Iterable[tuple[str, Api]] = APIS) -> Api | None:
-    """Return what is served at a path, None where it is nothing that streams tokens."""
+    """Return the API of a path, None for one that streams no tokens."""
     path = path.rstrip("/")
     for ending, api in apis:
         if path.endswith(ending):
@@ -125,17 +125,17 @@ def media_type(content_type: str) -> str:
 
 
 class _Loop:
-    """A loop that is left already."""
+    """A loop that has ended already."""
 
     __slots__ = ("__weakref__",)
 
 
 class Tap:
-    """Records one body.
+    """The recording of one body.
 
-    `take` the bytes as they pass, then either `ended` at the end of the body, or whatever else the recording is told.
-    The recording ends by itself where the reply says that it is complete (`[DONE]`) or has failed: a reader may well
-    stop there and never see the end of the body. Nothing here raises.
+    `take` the bytes as they pass, then call `ended` at the end of the body, or another method of the recording. The
+    recording ends by itself when the reply is complete (`[DONE]`) or has failed: a reader may stop there and never
+    reach the end of the body. Nothing here raises.
     """
 
     __slots__ = ("__weakref__", "_parser", "_template", "_text", "looped", "recording", "waiting")
@@ -150,21 +150,21 @@ class Tap:
 
     @property
     def gi_running(self) -> bool:
-        """Whether somebody waits for bytes right now, as a recording asks of the generators of other streams."""
+        """Whether a read is waiting for bytes now; a recording reads the same of the generators of other streams."""
         return self.waiting
 
     def entered(self, loop: object) -> None:
-        """Take note that `loop` reads the body."""
+        """Note that `loop` reads the body."""
         self.looped = True
         self.recording.entered(loop)
 
     def left(self) -> None:
-        """Take note that a read was given up, perhaps to be tried again. A loop is watched, and need not say so."""
+        """Note that a read was given up, perhaps to be tried again. A watched loop need not call this."""
         if not self.looped:
             self.recording.entered(_Loop())
 
     def take(self, data: bytes) -> None:
-        """Take the next bytes of the body, which came now."""
+        """Apply the next bytes of the body, which were received now."""
         recording = self.recording
         if recording.done:
             return
@@ -179,7 +179,7 @@ class Tap:
             events = parser.feed(data)
             for event in events:
                 reading = self._read(event, now_ns)
-            # Who reads line by line has a chunk as soon as its line is there, and may stop before the blank one.
+            # A client that reads line by line has a chunk once its line is there, and may stop before the blank one.
             pending = parser.pending()
             if pending is not None and (told := self._read(pending, now_ns)) is not None:
                 parser.forget()
@@ -190,7 +190,7 @@ class Tap:
             recording.broken(bug)
 
     def ended(self) -> None:
-        """Take note that the body ended: the reply was cut off, but for the choices that were said to be complete."""
+        """Note that the body ended: the reply was cut off, except for choices that were declared complete."""
         recording = self.recording
         if recording.done:
             return
@@ -203,7 +203,7 @@ class Tap:
         recording.ended(DISCONNECTED)
 
     def _read(self, event: bytes, now_ns: int) -> Reading | None:
-        """Record what an event carries, and return it; None of one that is not whole, as far as one can tell."""
+        """Record the tokens of an event, and return its reading; None for one that seems incomplete."""
         text = self._text
         if text is not None and self.recording.reader.plain and is_plain(event, text):
             self.recording.append(now_ns)
@@ -213,7 +213,7 @@ class Tap:
             return FRAMING
         try:
             chunk = _decoder.decode(event.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):  # not ours to judge, also where it is nested too deep
+        except (ValueError, RecursionError):  # malformed or nested too deeply: not ours to judge
             return None
         reading = FRAMING
         if isinstance(chunk, View):
@@ -225,7 +225,7 @@ class Tap:
 
 
 def error_of(chunk: object) -> str | None:
-    """Return the kind of error that an event tells of, None where it tells of none; never the server's message."""
+    """Return the kind of an event's error, None where it has none; never the server's message."""
     name = getattr(chunk, "type", None)
     if name == MESSAGE_END:
         reason = getattr(getattr(chunk, "delta", None), "finish_reason", None)

@@ -1,4 +1,4 @@
-"""What an event of Text Generation Inference's `/generate_stream` carries. Keeps no content.
+"""Read the events of Text Generation Inference's `/generate_stream`. Keeps no content.
 
 Source: huggingface.github.io/text-generation-inference (StreamResponse).
 """
@@ -12,9 +12,9 @@ from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Readi
 
 
 class TgiReader(ChunkReader):
-    """Reads the events of one reply: each is exactly one token. A special one, as the end of text, is none to a reader.
+    """A reader of the events of one reply: each is exactly one token. A special one, as the end of text, is not read.
 
-    The last event has the whole text; usage comes with it where the request asked for details.
+    The last event has the whole text; it has the usage where the request asked for details.
     """
 
     __slots__ = ()
@@ -32,5 +32,5 @@ class TgiReader(ChunkReader):
         return ((0, CONTENT, count, finished),) if count or finished else FRAMING
 
     def basis(self, choice: int) -> str:
-        """Return where the token counts of a choice come from."""
+        """Return the basis of a choice's token counts."""
         return "exact" if choice in self._counted else "chunk"

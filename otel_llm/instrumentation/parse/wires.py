@@ -1,4 +1,4 @@
-"""The wires that a client may speak: what is at a path, who serves a host."""
+"""The client's wires: the API of a path, the provider of a host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WIRES: Final[tuple[tuple[str, Api], ...]] = (
     ("/v2/chat", Api("chat", CohereReader, provider="cohere")),
     ("/generate_stream", Api("text_completion", TgiReader, provider="tgi", asks="path")),
 )
-"""How a path ends, to what a client gets there; the first that fits. A server's middleware knows `APIS` alone."""
+"""The end of a path, and a client's API there; the first match counts. A server's middleware uses `APIS` only."""
 
 PROVIDERS: Final[tuple[tuple[str, str], ...]] = (
     ("api.openai.com", "openai"),
@@ -49,12 +49,12 @@ PROVIDERS: Final[tuple[tuple[str, str], ...]] = (
     ("api.x.ai", "x_ai"),
     (".ml.cloud.ibm.com", "ibm.watsonx.ai"),
 )
-"""How a host's name ends, to `gen_ai.provider.name` where the semantic conventions have a name for it."""
+"""The end of a host's name, and its `gen_ai.provider.name`, where the semantic conventions have one."""
 PLACES: Final = (("/openai/deployments/", AZURE), ("/publishers/google/models/", "gcp.vertex_ai"))
-"""What stands in a path at one provider alone, whatever gateway is before it."""
+"""Parts of a path that only one provider has, whatever gateway is before it."""
 
 
 def provider_of(default: str, host: str | None, path: str = "") -> str:
-    """Return who serves a path at a host, `default` where neither says."""
+    """Return the provider of a path at a host, `default` where neither shows it."""
     name = next((provider for ending, provider in PROVIDERS if (host or "").endswith(ending)), None)
     return name or next((provider for part, provider in PLACES if part in path), default)

@@ -1,1 +1,1 @@
-"""The recorder of this process: its settings, its flusher, its stops, and what it replaces in libraries."""
+"""The recorder of this process: its settings, its flusher, its stops, and its patches of libraries."""

@@ -1,7 +1,7 @@
-"""In a process that the doctor watches: what it recorded, written to a file after each change.
+"""Report a process's recordings to the doctor: a file, rewritten after each change.
 
-A file a process, in the folder that `OTEL_LLM_DOCTOR_DIR` names, replaced as a whole: a process that is killed leaves
-its newest. A forked child writes one of its own.
+One file a process, in the folder of `OTEL_LLM_DOCTOR_DIR`, always replaced completely: a killed process leaves its
+newest. A forked child writes one of its own.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class Reported(Protocol):
 
     @property
     def slo_classes(self) -> Collection[str] | None:
-        """The classes that are known, None where every name is."""
+        """The known classes, None where every name is."""
 
     @property
     def sampling(self) -> str:
-        """Which streams are sent: always, or as their parent is sampled."""
+        """Which streams are sent: all, or those whose parent is sampled."""
 
     @property
     def dropped(self) -> int:
-        """How many segments were dropped so far."""
+        """The number of dropped segments so far."""
 
     def provider(self) -> object:
         """Return the application's TracerProvider."""
 
 
 class Reporter:
-    """Writes the report of one runtime."""
+    """The writer of one runtime's report."""
 
     def __init__(self, runtime: Reported, folder: Path) -> None:
         self._runtime = runtime
@@ -66,7 +66,7 @@ class Reporter:
 
     def begin(self) -> None:
         """Write now, and after each change."""
-        # A filter and no handler: a logger that has a handler prints no more by itself.
+        # A filter and no handler: a logger with a handler of its own prints no more by default.
         _log.addFilter(self._heard)
         atexit.register(self._write)
         if hasattr(os, "register_at_fork"):
@@ -92,7 +92,7 @@ class Reporter:
 
     def _write(self) -> None:
         self._changed = True
-        if self._writing:  # another thread writes, or the garbage collector came from within: that write goes on
+        if self._writing:  # another thread writes, or the garbage collector interrupted a write, which goes on
             return
         self._writing = True
         try:
@@ -102,7 +102,7 @@ class Reporter:
                 self._changed = False
                 part.write_text(json.dumps(self._report()), encoding="utf-8")
                 part.replace(path)
-        except Exception:  # noqa: BLE001  the doctor is gone, or the disk is full: never the application's affair
+        except Exception:  # noqa: BLE001  the doctor is gone, or the disk is full: the application goes on
             _log.debug("otel_llm could not write for its doctor", exc_info=True)
         finally:
             self._writing = False
@@ -125,7 +125,7 @@ class Reporter:
 
 
 def begin(runtime: Reported) -> None:
-    """Report on a runtime that starts, if a doctor asks for it; never raises."""
+    """Report on a starting runtime, if a doctor asks for it; never raises."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder:
         with contextlib.suppress(Exception):
@@ -133,7 +133,7 @@ def begin(runtime: Reported) -> None:
 
 
 def provider_facts(provider: object) -> dict[str, Any]:
-    """Return what can be seen of a TracerProvider: `processors` is None where it cannot be known."""
+    """Return the visible facts of a TracerProvider: `processors` is None where they cannot be known."""
     processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None)
     limits = getattr(provider, "_span_limits", None)
     sampler = getattr(provider, "sampler", None)
@@ -146,6 +146,6 @@ def provider_facts(provider: object) -> dict[str, Any]:
 
 
 def worker_facts() -> dict[str, Any]:
-    """Return what kind of worker this process is, of what was imported already."""
+    """Return the kind of worker that this process is, from its imported modules."""
     uwsgi: Any = sys.modules.get("uwsgi")
     return {"uwsgi_without_threads": uwsgi is not None and not {"enable-threads", "threads"} & set(uwsgi.opt)}

@@ -1,4 +1,4 @@
-"""The background thread that cuts all streams every 250 ms, silent ones when they must say so, urgent ones at once."""
+"""The background thread that cuts all streams every 250 ms, silent ones when due, urgent ones at once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.core.recorder_environment import Flushable
 
 COALESCE_NS: Final = 25 * MS
-"""Silent streams fall due each at its own time; looking at most this often bounds the wake-ups to 40 a second, and a
-look so shortly before all streams are cut would only cut many of them twice."""
+"""The least time between two checks. Silent streams fall due each at its own time; this bounds the wake-ups to 40 a
+second. A check so shortly before all streams are cut would only cut many of them twice."""
 
 LINGER_NS: Final = 2_000 * MS
-"""How long the thread keeps its rhythm when nothing is in flight, so that not every request has to wake it."""
+"""How long the thread keeps its rhythm without streams, so that not every request must wake it."""
 
 _log: Final = logging.getLogger("otel_llm")
 
@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 
 def next_look(now_ns: int, flush_ns: int, due_ns: int | None) -> int:
-    """Return when to look again at streams of which the first to be silent must say so at `due_ns`.
+    """Return the instant of the next check of streams; the first is due for an empty segment at `due_ns`.
 
     `flush_ns`: when all of them are cut next, after `now_ns`.
     """
@@ -39,14 +39,14 @@ def next_look(now_ns: int, flush_ns: int, due_ns: int | None) -> int:
 
 @dataclass(slots=True)
 class _Settling:
-    """A request to look at all streams; `leaving`: and to end them all. `done` once that was done."""
+    """A request to cut all streams; `exiting`: and to end them all. `done` is set afterwards."""
 
-    leaving: bool
+    exiting: bool
     done: bool = False
 
 
 class Flusher:
-    """Keeps the streams in flight and decides when to look at them; `step` does one look and can be driven by a test.
+    """The streams in flight, and when to cut them; `step` does one round and can be driven by a test.
 
     The thread is started by the first stream, sleeps without a time limit while none is in flight, and is a daemon: the
     process's end is the runtime's affair. It alone looks at streams and ends those that were left, so no lock is held
@@ -82,11 +82,11 @@ class Flusher:
 
     @property
     def in_flight(self) -> int:
-        """Return how many streams are being recorded."""
+        """Return the number of recorded streams."""
         return len(self._active) + len(self._new)
 
     def add(self, recording: Flushable) -> None:
-        """Look at a recording from now on, until it is done."""
+        """Cut a recording from now on, until it is done."""
         if not self._started:
             self._start()
         self._new.append(recording)
@@ -94,47 +94,47 @@ class Flusher:
             self._wake.set()
 
     def urge(self, recording: Flushable) -> None:
-        """Look at a recording at once."""
+        """Cut a recording at once."""
         self._urgent.append(recording)
         self._wake.set()
 
-    def settle(self, timeout_s: float, *, leaving: bool = False) -> bool:
-        """Have all streams looked at, and those ended that were left; return whether it was done in time.
+    def settle(self, timeout_s: float, *, exiting: bool = False) -> bool:
+        """Cut all streams, and end those that were left; return whether it was done in time.
 
-        `leaving`: end every stream, the process ends.
+        `exiting`: end every stream, the process ends.
         """
         if not self._running:
             return True
-        asked = _Settling(leaving)
+        asked = _Settling(exiting)
         self._settling.append(asked)
         self._wake.set()
         return threads.wait_until(lambda: asked.done, timeout_s)
 
     def leave_at(self, at_ns: int) -> None:
-        """End at `at_ns` (monotonic), at the next look after it, every stream that is still open."""
+        """End every stream that is open at `at_ns` (monotonic), at the next round after it."""
         self._leave_ns = at_ns
 
-    def step(self, now_ns: int, *, settle: bool = False, leaving: bool = False) -> int | None:
-        """Look at whoever is due at `now_ns` (monotonic); return when to look again, None while nothing is in flight.
+    def step(self, now_ns: int, *, settle: bool = False, exiting: bool = False) -> int | None:
+        """Cut the streams due at `now_ns` (monotonic); return when to run again, None while nothing is in flight.
 
-        `settle`: look at all, and end those that were left; `leaving`: end every stream, the process ends.
+        `settle`: cut all, and end those that were left; `exiting`: end every stream, the process ends.
         """
         try:
-            return self._look(now_ns, settle=settle, leaving=leaving)
+            return self._look(now_ns, settle=settle, exiting=exiting)
         finally:
             if self._after is not None:
                 self._after()
 
-    def _look(self, now_ns: int, *, settle: bool, leaving: bool) -> int | None:
+    def _look(self, now_ns: int, *, settle: bool, exiting: bool) -> int | None:
         urgent = _drained(self._urgent)
         self._active += _drained(self._new)
-        flush = settle or leaving or now_ns >= self._next_flush_ns
+        flush = settle or exiting or now_ns >= self._next_flush_ns
         if flush:
             self._next_flush_ns = now_ns + FLUSH_INTERVAL_NS
         for recording in urgent:
             recording.tick(now_ns, urgent=True)
         for recording in self._active if flush else self._silent(now_ns):
-            recording.tick(now_ns, settle=settle, leaving=leaving)
+            recording.tick(now_ns, settle=settle, exiting=exiting)
         self._active = [recording for recording in self._active if not recording.done]
         if not self._active:
             return None
@@ -145,7 +145,7 @@ class Flusher:
         return [recording for recording in self._active if (due := recording.due_ns) is not None and due <= now_ns]
 
     def stop(self, timeout_s: float) -> None:
-        """Let the thread end, and have the streams forgotten without ending them; wait for that at most `timeout_s`."""
+        """End the thread, and forget the streams without ending them; wait for that at most `timeout_s`."""
         self._stopped = True
         self._wake.set()
         threads.wait_until(lambda: not self._running, timeout_s)
@@ -174,21 +174,21 @@ class Flusher:
             now_ns = self._clock_ns()
             next_ns: int | None = now_ns + FLUSH_INTERVAL_NS
             settling = _drained(self._settling)
-            leaving = any(asked.leaving for asked in settling)
-            leaving |= self._leave_ns is not None and now_ns >= self._leave_ns
+            exiting = any(asked.exiting for asked in settling)
+            exiting |= self._leave_ns is not None and now_ns >= self._leave_ns
             try:
-                next_ns = self.step(now_ns, settle=bool(settling), leaving=leaving)
+                next_ns = self.step(now_ns, settle=bool(settling), exiting=exiting)
                 if next_ns is not None:
                     busy_ns = now_ns
                 elif now_ns - busy_ns < LINGER_NS:
                     next_ns = now_ns + FLUSH_INTERVAL_NS
-            except Exception:  # noqa: BLE001  a recording guards itself; whatever is left must not end the thread
+            except Exception:  # noqa: BLE001  a recording guards itself; any other failure must not end the thread
                 with contextlib.suppress(Exception):
-                    _log.debug("otel_llm could not look at its streams", exc_info=True)
+                    _log.debug("otel_llm could not cut its streams", exc_info=True)
             for asked in settling:
                 asked.done = True
             self._idle = next_ns is None
-            if self._idle and (self._new or self._urgent):  # came before the line above took effect
+            if self._idle and (self._new or self._urgent):  # added before the line above took effect
                 continue
             self._wake.wait(None if next_ns is None else max(next_ns - self._clock_ns(), 0) / 1e9)
             self._idle = False

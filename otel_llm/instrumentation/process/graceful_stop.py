@@ -2,7 +2,7 @@
 
 uvicorn ends its process by the signal that stopped it. The master of gunicorn kills workers when its grace is over, a
 moment before their own. A pool process of Celery ends by `os._exit`. Each of them is hooked when the host imports it,
-and what was recorded is sent before. The hooks stay, and do nothing while no recorder runs.
+and recorded data is sent before. The hooks stay, and do nothing while no recorder runs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXIT_S: Final = 5.0
-"""The longest that the end of a process waits for what is queued."""
+"""The longest wait of an ending process for queued records."""
 FORCED_S: Final = 0.5
-"""The same where a second signal asked for haste."""
+"""The same after a second signal, which asks for haste."""
 POLL_S: Final = 0.01
 UVICORN: Final = "uvicorn.server"
 CANCELLED_S: Final = 1.0
@@ -48,17 +48,17 @@ _log: Final = logging.getLogger("otel_llm")
 class Stoppable(Protocol):
     """The recorder of a process, as a graceful stop needs it; `runtime.Runtime` in an application."""
 
-    def settle(self, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
-        """Send what was recorded, `within_s`; `leaving`: end the streams that are still open. Blocks its thread."""
+    def settle(self, *, exiting: bool = False, within_s: float = EXIT_S) -> None:
+        """Send the recorded data, `within_s`; `exiting`: end the open streams too. Blocks its thread."""
 
     def leave_in(self, seconds: float) -> None:
-        """End in so many seconds the streams that are still open then; takes no lock."""
+        """End in so many seconds the streams that are open then; takes no lock."""
 
 
 class Stops:
-    """Hooks the servers that are imported, and the others when the host imports them.
+    """The hooks of servers: of imported ones now, of others when the host imports them.
 
-    `running` returns the recorder that runs, None where there is none. One object a process: hooks are not taken back.
+    `running` returns the running recorder, None where there is none. One object a process: hooks are not removed.
     """
 
     def __init__(self, running: Callable[[], Stoppable | None]) -> None:
@@ -72,7 +72,7 @@ class Stops:
         def hooked(module: Any) -> None:
             try:
                 hook(module)
-            except Exception:  # noqa: BLE001  a server other than we know it serves as before
+            except Exception:  # noqa: BLE001  an unknown version of a server serves as before
                 _log.warning("otel_llm does not know this %s: a stop may lose last segments", name, exc_info=True)
 
         wrapt.register_post_import_hook(hooked, name)
@@ -104,11 +104,11 @@ class Stops:
     def _hook_gunicorn(self, owner: str, method: str, late_s: float, module: Any) -> None:
         worker_type = getattr(module, owner)
         Patches().replace(worker_type, method, functools.partial(self._gunicorn_exit, late_s))
-        # A worker installs its handler and then loads the application, which may bring us: install it once more.
+        # A worker installs its handler and then loads the application, which may import us: install it once more.
         worker = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
         if isinstance(worker, worker_type):
             signal.signal(signal.SIGTERM, worker.handle_exit)
-            signal.siginterrupt(signal.SIGTERM, False)  # as the worker has it
+            signal.siginterrupt(signal.SIGTERM, False)  # as in the worker
 
     def _gunicorn_exit(self, late_s: float, original: Callable[..., Any]) -> Callable[..., Any]:
         def handle_exit(worker: Any, *args: Any, **kwargs: Any) -> Any:
@@ -118,7 +118,7 @@ class Stops:
         return handle_exit
 
     def _grace_begins(self, worker: Any, late_s: float = 0.0) -> None:
-        """Have the streams ended shortly before the grace of a gunicorn worker is over; None: there is no such worker.
+        """End the streams shortly before the grace of a gunicorn worker is over; None: there is no such worker.
 
         The grace began up to `late_s` ago.
         This runs in signal handlers: the thread that one interrupts may hold a lock, so it takes none.
@@ -134,24 +134,24 @@ class Stops:
 
     def _celery_stops(self, *_: object, **__: object) -> None:
         if (running := self._running()) is not None:
-            running.settle(leaving=True)
+            running.settle(exiting=True)
 
 
 async def _send_before_signal(running: Stoppable, server: Any) -> None:
-    hurry = bool(server.force_exit)  # a second signal: nothing was waited for
+    hurry = bool(server.force_exit)  # a second signal: the grace was cut short
     if not hurry and (tasks := set(server.server_state.tasks)):  # the grace is over: they were cancelled, and end now
         await asyncio.wait(tasks, timeout=CANCELLED_S)
-    # After a signal the process ends by it next. A server that was stopped by a program may leave other streams open.
-    leaving = bool(getattr(server, "_captured_signals", ()))
-    await settled(running, leaving=leaving, within_s=FORCED_S if hurry else EXIT_S)
+    # After a signal the process ends by it next. A server stopped by a program may leave other streams open.
+    exiting = bool(getattr(server, "_captured_signals", ()))
+    await settled(running, exiting=exiting, within_s=FORCED_S if hurry else EXIT_S)
 
 
-async def settled(running: Stoppable, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
-    """Wait until what was recorded is sent, at most `within_s`; the event loop, asyncio's or trio's, runs on."""
+async def settled(running: Stoppable, *, exiting: bool = False, within_s: float = EXIT_S) -> None:
+    """Wait until the recorded data is sent, at most `within_s`; the event loop, asyncio's or trio's, runs on."""
     done: list[bool] = []
 
     def settle() -> None:
-        running.settle(leaving=leaving, within_s=within_s)
+        running.settle(exiting=exiting, within_s=within_s)
         done.append(True)
 
     # A thread of our own: those of the loop's executor may all be busy for as long as the server stops.

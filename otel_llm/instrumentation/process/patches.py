@@ -1,4 +1,4 @@
-"""Replacing functions of a library, put back only where ours still stand; classes that look like a library's."""
+"""Replace functions of a library, and restore them only where ours are still in place; disguised subclasses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ABSENT: Final = object()
 
 
 def disguised(ours: Any, theirs: Any, *, only_where_theirs: Iterable[str] = ()) -> Any:
-    """Return a subclass of ours that names itself as theirs, less the methods of these names that theirs has not."""
+    """Return a subclass of ours with their name, less the methods of `only_where_theirs` that they do not have."""
     for name in only_where_theirs:
         if not hasattr(theirs, name):
             delattr(ours, name)
@@ -27,9 +27,9 @@ class Patches:
         self._made: list[tuple[type, str, object, object]] = []
 
     def replace(self, owner: type, name: str, replacement: Callable[[Any], Callable[..., Any]]) -> None:
-        """Put `replacement(original)` in the place of a class's method, looking like the original.
+        """Replace a class's method by `replacement(original)`, which looks like the original.
 
-        Raises AttributeError where there is no such method, and takes back what was replaced before: half of an
+        Raises AttributeError where there is no such method, and undoes the replacements before it: half of an
         instrumentation is none.
         """
         own = owner.__dict__.get(name, _ABSENT)
@@ -43,7 +43,7 @@ class Patches:
         self._made.append((owner, name, own, ours))
 
     def undo(self) -> None:
-        """Restore what ours still stands for; under somebody else's replacement ours stays, and passes through."""
+        """Restore the originals where ours are in place; beneath another's, ours stays and passes through."""
         for owner, name, own, ours in reversed(self._made):
             if owner.__dict__.get(name) is not ours:
                 continue

@@ -1,4 +1,4 @@
-"""The recorder of this process: one flusher, one outbox, and what the application chose. The only global state."""
+"""The recorder of this process: one flusher, one outbox, and the application's settings. The only global state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _log: Final = logging.getLogger("otel_llm")
 
 
 class Runtime:
-    """What recordings need of the process, see `RecorderEnvironment`."""
+    """The process environment of recordings, see `RecorderEnvironment`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Runtime:
         self.sampling = sampling
         self.slo_classes = None if slo_classes is None else frozenset(slo_classes)
         self.propagate = propagate
-        self.refused_classes = 0  # SLO classes that came with requests and are not known here
+        self.refused_classes = 0  # SLO classes of requests that are not known here
         self.refused_replies = 0  # replies of a server's recorded paths that were no streams
         self.metrics = None if metrics == "off" else Metrics(meter_provider, names, chunks=metrics == "chunks")
         self._names = names
@@ -79,7 +79,7 @@ class Runtime:
         self.outbox = Outbox(delivery, queue_segments)
         self.flusher = Flusher(clock_ns, self._measure)
         # Not the random module's own generator, which an application may seed: ids would repeat in every process.
-        # Asking the system each time costs up to 80 us and lets go of the interpreter's lock.
+        # Asking the system each time costs up to 80 us and releases the interpreter's lock.
         self._random = random.Random()  # noqa: S311
         self.getrandbits = self._random.getrandbits
         self._tracer_provider = tracer_provider
@@ -88,24 +88,24 @@ class Runtime:
         self._instance_id = str(uuid.uuid4())
         self._leaves_after: tuple[object, ...] = (self, self)
         self._finalizer: Any = None
-        self._stop_by_s: float | None = None  # the time-out of the stop that began since the newest stream
+        self._stop_by_s: float | None = None  # the deadline of the stop that began since the newest stream
         self._warned = False
 
     @property
     def dropped(self) -> int:
-        """Return how many segments were dropped so far."""
+        """Return the number of dropped segments so far."""
         return self.outbox.dropped
 
     def named(self, attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
-        """Return GenAI attributes in the names that the application chose."""
+        """Return GenAI attributes under the names that the application chose."""
         return named(attributes, self._names)
 
     def provider(self) -> TracerProvider:
-        """Return the application's TracerProvider, as it is now: it may be set after us."""
+        """Return the application's TracerProvider, as it is now: it may be set later than ours."""
         return self._tracer_provider or trace.get_tracer_provider()
 
     def resource(self) -> Resource:
-        """Return the application's resource, with a `service.instance.id`, which says who sends, where it has none."""
+        """Return the application's resource, with a `service.instance.id` of the sender where it has none."""
         from opentelemetry.sdk.resources import Resource
 
         theirs = getattr(self.provider(), "resource", None)
@@ -120,7 +120,7 @@ class Runtime:
         return self._resource[1]
 
     def send(self, records: Sequence[Record], *, urgent: bool = False) -> None:
-        """Queue records, before their turn where `urgent`."""
+        """Queue records, at once where `urgent`."""
         self.outbox.put(records, urgent=urgent)
 
     def watch(self, recording: Flushable) -> None:
@@ -134,7 +134,7 @@ class Runtime:
         self.flusher.urge(recording)
 
     def warn(self, bug: BaseException) -> None:
-        """Say, once, that we failed; the application's stream goes on as if we were not there."""
+        """Log our failure, once; the application's stream goes on as without us."""
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
         with contextlib.suppress(Exception):
@@ -150,13 +150,13 @@ class Runtime:
                 self.warn(bug)
 
     def refuse_class(self) -> None:
-        """Take note that a request came with an SLO class that is not known here; say so, once."""
+        """Count a request with an unknown SLO class; warn once."""
         self.refused_classes += 1
-        if self.refused_classes == 1:  # the name is not repeated: it may be anything
+        if self.refused_classes == 1:  # the name is not logged: it may be anything
             _log.warning("otel_llm: a request named an SLO class that is not among slo_classes; it gets the default")
 
     def refuse_reply(self, where: str, content_type: str, remedy: str) -> None:
-        """Take note that a server answered at a recorded path with a reply of no token; say so, once."""
+        """Count a server's answer without tokens at a recorded path; warn once."""
         self.refused_replies += 1
         if self.refused_replies == 1:
             sort = content_type or "no content type"
@@ -169,7 +169,7 @@ class Runtime:
         return self.outbox.flush(max(until_s - monotonic_s(), 0.0)) and settled
 
     def stop(self, timeout_s: float) -> bool:
-        """Stop recording: send what was recorded, forget the streams that go on."""
+        """Stop recording: send the recorded data, forget the streams that go on."""
         self.flusher.settle(timeout_s)
         self.flusher.stop(timeout_s)
         self.unrecorded.settle()
@@ -177,10 +177,10 @@ class Runtime:
         self._cancel_finalizer()
         return self.outbox.close(timeout_s)
 
-    def settle(self, *, leaving: bool = False, within_s: float = EXIT_S) -> None:
-        """Send what was recorded before a server stops; wait `within_s` at most, and for no endpoint that fails.
+    def settle(self, *, exiting: bool = False, within_s: float = EXIT_S) -> None:
+        """Send the recorded data before a server stops; wait `within_s` at most, and for no endpoint that fails.
 
-        `leaving`: end the streams that are still open.
+        `exiting`: end the open streams too.
         """
         with contextlib.suppress(Exception):
             settled = self.flusher.settle(min(self.stop_time_left_s(), within_s), leaving=leaving)
@@ -188,14 +188,14 @@ class Runtime:
                 self._stop_by_s = None  # nothing of this stop is left to be waited for
 
     def leave_in(self, seconds: float) -> None:
-        """End in so many seconds the streams that are still open then: the process is killed soon after.
+        """End in so many seconds the streams that are open then: the process is killed soon after.
 
         It takes no lock, so a signal handler may call it.
         """
         self.flusher.leave_at(self.clock_ns() + int(seconds * 1e9))
 
     def leave(self) -> None:
-        """Send what was recorded, and end the streams that are still open: the process ends."""
+        """Send the recorded data, and end the open streams: the process ends."""
         with contextlib.suppress(Exception):
             self.flusher.settle(self.stop_time_left_s(), leaving=True)
             self.outbox.close(self.stop_time_left_s())
@@ -223,14 +223,14 @@ class Runtime:
         self.outbox.after_fork()
 
     def _leave_before(self, *providers: object) -> None:
-        # Handlers run last in, first out: ours is registered once the providers exist, so that request spans that end
-        # with the process are ended, and their values recorded, before they shut down.
+        # Handlers run last in, first out: ours is registered after the providers', so that request spans that end with
+        # the process are ended, and their values recorded, before they shut down.
         if all(ours is theirs for ours, theirs in zip(self._leaves_after, providers, strict=False)):
             return
         self._leaves_after = providers
         atexit.unregister(self.leave)
         atexit.register(self.leave)
-        # A process that multiprocessing forked ends without running those handlers, but with its own.
+        # A process forked by multiprocessing ends without running those handlers, but with its own.
         self._cancel_finalizer()
         if (util := sys.modules.get("multiprocessing.util")) is not None:
             self._finalizer = util.Finalize(None, self.leave, exitpriority=100)
@@ -257,11 +257,11 @@ def configured(
     metrics: Measures = "requests",
     slo_classes: Collection[str] | None = None,
     propagate: bool = True,
-    **_: object,  # what OpenTelemetry's instrumentors are also given: a logger provider
+    **_: object,  # other settings of OpenTelemetry's instrumentors: a logger provider
 ) -> Runtime:
     """Return a runtime with these settings, ready to record.
 
-    Raises ValueError for a setting outside of its words or range.
+    Raises ValueError for an unknown word or a value out of range.
     """
     if sampling not in SAMPLING:
         raise ValueError(f"sampling={sampling!r} is none of {', '.join(SAMPLING)}")
@@ -292,7 +292,7 @@ def configured(
 
 
 def _detected() -> Resource:
-    """Return the resource of this process and its forks: what they share.
+    """Return the shared resource of this process and its forks.
 
     It is detected once for all of them, since the SDK runs its detectors in a thread pool, which stands still in a
     worker that eventlet has patched. An instance id that the SDK made up is left out: each fork has its own.
@@ -320,10 +320,10 @@ def running() -> Runtime | None:
 
 
 def start(runtime: Callable[[], Runtime]) -> Runtime:
-    """Return the runtime that runs, or make it."""
+    """Return the running runtime, or make it."""
     if (there := running()) is not None:
         return there
-    made = runtime()  # without the lock: looking for the resource may take seconds, and runs code of the application
+    made = runtime()  # without the lock: detecting the resource may take seconds, and runs code of the application
     with _lock:
         if not _running:
             _running.append(made)
@@ -337,21 +337,21 @@ def start(runtime: Callable[[], Runtime]) -> Runtime:
 
 
 def join(user: str, runtime: Callable[[], Runtime]) -> Runtime:
-    """Return the runtime that runs, or make it; it is not stopped before `user` leaves."""
+    """Return the running runtime, or make it; it is not stopped before `user` leaves."""
     running = start(runtime)
     _users.add(user)
     return running
 
 
 def leave(user: str) -> None:
-    """Stop the runtime if `user` was the last who joined it."""
+    """Stop the runtime if `user` was the last one that joined it."""
     _users.discard(user)
     if not _users:
         stop()
 
 
 def stop(timeout_s: float = EXIT_S) -> bool:
-    """Stop the runtime, if one runs; return whether all it had recorded was settled in time."""
+    """Stop the runtime, if one runs; return whether all recorded data was settled in time."""
     with _lock:
         _users.clear()
         stopped = _running.pop() if _running else None
@@ -370,7 +370,7 @@ _registered: list[Stops] = []
 
 
 def _register_hooks() -> None:
-    if _registered:  # there is no taking them back: once a process
+    if _registered:  # they cannot be removed: once a process
         return
     _registered.append(Stops(running))
     if hasattr(os, "register_at_fork"):
@@ -378,6 +378,6 @@ def _register_hooks() -> None:
 
 
 def warn(bug: BaseException) -> None:
-    """Say, once, that we failed."""
+    """Log our failure, once."""
     if (runtime := running()) is not None:
         runtime.warn(bug)

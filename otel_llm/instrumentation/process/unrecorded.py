@@ -1,8 +1,8 @@
-"""Streamed replies that pass and are not recorded: counted, and one warning a process that says what to do.
+"""Streamed replies that pass unrecorded: counted, and one warning a process with the remedy.
 
-Any hook that sees an HTTP answer of an API it does not know may call `answered`. It looks at nothing but answers to a
-POST whose content type is a stream's, and takes only those whose request looks like a prompt: event streams of other
-kinds (MCP and A2A, which are JSON-RPC; GraphQL; images, audio) are none of ours to speak of.
+Any hook that sees an HTTP answer of an unknown API may call `answered`. It considers only answers to a POST whose
+content type is a stream's, and counts those whose request looks like a prompt: event streams of other kinds (MCP and
+A2A, which are JSON-RPC; GraphQL; images, audio) are not meant.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.core.tally import Tally
 
 STREAMED: Final = ("text/event-stream", "application/x-ndjson", "application/ndjson", "application/jsonl")
-"""Content types of replies that come piece by piece."""
+"""Content types of streamed replies."""
 PROMPT_KEYS: Final = ("messages", "message", "prompt", "contents", "input", "inputs", "question", "query", "text")
 MAX_BODY_BYTES: Final = 1 << 20
-"""A longer request is not looked into, and so not spoken of."""
+"""A longer request is not parsed, and so not counted."""
 SETTLES_NS: Final = 1_000_000_000
 """How long after the answer `track` may still claim the stream."""
 MAX_PATH: Final = 100
@@ -59,14 +59,14 @@ class _Passed:
 
 
 _latest: Final[ContextVar[_Passed | None]] = ContextVar("otel_llm_passed", default=None)
-"""The stream that this context got last."""
+"""The last stream of this context."""
 
 
 class Unrecorded:
-    """Counts the streams of one process that passed unrecorded, and warns of the first.
+    """The streams of one process that passed unrecorded, counted; the first one gives a warning.
 
-    The warning waits until the next such stream, a second later at least, or the process's end: who follows its advice
-    calls `track` after the answer came, and is not to be warned any more.
+    The warning waits until the next such stream, a second later at least, or the process's end: an application that
+    follows its advice calls `track` after the answer, and then gets no warning.
     """
 
     def __init__(self, tally: Tally, clock_ns: Callable[[], int]) -> None:
@@ -76,10 +76,10 @@ class Unrecorded:
         self._warned = False
 
     def answered(self, library: str, host: str | None, path: str, body: object, content_type: str) -> None:
-        """Take note of an answer to a POST that no hook records; never raises.
+        """Count an answer to a POST that no hook records; never raises.
 
-        `body`: the request's JSON, as bytes, text or the object; anything else cannot be judged. `library` is who got
-        the answer.
+        `body`: the request's JSON, as bytes, text or the object; any other cannot be judged. `library` is the client
+        library.
         """
         try:
             kind = media_type(content_type)
@@ -93,7 +93,7 @@ class Unrecorded:
             _log.debug("otel_llm could not judge an answer", exc_info=True)
 
     def claim(self) -> None:
-        """Take note that `track` records the stream that this context got last."""
+        """Note that `track` records the last stream of this context."""
         passed = _latest.get()
         if passed is None:
             return
@@ -134,6 +134,6 @@ def is_prompt(path: str, body: object) -> bool:
         body = body.encode("utf-8", "replace")
     if not isinstance(body, bytes | bytearray) or len(body) > MAX_BODY_BYTES:
         return False
-    # What looks like a key is one: inside of a JSON string every quotation mark has a backslash before it.
+    # A match of a key is a key: inside a JSON string every quotation mark has a backslash before it.
     start = bytes(body[:64]).lstrip()
     return start.startswith(b"{") and _PROMPT.search(body) is not None and _JSON_RPC.search(body) is None

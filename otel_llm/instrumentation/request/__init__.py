@@ -1,1 +1,1 @@
-"""What is known of a request at its commit, and what travels in its headers."""
+"""The facts of a request at its commit, and the headers that carry some of them."""

@@ -1,7 +1,7 @@
-"""What travels with a request from its client to its server: the trace, and the SLO class.
+"""Propagate the trace and the SLO class from a client to its server.
 
-W3C Trace Context, whatever propagators the application chose: it is what engines and routers read. The class goes in a
-header of its own, since some routers drop baggage; baggage as a whole is not ours to send to whoever serves a model.
+W3C Trace Context, whatever propagators the application chose: engines and routers read it. The class has a header of
+its own, since some routers drop baggage; baggage as a whole is not ours to send to a model's provider.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.process.runtime import Runtime
 
 Attached = tuple["Context", "Token[Context]"]
-"""The context that was made current, and what it takes to go back."""
+"""The context that was made current, and the token to restore the one before."""
 
 TRACEPARENT: Final = "traceparent"
 SLO_CLASS_HEADER: Final = "x-slo-class"
 _READ: Final = frozenset({TRACEPARENT, "tracestate", "baggage", SLO_CLASS_HEADER})
 _READ_BYTES: Final = frozenset(name.encode() for name in _READ)
 _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""What comes from a network may be a class's name and nothing else: it becomes an attribute, a label, a line."""
+"""The valid names of a class. Text of a network becomes an attribute, a label, a line, so no other is accepted."""
 _SERVER_INSTRUMENTATIONS: Final = ("opentelemetry.instrumentation.asgi", "opentelemetry.instrumentation.wsgi")
-"""What OpenTelemetry's instrumentations of web frameworks are built on: loaded, the current span is theirs to set."""
+"""The module behind OpenTelemetry's web framework instrumentations: if loaded, they set the current span."""
 
 _trace_context: Final = TraceContextTextMapPropagator()
 _baggage: Final = W3CBaggagePropagator()
@@ -70,8 +70,9 @@ def inject(recording: Recording, headers: MutableMapping[str, str]) -> None:
 def attach(recording: Recording) -> Attached | None:
     """Make the recording's request span the current one, for the library's call alone; never raises.
 
-    An HTTP instrumentation beneath writes its own span into the headers: so that it is a child of ours, and the server
-    in our trace. `detach` it when that call returns. None where the span is current already, or nothing is propagated.
+    An HTTP instrumentation beneath writes its own span into the headers: it becomes a child of ours, and the server
+    joins our trace. `detach` it when that call returns. None where the span is current already, or nothing is
+    propagated.
     """
     try:
         running = runtime.running()
@@ -88,21 +89,20 @@ def attach(recording: Recording) -> Attached | None:
 
 
 def detach(attached: Attached | None) -> None:
-    """Make the span current that was before.
+    """Restore the span that was current before.
 
-    Not where another context is current by now: a coroutine that is thrown away unfinished is closed wherever the
-    garbage collector runs.
+    Not where another context is current by now: a dropped coroutine is closed in the context of the garbage collector.
     """
     if attached is not None and otel_context.get_current() is attached[0]:
         otel_context.detach(attached[1])
 
 
 def extract(headers: Iterable[tuple[bytes, bytes]], running: Runtime | None = None) -> Context:
-    """Return the context of a request that came with these headers: its span, its baggage, its SLO class.
+    """Return the context of a request from its headers: its span, its baggage, its SLO class.
 
-    The current span stays the parent where there is one: a server's instrumentation read the headers already. A class
-    in `x-slo-class` goes before the baggage's; one that is not known to `running`, by default the process's runtime, is
-    dropped, and counted. Never raises.
+    A current span stays the parent: a server's instrumentation read the headers already. A class in `x-slo-class` wins
+    over the baggage's; one that is not known to `running`, by default the process's runtime, is dropped, and counted.
+    Never raises.
     """
     current = otel_context.get_current()
     running = running or runtime.running()
@@ -128,12 +128,12 @@ def extract(headers: Iterable[tuple[bytes, bytes]], running: Runtime | None = No
 
 
 def carries(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a request's headers (names in lower case) carry anything that `extract` reads."""
+    """Return whether a request's headers (names in lower case) have anything that `extract` reads."""
     return any(name in _READ_BYTES for name, _ in headers)
 
 
 def around(context: Context, span: Span) -> Context | None:
-    """Return what is to be current around an application that serves a request; None where nothing is propagated.
+    """Return the context for an application that serves a request; None where nothing is propagated.
 
     That is the request's baggage and SLO class from `context`, with `span` as the current span. A span that is current
     already stays, and none is set where OpenTelemetry instruments the server: its span would become INTERNAL. Never
@@ -152,12 +152,12 @@ def around(context: Context, span: Span) -> Context | None:
 
 
 def enter(context: Context | None) -> Attached | None:
-    """Make a context current; `detach` what is returned in the same frame. None changes nothing."""
+    """Make a context current; `detach` the result in the same frame. None changes nothing."""
     return None if context is None else (context, otel_context.attach(context))
 
 
 def admitted(running: Runtime | None, stated: object) -> str | None:
-    """Return an SLO class that came from elsewhere, None where there is none, or none that is known here."""
+    """Return a received SLO class, None where there is none, or an unknown one."""
     if not stated:
         return None
     text = str(stated).strip()

@@ -1,4 +1,4 @@
-"""What is known of a request at its commit, in the names that the application chose for the wire."""
+"""Build the facts of a request at its commit, under the names that the application chose for the wire."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.process.runtime import Runtime
 
 INSTANCE_VARIABLE: Final = "OTEL_LLM_INSTANCE"
-"""Which replica this is, for `otel_llm.instance`."""
+"""This replica's name, for `otel_llm.instance`."""
 STREAMED: Final[Mapping[str, AttributeValue]] = {semconv.GEN_AI_REQUEST_STREAM: True}
-"""Said on the request span of a request that asks for a stream."""
+"""An attribute of the request span of a request for a stream."""
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -45,12 +45,12 @@ def request(
     server: bool = False,
     stack: str = "other",
 ) -> Request:
-    """Return a request committed now, or at `commit_ns` (monotonic); what is None is not said.
+    """Return a request committed now, or at `commit_ns` (monotonic); None values are left out.
 
     Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class` if it is known, else the runtime's.
-    `choices`: how many were asked for; of more than the API allows, one is recorded. `server`: it is measured where it
-    is served, and `context` is that of the headers it came with. `offset_ns`: what makes unix ns of the runtime's
-    monotonic ns; by default it is read from the clocks now.
+    `choices`: the requested number; of more than the API allows, one is recorded. `server`: it is measured where it is
+    served, and `context` is that of its headers. `offset_ns`: what makes unix ns of the runtime's monotonic ns; by
+    default it is read from the clocks now.
     """
     monotonic_ns = runtime.clock_ns()
     stated = slo_class or admitted(runtime, baggage.get_baggage(semconv.SLO_CLASS, context)) or runtime.slo_class
@@ -121,7 +121,7 @@ def by_client(
     says_complete: bool = True,
     stack: str = "other",
 ) -> Request:
-    """Return a client's request for a streamed reply; `model` is told if it is text; `port` None: the scheme's."""
+    """Return a client's request for a streamed reply; `model` is recorded if it is text; `port` None: the scheme's."""
     return request(
         runtime,
         context,

@@ -1,1 +1,1 @@
-"""What a reply's chunks carry, cut into numbered segments of each choice. No lock, no clock, no I/O."""
+"""Read a reply's chunks and cut them into numbered segments of each choice. No lock, no clock, no I/O."""

@@ -1,4 +1,4 @@
-"""The choices of one request: what was read is sorted to them and cut. Holds no lock, reads no clock, sends nothing."""
+"""The choices of one request: readings are assigned to them and cut. No lock, no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.segments.chunks import Mark, Reading
 
 Item = int | tuple[int, "tuple[Mark, ...]"]
-"""What is appended for a chunk: its time, alone where the chunk was one token of content of choice 0."""
+"""The buffered item of a chunk: its time, alone where the chunk was one token of content of choice 0."""
 
 
 class Reader(Protocol):
-    """What reads the chunks of one kind of stream.
+    """A reader of the chunks of one kind of stream.
 
-    While `plain`, a chunk of which `is_plain` is true is one token of content of choice 0, and need not be read.
+    While `plain`, a chunk for which `is_plain` is true is one token of content of choice 0, and need not be read.
     """
 
     plain: bool
@@ -32,23 +32,23 @@ class Reader(Protocol):
         """Return whether a chunk is the common one."""
 
     def __call__(self, chunk: object, /) -> Reading:
-        """Return what a chunk carries."""
+        """Return the reading of a chunk."""
 
     def basis(self, choice: int) -> str:
-        """Return where the token counts of a choice come from: exact, chunk or estimated."""
+        """Return the basis of a choice's token counts: exact, chunk or estimated."""
 
     def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the last segment can say that segment 0 could not."""
+        """Return the attributes of the last segment that segment 0 could not have."""
 
     def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return what the reply says about itself, for the request span."""
+        """Return the reply's own statements, for the request span."""
 
 
 class Choices:
     """The streams of one request, all committed at the same instant.
 
-    Times that come in with items are monotonic ns; `offset_ns`, added to them, makes unix ns, in which everything else
-    is: the one anchor that the request keeps.
+    Times of items are monotonic ns; `offset_ns`, added to them, makes unix ns, in which everything else is: the one
+    anchor that the request keeps.
     """
 
     __slots__ = (
@@ -89,9 +89,9 @@ class Choices:
         self.first_chunk_ns: int | None = None  # unix ns of the first chunk, framing included
         self.first_token_ns: int | None = None  # of the first token of any kind
         self.first_visible_ns: int | None = None  # of the first token of content
-        self.gaps_ns: list[int] | None = None  # between chunks, since somebody last took them; None: nobody asks
+        self.gaps_ns: list[int] | None = None  # between chunks, since they were last taken; None: not wanted
         self._chunk_ns: int | None = None
-        self.failed = False  # whether a choice ended otherwise than completed
+        self.failed = False  # whether a choice ended other than completed
 
     def _timeline(self, choice: int) -> Timeline:
         return Timeline(choice, self._commit_ns, self._origin, self._getrandbits)
@@ -101,7 +101,7 @@ class Choices:
         return [timeline.commit(self._identity) for timeline in self._timelines.values()]
 
     def take(self, items: Sequence[Item]) -> list[Segment]:
-        """Take in what was appended, in order; return segment 0 of choices that nobody announced."""
+        """Apply buffered items, in order; return segment 0 of choices that were not announced."""
         if not items:
             return []
         newest = items[-1]
@@ -156,17 +156,17 @@ class Choices:
         self._chunk_ns = times_ns[-1]
 
     def take_gaps(self) -> list[int]:
-        """Return the times between chunks that nobody took yet, ns."""
+        """Return the times between chunks since the last call, ns."""
         gaps_ns = self.gaps_ns or []
         if gaps_ns:
             self.gaps_ns = []
         return gaps_ns
 
     def cut(self, now_ns: int, more: Callable[[], Mapping[str, AttributeValue]]) -> list[Segment]:
-        """Return what all choices have to say at `now_ns`.
+        """Return the segments of all choices at `now_ns`.
 
-        A choice that the server declared complete is closed one flush later: its usage may still come. `more` is asked
-        for what a last segment says beside how the stream ended.
+        A choice that the server declared complete is closed one flush later: its usage may still follow. `more` returns
+        further attributes of a last segment.
         """
         segments = []
         for timeline in self._timelines.values():
@@ -179,7 +179,7 @@ class Choices:
         return segments
 
     def last(self, end_ns: int, outcome: str, more: Mapping[str, AttributeValue]) -> list[Segment]:
-        """Return the remaining segments; choices that the server declared complete are that, the others `outcome`."""
+        """Return the remaining segments; choices that the server declared complete are, the others end as `outcome`."""
         segments = []
         for timeline in self._timelines.values():
             if timeline.closed:
@@ -198,12 +198,12 @@ class Choices:
         return timeline.last(end_ns, outcome, basis, more)
 
     def end_ns(self, choice: int) -> int:
-        """Return the end of a choice's newest segment: no token is told before it any more; the commit before it."""
+        """Return the end of a choice's newest segment, the earliest time of further tokens; the commit before it."""
         timeline = self._timelines.get(choice)
         return self._commit_ns if timeline is None else timeline.end_ns
 
     def is_quiet(self, item: Item) -> bool:
-        """Return whether an item brings a token to a choice whose newest segment is an empty one."""
+        """Return whether an item has a token for a choice whose newest segment is an empty one."""
         if isinstance(item, int):
             return self._timelines[0].quiet
         return any(
@@ -217,20 +217,20 @@ class Choices:
 
     @property
     def due_ns(self) -> int | None:
-        """Return when the first choice must say that it is silent, None where none must."""
-        # A copy: asked without the lock, while another thread may announce one more choice.
+        """Return the instant at which the first choice must send an empty segment, None where none must."""
+        # A copy: read without the lock, while another thread may announce one more choice.
         dues = [timeline.due_ns for timeline in tuple(self._timelines.values())]
         return min((due for due in dues if due is not None), default=None)
 
     @property
     def first_times_s(self) -> dict[str, AttributeValue]:
-        """Return the times from the commit to the first token, of any kind and of content, s; those there are."""
+        """Return the times from the commit to the first token, of any kind and of content, s; those that are known."""
         firsts = {semconv.FIRST_TOKEN: self.first_token_ns, semconv.FIRST_VISIBLE: self.first_visible_ns}
         return {name: max(at - self._commit_ns, 0) / 1e9 for name, at in firsts.items() if at is not None}
 
     @property
     def count(self) -> int:
-        """Return how many choices there are."""
+        """Return the number of choices."""
         return len(self._timelines)
 
     @property
@@ -245,7 +245,7 @@ class Choices:
 
     @property
     def basis(self) -> str:
-        """Return where the token counts come from, `estimated` where the choices differ."""
+        """Return the basis of the token counts, `estimated` where the choices differ."""
         bases = {self.reader.basis(choice) for choice in self._timelines}
         return bases.pop() if len(bases) == 1 else "estimated"
 

@@ -1,4 +1,4 @@
-"""From an exception to how the stream ended, in the words of the wire."""
+"""Map an exception to the stream's outcome on the wire."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DISCONNECTED: Final = "disconnected"
 ERROR: Final = "error"
 
 FAILURES: Final = frozenset({DISCONNECTED, ERROR})
-"""Ended by the server's side or the network: the request span's status is ERROR."""
+"""Outcomes caused by the server's side or the network: the request span's status is ERROR."""
 
 _TIMEOUTS: Final = frozenset(
     {
@@ -44,15 +44,15 @@ _BROKEN: Final = frozenset(
     }
 )
 _UNREACHED: Final = "NewConnectionError"
-"""urllib3's error of a connection that could not be made; by its base alone it is a time-out as well."""
+"""urllib3's error of a failed connection; by its base alone it is a time-out as well."""
 
 
 def outcome_of(error: BaseException) -> str:
-    """Return how a stream ended that raised `error` to its reader.
+    """Return the outcome of a stream that raised `error` to its reader.
 
-    What is no `Exception` (task cancellation, keyboard interrupt, a closing generator) comes from the reader's own
-    side. Classes are known by name, their bases included, so that no client library need be imported to ask; a
-    time-out is looked for first, since clients derive it from their connection error.
+    An error that is no `Exception` (task cancellation, keyboard interrupt, a closing generator) is the reader's own.
+    Classes are known by name, their bases included, so that no client library need be imported; a time-out is checked
+    first, since clients derive it from their connection error.
     """
     if not isinstance(error, Exception):
         return CANCELLED

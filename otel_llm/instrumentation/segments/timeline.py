@@ -1,4 +1,4 @@
-"""One choice's stream, cut into numbered segments that tile its time. Reads no clock and sends nothing."""
+"""One choice's stream, cut into numbered segments that cover its time. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MS: Final = 1_000_000
 FLUSH_INTERVAL_NS: Final = int(semconv.FLUSH_INTERVAL_S * 1000) * MS
 FIRST_SILENCES_NS: Final = (250 * MS, 500 * MS)
 LATER_SILENCE_NS: Final = 1000 * MS
-"""A silent stream says so after the first silences, then once a second: a stalled model is no dead sender."""
+"""The intervals of empty segments of a silent stream, then once a second: a stalled model is no dead sender."""
 
 
 def silence_ns(said: int) -> int:
-    """Return how long a stream that already sent `said` empty segments must be silent to send the next: ns."""
+    """Return how long (ns) a stream with `said` empty segments so far must be silent to send the next."""
     if said < len(FIRST_SILENCES_NS):
         return FIRST_SILENCES_NS[said]
     return FIRST_SILENCES_NS[-1] + (said - len(FIRST_SILENCES_NS) + 1) * LATER_SILENCE_NS
@@ -29,8 +29,8 @@ def silence_ns(said: int) -> int:
 class Timeline:
     """The segments of one choice: every token in exactly one of them, ends that never go back, `seq` without a gap.
 
-    All times are unix ns. `tokens` counts the tokens taken in, several in one chunk included; `ended_ns` is when the
-    server said that this choice is complete, None until then; `closed` once the last segment was cut.
+    All times are unix ns. `tokens` counts the applied tokens, several in one chunk included; `ended_ns` is when the
+    server declared this choice complete, None until then; `closed` once the last segment was cut.
     """
 
     __slots__ = (
@@ -71,17 +71,17 @@ class Timeline:
 
     @property
     def due_ns(self) -> int | None:
-        """Return when a stream that stays silent must say so next, None when it has nothing more to say."""
+        """Return when a silent stream must send its next empty segment, None when it is closed."""
         if self.closed or self.ended_ns is not None:
             return None
         return self._quiet_since_ns + silence_ns(self._said)
 
     def commit(self, identity: Mapping[str, AttributeValue]) -> Segment:
-        """Return segment 0, which has no length: somebody waits from now on."""
+        """Return segment 0, which has no length: a user waits from now on."""
         return self._segment(self.end_ns, [], None, identity)
 
     def take(self, times_ns: list[int]) -> None:
-        """Take in chunks of one token of content each, in order of arrival; the list is kept."""
+        """Apply chunks of one token of content each, in order of arrival; the list is kept."""
         self.tokens += len(times_ns)
         if self._marks is not None:
             self._marks.extend([PLAIN_MARK] * len(times_ns))
@@ -91,7 +91,7 @@ class Timeline:
             self._times = times_ns
 
     def take_marked(self, time_ns: int, kind: int, count: int) -> None:
-        """Take in a chunk of `count` tokens (1 or more) of a kind."""
+        """Apply a chunk of `count` tokens (1 or more) of a kind."""
         packed = mark(kind, count)
         if self._marks is None and packed != PLAIN_MARK:
             self._marks = [PLAIN_MARK] * len(self._times)
@@ -101,18 +101,18 @@ class Timeline:
         self.tokens += count
 
     def cut(self, now_ns: int) -> list[Segment]:
-        """Return what is to be said at `now_ns`: the tokens since the last cut, or that there were none for long."""
+        """Return the segments due at `now_ns`: with the tokens since the last cut, or an empty one after a silence."""
         if self._times:
             return self._cut(now_ns, {})
         silent_ns = now_ns - self._quiet_since_ns
         if self.due_ns is None or silent_ns < silence_ns(self._said):
             return []
-        while silence_ns(self._said) <= silent_ns:  # a late look says once what several would have said
+        while silence_ns(self._said) <= silent_ns:  # one segment after a late check stands for several
             self._said += 1
         return self._cut(now_ns, {})
 
     def last(self, end_ns: int, outcome: str, basis: str, more: Mapping[str, AttributeValue]) -> list[Segment]:
-        """Return the remaining segments; the last of them ends the stream and says how."""
+        """Return the remaining segments; the last of them ends the stream with the outcome."""
         self.closed = True
         return self._cut(
             end_ns, {semconv.OUTCOME: outcome, semconv.TOKENS: self.tokens, semconv.TOKEN_BASIS: basis, **more}
@@ -133,8 +133,8 @@ class Timeline:
     def _pieces(self) -> list[tuple[list[int], list[int] | None]]:
         times, marks = self._times, self._marks
         if times:
-            # A thread that was interrupted between its clock and its append comes after a cut that did not see it:
-            # the token is told in the next segment, at its start, since the watermark cannot be taken back.
+            # A thread interrupted between its clock reading and its append is later than a cut that did not see it: the
+            # token is in the next segment, at its start, since the watermark cannot go back.
             if times[0] < self.end_ns:
                 times = [max(time_ns, self.end_ns) for time_ns in times]
             self._quiet_since_ns = times[-1]
@@ -162,7 +162,7 @@ class Timeline:
 
 
 def _by_tokens(times: list[int], marks: list[int]) -> list[tuple[list[int], list[int] | None]]:
-    # A chunk of more tokens than a segment has room for is told by two events at its one time.
+    # A chunk of more tokens than a segment holds becomes two events at its one time.
     pieces: list[tuple[list[int], list[int]]] = [([], [])]
     room = semconv.MAX_SEGMENT_TOKENS
     for time_ns, packed in zip(times, marks, strict=True):

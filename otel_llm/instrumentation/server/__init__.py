@@ -1,1 +1,1 @@
-"""The middleware of serving processes: it records the replies that leave them, over ASGI and WSGI."""
+"""The middleware of serving processes: it records their streamed replies, over ASGI and WSGI."""

@@ -1,10 +1,10 @@
-"""Any server of streamed replies that is an ASGI application: what leaves it, token by token, and how that ended.
+"""The middleware for ASGI applications with streamed replies: the tokens of each reply, and its outcome.
 
     vllm serve MODEL --middleware otel_llm.instrumentation.server.asgi.StreamMiddleware
     app.add_middleware(StreamMiddleware, paths=["/chat"])
 
-Messages pass through as they come, one for one: nothing is held back, nothing is read that the application does not
-read, so back-pressure stays what it was.
+Messages pass through one for one: nothing is held back, nothing is read that the application does not read, so
+back-pressure is unchanged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     Send = Callable[[Message], Awaitable[None]]
 
 LAST_WORDS: Final = frozenset({"lifespan.shutdown.complete", "lifespan.shutdown.failed"})
-"""What an application says at the end of its lifespan, after which its server stops."""
+"""The messages at the end of an application's lifespan, after which its server stops."""
 
 
 class StreamMiddleware(Middleware):
-    """Records each streamed reply of an ASGI application; the settings are those of `Middleware`."""
+    """The ASGI middleware that records streamed replies; the settings are those of `Middleware`."""
 
     stack: ClassVar[str] = "asgi"
 
@@ -47,7 +47,7 @@ class StreamMiddleware(Middleware):
                 scope["method"], scope["path"], lambda: scope["headers"], lambda: scope.get("server") or None
             )
         elif kind == "lifespan":
-            self._running()  # the first request shall not wait for that
+            self._running()  # the first request need not wait for that
             send = self._stopping(send)
         if heard is None:
             attached = propagation.enter(handed_on(scope.get("headers", ())))
@@ -67,12 +67,12 @@ class StreamMiddleware(Middleware):
             heard.returned()
         finally:
             propagation.detach(attached)
-            # A coroutine that is dropped is closed in another context, where there is nothing to put back.
+            # A dropped coroutine is closed in another context, where there is nothing to restore.
             with contextlib.suppress(ValueError):
                 serving.current.reset(token)
 
     def _stopping(self, send: Send) -> Send:
-        """Return the lifespan's `send`, which sends what was recorded before it tells the server that it may stop."""
+        """Return the lifespan's `send` that sends the recorded data before it lets the server stop."""
 
         async def sends(message: Message) -> None:
             # uvicorn's own shutdown waits, and later: when the streams that its grace cut have ended.
@@ -85,8 +85,8 @@ class StreamMiddleware(Middleware):
         return sends
 
 
-# What the application calls in the place of the server's functions: every message goes through unchanged, and what they
-# raise is what the server's raised.
+# The application calls these in place of the server's functions: messages pass unchanged, and so do the server's
+# errors.
 
 
 def _receiving(heard: Exchange, receive: Receive) -> Receive:
@@ -123,6 +123,6 @@ def _sending(heard: Exchange, send: Send) -> Send:
             heard.left()
             raise
         if ends:
-            heard.over()
+            heard.completed()
 
     return sends

@@ -1,4 +1,4 @@
-"""One HTTP exchange of a server, as a middleware reports it: the request's body, the reply's pieces, how it ended."""
+"""One HTTP exchange of a server, reported by a middleware: the request's body, the reply's pieces, the end."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     Headers = Iterable[tuple[bytes, bytes]]
 
 MAX_BODY: Final = 4 << 20
-"""Bytes of a request's body that are looked at; of a longer one model and choices are told by the reply."""
+"""The bytes of a request's body that are read; for a longer one model and choices come from the reply."""
 EVENT_STREAM: Final = "text/event-stream"
 NO_STREAM: Final = "not_a_stream"
-"""The `error.type` of a stream that was asked for and answered with something else."""
+"""The `error.type` of a requested stream that was answered with something else."""
 REQUEST_ID_HEADERS: Final = (b"x-request-id", b"request-id")
 
-# A piece of a reply whose tokens the engine tells is not read but searched: text that looks like one of these has its
+# A piece of a reply whose tokens the engine counts is not parsed but searched: inside text these patterns have their
 # quotes escaped.
 _TELLING: Final = (b'"finish_reason":"', b'"error":')
 _KINDS: Final = (
@@ -54,15 +54,15 @@ _decoder: Final = json.JSONDecoder(object_hook=View)
 
 
 class Exchange:
-    """Listens to one exchange and records the reply if it is a stream.
+    """One exchange; the reply is recorded if it is a stream.
 
-    The middleware of ASGI or WSGI reports each piece of the request and of the reply as it passes. What `take`,
-    `starts` and `sends` raise is a failure of ours, for `broken`: it ends the recording, never the exchange. `deaf`:
-    that happened, and nothing more need be reported. The other methods raise nothing.
+    The middleware of ASGI or WSGI reports each piece of the request and of the reply as it passes. Errors of `take`,
+    `starts` and `sends` are ours and go to `broken`, which ends the recording, never the exchange. `deaf`: that
+    happened, and nothing more need be reported. The other methods raise nothing.
     """
 
     reads_request: ClassVar[bool] = True
-    """Whether the request's body says what its reply will be."""
+    """Whether the request's body shows the kind of its reply."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Exchange:
         self._stack = stack
         self._server = server
         self._request_id = header(headers, REQUEST_ID_HEADERS)
-        self._parts: list[bytes] | None = []  # of the request's body, None when it is read, or too long to be
+        self._parts: list[bytes] | None = []  # of the request's body, None when it is read, or too long
         self._size = 0
         self._model: str | None = None
         self._choices = 1
@@ -97,7 +97,7 @@ class Exchange:
         self.server_context = ServerContext(ServerReader(self._text), propagation.extract(headers))
 
     def take(self, body: bytes, *, more: bool) -> None:
-        """Take note of a piece of the request's body; `more` follow."""
+        """Apply a piece of the request's body; `more` follow."""
         if self._parts is None:
             return
         self._size += len(body)
@@ -111,20 +111,20 @@ class Exchange:
             self._asked(b"".join(parts))
 
     def starts(self, status: int, headers: Headers) -> None:
-        """Take note of the reply's head."""
+        """Apply the reply's head."""
         content_type = media_type_of(headers)
         self._streams = content_type == EVENT_STREAM
         if status >= 400:
             self._refused(status)
         elif self._streams and self.server_context.recording is None:
-            self._begin()  # streamed unasked, or asked for in a way that we do not know
+            self._begin()  # streamed unasked, or asked for in an unknown way
         elif not self._streams and self.server_context.open and not self.server_context.reader.adopted:
             where = next(ending for ending, api in APIS if api is self._api)
             self._running.refuse_reply(where, content_type, "A stream was asked for: it is recorded as an error.")
             self._end(ERROR, NO_STREAM)
 
     def sends(self, body: bytes) -> None:
-        """Take note of a piece of the reply, which is about to be sent."""
+        """Apply a piece of the reply, which is about to be sent."""
         recording = self.server_context.recording
         if recording is None or not self._streams or recording.done:
             return
@@ -151,31 +151,31 @@ class Exchange:
                 reading = self._read(recording, event, now_ns)
         self._template.learn(body, events, reading if text.plain and not adopted else None)
 
-    def over(self) -> None:
-        """Take note that the reply was sent to its end."""
+    def completed(self) -> None:
+        """Note that the reply was sent completely."""
         self._over = True
         self._end(COMPLETED)
 
     def left(self) -> None:
-        """Take note that the client left."""
+        """Note that the client left."""
         self._gone = True
         self._end(CANCELLED)
         if not self._over:
             self.server_context.leave()
 
     def raised(self, error: BaseException) -> None:
-        """Take note that the application raised `error`."""
+        """Note that the application raised `error`."""
         if not isinstance(error, Exception) or self._gone:
             self.left()
         else:
             self._end(ERROR, error_type(error))
 
     def returned(self) -> None:
-        """Take note that the application is done; a reply that it did not finish is one that failed."""
+        """Note that the application has returned; an unfinished reply has failed."""
         self._end(CANCELLED if self._gone else ERROR, None if self._gone else "incomplete")
 
     def broken(self, bug: BaseException) -> None:
-        """Listen no more, because of a failure of ours."""
+        """Stop listening because of a failure of ours."""
         self.deaf = True
         if self.server_context.recording is not None:
             self.server_context.recording.broken(bug)
@@ -186,7 +186,7 @@ class Exchange:
         try:
             asked: Any = json.loads(body)
         except (ValueError, RecursionError):
-            return  # the application will say what it thinks of that
+            return  # the application will answer that
         if not isinstance(asked, dict):
             return
         model, count, prompt = asked.get("model"), asked.get("n"), asked.get("prompt")
@@ -234,7 +234,7 @@ class Exchange:
             return None
         try:
             chunk = _decoder.decode(event.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):  # not ours to judge, also where it is nested too deep
+        except (ValueError, RecursionError):  # malformed or nested too deeply: not ours to judge
             return None
         reading: Reading = self._text(chunk)
         if self.server_context.reader.adopted:
@@ -252,7 +252,7 @@ class Exchange:
         self._end(CANCELLED if self._gone else ERROR, None if self._gone else str(status))
 
     def _settle(self) -> None:
-        """Do what is left to do before the recording ends."""
+        """Do the remaining work before the recording ends."""
 
     def _end(self, outcome: str, error: str | None = None) -> None:
         recording = self.server_context.recording
@@ -260,7 +260,7 @@ class Exchange:
             return
         try:
             self._settle()
-            self.server_context.tell_facts()
+            self.server_context.record_facts()
             recording.ended(outcome, error)
         except Exception as bug:  # noqa: BLE001
             self.broken(bug)

@@ -1,4 +1,4 @@
-"""The forms of a streamed reply at an endpoint of the application's own: events, lines, or pieces of text."""
+"""The forms of a streamed reply at an application's own endpoint: events, lines, or pieces of text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _AROUND_LINES: Final = b"\x1e\r"
 
 
 class Form(Protocol):
-    """Takes a reply's pieces and gives the chunks in them."""
+    """A splitter of a reply's pieces into chunks."""
 
     def feed(self, data: bytes, /) -> list[bytes]:
         """Return the chunks that end in the next piece of the reply."""
@@ -53,7 +53,7 @@ class Events(SseParser):
 
 
 class Lines(JsonLines):
-    """Lines that are not blank, without what frames them."""
+    """Lines that are not blank, without their framing."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ class Lines(JsonLines):
 
 
 class Pieces:
-    """Pieces of text, as the application sends them."""
+    """Pieces of text, as sent by the application."""
 
     __slots__ = ()
 
@@ -73,12 +73,12 @@ class Pieces:
         return [data] if data else []
 
     def end(self) -> list[bytes]:
-        """Return nothing: a piece is whole."""
+        """Return nothing: every piece is complete."""
         return []
 
 
 def form_of(content_type: str) -> Callable[[], Form] | None:
-    """Return the form in which a reply streams that states this content type, None where it is one JSON text."""
+    """Return the form of a streamed reply with this content type, None for one JSON text."""
     if content_type == EVENT_STREAM:
         return Events
     if content_type in LINES:

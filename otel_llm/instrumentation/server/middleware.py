@@ -1,4 +1,4 @@
-"""What the middlewares of ASGI and WSGI have in common: which requests are recorded, from when, and by what name."""
+"""The common part of the ASGI and WSGI middlewares: which requests are recorded, from when, under which names."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     Address = tuple[str, int | None]
 
 ENGINES: Final = ("vllm", "sglang", "transformers")
-"""The provider where none is stated: the first of these that this process has imported."""
+"""The default provider: the first of these that this process has imported."""
 
 _log: Final = logging.getLogger("otel_llm")
 
 
 class Middleware:
-    """Decides what is recorded of a server's requests; a subclass passes them through.
+    """The choice of recorded requests; a subclass passes the requests through.
 
-    `provider` is the `gen_ai.provider.name` on what is recorded, default the engine that is found in this process.
-    `instance` says which replica this is (`otel_llm.instance`), default the variable OTEL_LLM_INSTANCE, else
-    `host:port`. `paths` are endpoints of the application's own, exact or with a trailing `*`, beside those of the known
-    APIs. Each server-sent event, line or piece of text that they stream is a chunk: `kind(chunk)` says what it carries
-    (`content`, `reasoning`, `tool`, or None for no token; default: content), `count(chunk)` how many tokens (default:
-    one); `chunk` is the event's data, the line, or the piece, as text. Raises ValueError for paths that are none.
+    `provider` is the recorded `gen_ai.provider.name`, by default the engine in this process. `instance` is this
+    replica's name (`otel_llm.instance`), by default the variable OTEL_LLM_INSTANCE, else `host:port`. `paths` are
+    endpoints of the application's own, exact or with a trailing `*`, beside those of the known APIs. Each server-sent
+    event, line or piece of text that they stream is a chunk: `kind(chunk)` returns its kind (`content`, `reasoning`,
+    `tool`, or None for no token; default: content), `count(chunk)` its number of tokens (default: one); `chunk` is the
+    event's data, the line, or the piece, as text. Raises ValueError for invalid paths.
     """
 
     stack: ClassVar[str]
-    """What records, by name."""
+    """The recorder's name."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Middleware:
     def _exchange(
         self, method: str, path: str, headers: Callable[[], Headers], address: Callable[[], Address | None]
     ) -> Exchange | None:
-        """Return what listens to a request that may be answered by a stream, None for all others. Raises nothing."""
+        """Return the listener of a request that may be answered by a stream, None for all others. Raises nothing."""
         try:
             endpoint = self._endpoints.find(method, path)
             running = None if endpoint is None else self._running()
@@ -85,9 +85,9 @@ class Middleware:
             return None
 
     def _running(self) -> Runtime | None:
-        """Return the recorder, started by the first who asks: at the start of the server, where that is reported.
+        """Return the recorder, started at the first call: at the start of the server, where that is reported.
 
-        Once: a recorder that was stopped is not started again.
+        Once only: a recorder that was stopped is not started again.
         """
         if self._started:
             return runtime.running()
@@ -105,7 +105,7 @@ class Middleware:
 
 
 def handed_on(headers: Headers) -> Context | None:
-    """Return what is to be current around an application whose reply is not recorded; None: as it is."""
+    """Return the context for an application whose reply is not recorded; None: unchanged."""
     try:
         if runtime.running() is None or not propagation.carries(headers):
             return None

@@ -1,4 +1,4 @@
-"""Endpoints of the application's own, such as `/chat`: which they are, and how their replies are recorded."""
+"""Endpoints of the application's own, such as `/chat`: their paths, and the recording of their replies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAME_IT: Final = "StreamMiddleware's `kind` or `count` found no token in any of
 
 
 class Own(NamedTuple):
-    """An endpoint of the application's own; `pattern` is its path as the middleware was given it."""
+    """An endpoint of the application's own; `pattern` is its path as given to the middleware."""
 
     pattern: str
     api: Api
@@ -58,7 +58,7 @@ class Endpoints:
             raise ValueError("kind and count read the replies of paths, and there are none")
 
     def find(self, method: str, path: str) -> Api | Own | None:
-        """Return what is recorded of a request, None where it is nothing."""
+        """Return the recorded endpoint of a request, None for others."""
         own = self._exact.get(path)
         if own is None:
             api = api_of(path) if method == "POST" else None
@@ -69,10 +69,10 @@ class Endpoints:
 
 
 class OwnExchange(Exchange):
-    """Records a reply at an endpoint of the application's own, once its head says that it streams.
+    """The exchange of an application's own endpoint; it is recorded once the reply's head shows a stream.
 
-    Its request may say anything, so that nothing is announced before. A POST that failed, or that its client left, is a
-    stream that did so. A GET may be for a page: only a content type made for streams counts.
+    Its request may be anything, so nothing is announced before. A POST that failed, or that its client left, counts as
+    such a stream. A GET may be for a page: only a content type made for streams counts.
     """
 
     reads_request: ClassVar[bool] = False
@@ -87,10 +87,10 @@ class OwnExchange(Exchange):
         self.server_context.hold(self._recording())
 
     def take(self, body: bytes, *, more: bool) -> None:
-        """Leave the request's body alone: it is the application's own."""
+        """Ignore the request's body: it is the application's own."""
 
     def starts(self, status: int, headers: Headers) -> None:
-        """Take note of the reply's head."""
+        """Apply the reply's head."""
         content_type = media_type_of(headers)
         form = form_of(content_type)
         fine = 200 <= status < 300 and status != NO_CONTENT
@@ -105,7 +105,7 @@ class OwnExchange(Exchange):
             self.server_context.announce()
 
     def sends(self, body: bytes) -> None:
-        """Take note of a piece of the reply, which is about to be sent."""
+        """Apply a piece of the reply, which is about to be sent."""
         if self._form is not None:
             self._count(self._form.feed(body))
 

@@ -1,9 +1,9 @@
-"""Any server of streamed replies that is a WSGI application (PEP 3333), such as Flask's and Django's.
+"""The middleware for WSGI applications (PEP 3333) with streamed replies, such as Flask's and Django's.
 
     app.wsgi_app = StreamMiddleware(app.wsgi_app, paths=["/chat"])
 
-The reply's pieces pass through as the server asks for them, one for one. The application's code runs on the server's
-thread, a piece at a time: what is current around it is put in place for each turn, and taken away behind it.
+The reply's pieces pass through one for one, as the server asks for them. The application's code runs on the server's
+thread, a piece at a time: its context is set for each turn, and removed afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from opentelemetry import context as otel_context
 
 from otel_llm.instrumentation.core import serving
-from otel_llm.instrumentation.core.server_context import served_now
+from otel_llm.instrumentation.core.server_context import current_server_context
 from otel_llm.instrumentation.request import propagation
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
 
@@ -41,7 +41,7 @@ INPUT: Final = "wsgi.input"
 
 
 class StreamMiddleware(Middleware):
-    """Records each streamed reply of a WSGI application; the settings are those of `Middleware`."""
+    """The WSGI middleware that records streamed replies; the settings are those of `Middleware`."""
 
     stack: ClassVar[str] = "wsgi"
 
@@ -76,21 +76,21 @@ class StreamMiddleware(Middleware):
         if isinstance(body, list | tuple):
             for piece in body:
                 _sends(heard, piece)
-        heard.over()
+        heard.completed()
         return body  # type: ignore[no-any-return]
 
 
 class Turns:
-    """Runs the application's code for one request, each turn in the context in which the turn before ended."""
+    """The turns of the application's code for one request, each in the context in which the turn before ended."""
 
     __slots__ = ("_context", "_server_context")
 
     def __init__(self, context: Context | None, request: ServerContext | None) -> None:
         self._context = otel_context.get_current() if context is None else context
-        self._server_context = served_now() if request is None else request
+        self._server_context = current_server_context() if request is None else request
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Return what `call` returns, raise what it raises."""
+        """Call `call` and return its result; errors pass through."""
         attached = otel_context.attach(self._context)
         token = serving.current.set(self._server_context)
         try:
@@ -122,7 +122,7 @@ class Pieces:
         except BaseException as error:
             self._ended = True
             if heard is not None and isinstance(error, StopIteration):
-                heard.over()
+                heard.completed()
             elif heard is not None:
                 heard.raised(error)
             raise
@@ -138,12 +138,12 @@ class Pieces:
         return next(self._iterator)
 
     def _watch(self) -> None:
-        # A server that drops the reply without closing it is seen by a weak reference alone.
+        # A server that drops the reply without closing it is seen only by a weak reference.
         if self._heard is not None and (recording := self._heard.server_context.recording) is not None:
             recording.opened(self, self._body)
 
     def close(self) -> None:
-        """Close the application's reply; before its end, that is the client leaving."""
+        """Close the application's reply; before its end this means that the client left."""
         if self._heard is not None and not self._ended:
             self._heard.left()
         close = getattr(self._body, "close", None)
@@ -152,16 +152,16 @@ class Pieces:
 
 
 class SizedPieces(Pieces):
-    """Pieces of which the application says how many they are: servers make one into a reply with a length."""
+    """Pieces of a known number: servers make one into a reply with a length."""
 
     def __len__(self) -> int:
         return len(self._body)  # type: ignore[arg-type]
 
 
 class Input:
-    """The request's body, seen as the application reads it; all else is the server's own.
+    """The request's body, observed while the application reads it; all else is the server's own.
 
-    `left`: how many bytes follow, None where the request does not say.
+    `left`: the number of bytes that follow, None where the request does not state it.
     """
 
     def __init__(self, body: Any, heard: Exchange, left: int | None) -> None:
@@ -217,7 +217,7 @@ class Input:
 
 
 class Starting:
-    """The server's `start_response`, seen; `called` whether it was."""
+    """The server's `start_response`, observed; `called`: whether it was."""
 
     def __init__(self, start_response: StartResponse, heard: Exchange) -> None:
         self._start_response = start_response
@@ -227,7 +227,7 @@ class Starting:
     def __call__(
         self, status: str, headers: list[tuple[str, str]], *more: Any, **named: Any
     ) -> Callable[[bytes], object]:
-        """Start the response as the server does, which raises again what the application failed with."""
+        """Start the response as the server does, which re-raises the application's error."""
         write = self._start_response(status, headers, *more, **named)
         self.called = True
         heard = self._heard
@@ -249,7 +249,7 @@ def _pieces(body: Iterable[bytes], turns: Turns, heard: Exchange | None) -> Piec
 
 
 def _at_hand(body: object, environ: Environ) -> bool:
-    """Return whether none of the application's code runs while the server sends a body: all of it, or a file."""
+    """Return whether no application code runs while the server sends a body: it is complete, or a file."""
     wrapper = environ.get("wsgi.file_wrapper")
     return isinstance(body, list | tuple) or (isinstance(wrapper, type) and isinstance(body, wrapper))
 

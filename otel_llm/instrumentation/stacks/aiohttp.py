@@ -1,8 +1,8 @@
-"""Streamed replies read over aiohttp as server-sent events, in whatever way `response.content` is read.
+"""Streamed replies over aiohttp as server-sent events, for every way of reading `response.content`.
 
-`ClientSession._request`, beneath `post` and all others, is the commit. The response's `content` stays the object that
-it was, of a class that looks at what the application takes out of it: every way of reading takes its bytes by the same
-function. aiohttp has taken compression off by then. What it received and nobody read yet is not looked at.
+`ClientSession._request`, beneath `post` and all others, is the commit. The response's `content` stays the same object,
+with a class that sees the bytes which the application reads: every way of reading takes them by the same function.
+aiohttp has removed compression by then. Received bytes that are not read are not seen.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.stacks.client_request import Call
 
 RECORDING: Final = "_otel_llm_recording"
-"""The one attribute that a recorded response has more."""
+"""The one added attribute of a recorded response."""
 
 
 class AiohttpInstrumentor(StackInstrumentor):
-    """Records the token times of event streams that are read with `aiohttp`."""
+    """The hooks that record the token times of event streams that are read with `aiohttp`."""
 
     stack: ClassVar[str] = "aiohttp"
     package: ClassVar[str] = "aiohttp"
@@ -91,7 +91,7 @@ def _body(kwargs: dict[str, Any]) -> Any:
 
 
 def _passed(method: str, kwargs: dict[str, Any], response: Any) -> None:
-    """Take note of an answer that is not recorded."""
+    """Note an answer that is not recorded."""
     running = runtime.running()
     if running is None or method.upper() != "POST":
         return
@@ -136,7 +136,7 @@ def _adopt(call: Call, response: Any, session: Any, kwargs: dict[str, Any]) -> N
         encoded = response.headers.get("Content-Encoding", "identity").lower() not in {"", "identity"}
         unpacks = kwargs.get("auto_decompress")
         if encoded and not (session.auto_decompress if unpacks is None else unpacks):
-            recording.give_up()  # raw bytes: nobody knows what is in them
+            recording.give_up()  # raw bytes: their contents are not known
         elif type(content) is not StreamReader or content.at_eof():
             tap.ended()
         else:

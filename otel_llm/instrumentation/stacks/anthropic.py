@@ -1,8 +1,8 @@
 """The Anthropic SDK: streamed messages, sync and async, without changing what the caller gets.
 
-`request` of the client is the commit: all of `create(stream=True)`, `.stream()` and their beta twins go through it, on
-Bedrock and Vertex too, where only later the URL and the body become theirs. The SDK has spans of its own; where the
-application has a TracerProvider, ours hang from the SDK's. The rest is in `sdk_stream`.
+`request` of the client is the commit: all of `create(stream=True)`, `.stream()` and their beta twins call it, on
+Bedrock and Vertex too, where only later the URL and the body become theirs. The SDK has spans of its own; if the
+application has a TracerProvider, ours are their children. The rest is in `sdk_stream`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 PATH: Final = "/v1/messages"
 PROVIDERS: Final = (("Bedrock", "aws.bedrock"), ("Vertex", "gcp.vertex_ai"), ("Foundry", "azure.ai.inference"))
-"""What is in the name of a client's class, to who serves it."""
+"""A part of a client's class name, and its provider."""
 
 
 class AnthropicInstrumentor(StackInstrumentor):
-    """Records the token times of the streams of the `anthropic` package."""
+    """The hooks that record the token times of the streams of the `anthropic` package."""
 
     stack: ClassVar[str] = "anthropic"
     package: ClassVar[str] = "anthropic"
@@ -51,7 +51,7 @@ class AnthropicInstrumentor(StackInstrumentor):
 
 
 def _is_ours(options: Any) -> bool:  # noqa: ARG001
-    # Bedrock and Vertex have put their own URL there; another request that is made meanwhile has its own `request`.
+    # Bedrock and Vertex have set their own URL there; another request made meanwhile has its own `request`.
     return True
 
 

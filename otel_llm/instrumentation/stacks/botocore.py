@@ -1,8 +1,8 @@
 """Amazon Bedrock over botocore (boto3) and aiobotocore: `converse_stream`, `invoke_model_with_response_stream`.
 
-`_make_api_call` is the commit: all methods of all clients go through it. The event stream in its response stays the
-object that it was, of a class that looks at the events which its iterator gives. `Endpoint.prepare_request` puts the
-trace into the headers: it comes after the signature, which so holds also where a proxy changes these headers.
+`_make_api_call` is the commit: all methods of all clients call it. The event stream in its response stays the same
+object, with a class that sees the events of its iterator. `Endpoint.prepare_request` puts the trace into the headers:
+it runs after the signing, so the signature holds even if a proxy changes these headers.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ STREAMS: Final[dict[str, tuple[str, Callable[[], ConverseReader | InvokeReader]]
     "ConverseStream": ("stream", ConverseReader),
     "InvokeModelWithResponseStream": ("body", InvokeReader),
 }
-"""Operation to the response's member that is the event stream, and what reads its events."""
+"""By operation: the response's member with the event stream, and the reader of its events."""
 PATHS: Final = ("/converse-stream", "/invoke-with-response-stream")
-"""How the paths of these operations end: credentials may be fetched meanwhile, by another operation."""
+"""The ends of these operations' paths: credentials may be fetched meanwhile, by another operation."""
 RECORDING: Final = "_otel_llm_recording"
-"""The one attribute that a recorded event stream has more."""
+"""The one added attribute of a recorded event stream."""
 
 _log: Final = logging.getLogger("otel_llm")
 
 
 class BotocoreInstrumentor(StackInstrumentor):
-    """Records the token times of Bedrock's streams that are read with `botocore`."""
+    """The hooks that record the token times of Bedrock's streams that are read with `botocore`."""
 
     stack: ClassVar[str] = "botocore"
     package: ClassVar[str] = "botocore"
@@ -61,7 +61,7 @@ class BotocoreInstrumentor(StackInstrumentor):
 
 
 class AiobotocoreInstrumentor(StackInstrumentor):
-    """Records the token times of Bedrock's streams that are read with `aiobotocore`."""
+    """The hooks that record the token times of Bedrock's streams that are read with `aiobotocore`."""
 
     stack: ClassVar[str] = "aiobotocore"
     package: ClassVar[str] = "aiobotocore"
@@ -155,7 +155,7 @@ def _commit(client: Any, operation_name: str, api_params: Any, stack: str) -> _C
 
 @contextlib.contextmanager
 def _calling(call: _Call) -> Iterator[None]:
-    """Make the client's call inside: what it raises is the request's end, and nobody below records it again."""
+    """Make the client's call inside: its error is the request's end, and no inner hook records it again."""
     token = _pending.set(call)
     try:
         with covering():
@@ -165,7 +165,7 @@ def _calling(call: _Call) -> Iterator[None]:
         raise
     finally:
         detach(call.attached)
-        # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
+        # A dropped coroutine is closed in the context of the garbage collector.
         with contextlib.suppress(ValueError):
             _pending.reset(token)
 
@@ -174,7 +174,7 @@ def _prepare_request(original: Callable[..., Any]) -> Callable[..., Any]:
     def prepare_request(self: Any, request: Any) -> Any:
         call = _pending.get()
         if call is not None and request.url.endswith(PATHS):
-            # The innermost place: a span that another instrumentation began for the call is current here.
+            # The innermost place: another instrumentation's span for the call is current here.
             call.recording.announce(otel_context.get_current())
             inject(call.recording, request.headers)
             call.attached = call.attached or attach(call.recording)
@@ -201,7 +201,7 @@ def _adopt(recording: Recording, response: Any, operation_name: str) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _seen(stream_type: Any) -> Any:
-    """Return an event stream's class that looks at its events, and is for all else the class that it was."""
+    """Return an event stream's class that sees its events, and is otherwise the original class."""
 
     class Seen(stream_type):  # type: ignore[misc]
         def __iter__(self) -> Any:
@@ -225,8 +225,8 @@ def _seen(stream_type: Any) -> Any:
     return disguised(Seen, stream_type, only_where_theirs=("__aiter__",))
 
 
-# Both end a recording as what follows, `recorded`, cannot: a body that ends before the reply was cut off, and an error
-# in the stream has a code.
+# Both end a recording as `recorded` cannot: a body that ends before the reply was cut off, and an error in the stream
+# has a code.
 
 
 def _events(inner: Iterator[Any], recording: Recording) -> Iterator[Any]:
@@ -264,7 +264,7 @@ unknown_models: Final[set[object]] = set()
 
 
 def _unknown(recording: Recording, model: object) -> None:
-    """Give up a stream of a model whose chunks are not known; say so once for each model."""
+    """Stop recording a stream of a model with unknown chunks; warn once for each model."""
     recording.give_up()
     if model not in unknown_models and len(unknown_models) < 100:
         unknown_models.add(model)

@@ -1,4 +1,4 @@
-"""A request for a streamed reply, known by its path and its body: what HTTP clients can see of an inference."""
+"""A request for a streamed reply, known by its path and its body: all that HTTP clients see of an inference."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.process.runtime import Runtime
 
 MAX_BODY_BYTES: Final = 16 << 20
-"""A longer request is not looked into: its reply is known by its content type."""
+"""A longer request is not parsed: its reply is known by its content type."""
 
 _STREAMS: Final = re.compile(rb'"stream"\s*:\s*true')
 _CANDIDATES: Final = b'"candidateCount"'
 _MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
-"""Where a path names the model: Azure's and Google's do."""
+"""The part of a path with the model's name: Azure's and Google's have one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """What a request says of the reply that it wants: a stream, of how many choices, by which model."""
+    """The request's statements on its reply: a stream, of how many choices, by which model."""
 
     stream: bool
     model: str | None = None
@@ -44,20 +44,20 @@ class StreamRequest:
 
 
 UNSEEN: Final = StreamRequest(stream=False)
-"""Of a body that could not be seen, such as one that is itself a stream."""
+"""For a body that could not be read, such as one that is itself a stream."""
 
 
 def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
-    """Return what a request asks for, None where it wants no stream, `UNSEEN` where it cannot be told.
+    """Return the request's wishes, None where it wants no stream, `UNSEEN` where that is not known.
 
-    `body` is the JSON text, the object that it will be made of, or anything else. Nothing of it is consumed or changed.
+    `body` is the JSON text, the object that it will be made of, or anything else. It is neither consumed nor changed.
     """
     if isinstance(body, str):
         body = body.encode("utf-8", "replace")
     found = _MODEL.search(path)
     model = None if found is None else found[1] or found[2]
     if isinstance(body, bytes | bytearray) and len(body) <= MAX_BODY_BYTES:
-        # Parsing a long body takes time, so most bodies are told by a search alone.
+        # Parsing a long body takes time, so most bodies are decided by a search alone.
         if api.asks == "flag" and _STREAMS.search(body) is None:
             return None
         if api.asks == "path" and _CANDIDATES not in body:
@@ -73,7 +73,7 @@ def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
         model = stated
     if api.asks == "flag" and stream is not True:
         return None
-    if api.asks == "default" and (stream is False or model is None):  # without a model it is a path of somebody else's
+    if api.asks == "default" and (stream is False or model is None):  # without a model it is another API's path
         return None
     config = body.get("generationConfig")  # Gemini's
     count = config.get("candidateCount") if isinstance(config, dict) else body.get("n")
@@ -139,14 +139,14 @@ class Call:
         return self.recording
 
     def failed(self, error: BaseException) -> None:
-        """Take note that no response came."""
+        """Note that no response was received."""
         if self.recording is not None:
             self.recording.failed(error)
 
     def answered(self, status: int, content_type: str) -> Tap | None:
-        """Return what is to see the response's body, None where there is nothing to be seen in it."""
+        """Return the tap of the response's body, None where it has no stream."""
         recording = self.recording
-        if status >= 300:  # a redirect too: what follows it is a request of its own
+        if status >= 300:  # a redirect too: the request that follows is one of its own
             if recording is not None:
                 recording.ended(ERROR, str(status))  # `error.type` of HTTP in the semantic conventions
             return None
@@ -157,20 +157,20 @@ class Call:
 
 
 def tap_of(recording: Recording, api: Api, content_type: str) -> Tap | None:
-    """Return what is to see the body of a reply that was asked for as a stream.
+    """Return the tap of a reply to a request for a stream.
 
     None where the whole reply comes at once, which ends the recording.
     """
     kind = media_type(content_type)
     parser = api.parsers.get(kind)
-    if parser is None and "json" in kind:  # the server's right; there are no times to be had
+    if parser is None and "json" in kind:  # the server may answer so; there are no times then
         recording.ended(COMPLETED)
         return None
     return Tap(recording, api, (parser or next(iter(api.parsers.values())))())
 
 
 def carried(path: str) -> Recording | None:
-    """Return the recording, begun further up, whose trace goes into a request to this path; None where none does."""
+    """Return the outer recording whose trace goes into a request to this path; None for none."""
     recording = carrier()
     return None if recording is None or api_of(path, WIRES) is None else recording
 
@@ -178,7 +178,7 @@ def carried(path: str) -> Recording | None:
 def call(path: str, body: object, scheme: str, host: str | None, port: int | None, stack: str) -> Call | None:
     """Return the recorded call of a request that is about to be sent, None for one that is not recorded. Never raises.
 
-    `body` as for `stream_request`; `port` None is the scheme's own; `stack` is who sends it.
+    `body` as for `stream_request`; `port` None is the scheme's own; `stack` is the sender.
     """
     try:
         running = runtime.running()

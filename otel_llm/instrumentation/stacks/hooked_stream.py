@@ -1,8 +1,8 @@
-"""A stream that a hook records and that the application tracks as well: one recording, with what `track` states.
+"""A stream that a hook records and that the application tracks as well: one recording, with the statements of `track`.
 
-What a tracked stream asks for while it is read is not recorded below it (`beneath`).
-Where the SDK was called before `track`, its recording is announced already and stays; it gets the class that was
-stated, and its tokens are those that `kind` and `count` say.
+Requests that a tracked stream makes while it is read are not recorded below it (`beneath`).
+If the SDK was called before `track`, its recording is announced already and stays; it gets the stated class, and its
+tokens are those of `kind` and `count`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEPTH: Final = 4
 """A generator over a generator over the SDK's loop over its stream."""
 MAX_HELD: Final = 100
-"""Of an object that holds more, no more are looked at."""
+"""The most members of an object that are searched."""
 _FOLLOWED: Final = (GeneratorType, AsyncGeneratorType, CellType, map, filter, zip, enumerate, tuple)
 
 _log: Final = logging.getLogger("otel_llm")
@@ -37,9 +37,9 @@ _warned: Final[list[bool]] = []
 
 
 class StatedReader:
-    """Reads an SDK's chunks twice: by the SDK's reader for what the reply says of itself, by `track`'s for tokens.
+    """A reader that reads an SDK's chunks twice: by the SDK's reader for statements, by `track`'s reader for tokens.
 
-    `silent`: tokens come from elsewhere, a stream that is made of this one.
+    `silent`: the tokens are those of another stream, which is made of this one.
     """
 
     plain = False
@@ -53,21 +53,21 @@ class StatedReader:
         self.basis = stated.basis
 
     def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return that nothing is known of a chunk before it is read."""
+        """Return False: nothing is known of a chunk before it is read."""
         return False
 
     def __call__(self, chunk: Any) -> Reading:
-        """Return what a chunk carries."""
+        """Return the reading of a chunk."""
         theirs = self._theirs(chunk)
         if self._silent:
-            return FRAMING  # also of a choice that is complete: what is made of its last chunk is still to come
+            return FRAMING  # also for a complete choice: the outer stream's last chunk is still to come
         choice = theirs[0][0] if theirs else 0
         tokens = tuple((choice, kind, count, False) for _, kind, count, _ in self._stated(chunk))
         return (*tokens, *((done, kind, 0, True) for done, kind, _, finished in theirs if finished))
 
 
 def recording_of(stream: object) -> Recording | None:
-    """Return the recording, still running, of a stream that a hook has seen; None where there is none."""
+    """Return the running recording of a stream that a hook has seen; None where there is none."""
     members = getattr(stream, "__dict__", None) or {}
     recording = members.get(RECORDING)
     if recording is None:
@@ -77,8 +77,8 @@ def recording_of(stream: object) -> Recording | None:
 
 
 def recording_beneath(stream: object, depth: int = DEPTH) -> Recording | None:
-    """Return the recording of a stream that the iterator `stream`, not begun yet, holds on to; None where none."""
-    members = getattr(stream, "__dict__", None)  # once somebody asked for it, the attributes are no referents any more
+    """Return the recording of a stream that the iterator `stream`, not begun yet, references; None for none."""
+    members = getattr(stream, "__dict__", None)  # once it was read, the attributes are no referents any more
     attributes = members.values() if isinstance(members, dict) else ()
     for held in itertools.islice(itertools.chain(gc.get_referents(stream), list(attributes)), MAX_HELD):
         recording = recording_of(held)
@@ -90,7 +90,7 @@ def recording_beneath(stream: object, depth: int = DEPTH) -> Recording | None:
 
 
 def state(recording: Recording, ours: Mapping[str, AttributeValue]) -> None:
-    """Say what `track` states of a request that is announced already."""
+    """Add the statements of `track` to a request that is announced already."""
     slo_class = ours.get(semconv.SLO_CLASS)
     if slo_class is not None and recording.slo_class not in {None, slo_class} and not _warned:
         _warned.append(True)

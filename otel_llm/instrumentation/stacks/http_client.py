@@ -1,10 +1,10 @@
 """Streamed replies read over `http.client`: by requests, urllib3, urllib.request, boto, or by hand. Sync, any thread.
 
-`endheaders` is the commit: all clients call it, and there the request line and the headers are known and not sent yet.
-urllib3 2 sends the body later, so its `request` leaves the body on the connection. `getresponse` gives the response;
-its `fp` is replaced by a proxy. All ways of reading a body end there, those of urllib3 too, which reads the framing of
-chunks past `http.client`; therefore the proxy parses framing and compression. A response that is not recorded keeps
-its `fp`, and its reads cost nothing.
+`endheaders` is the commit: all clients call it, and there the request line and the headers are known but not sent yet.
+urllib3 2 sends the body later, so its `request` leaves the body on the connection. `getresponse` returns the response;
+its `fp` is replaced by a proxy. All ways of reading a body use it, those of urllib3 too, which reads the framing of
+chunks past `http.client`; therefore the proxy parses framing and compression. A response that is not recorded keeps its
+`fp`, and its reads cost nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log: Final = logging.getLogger("otel_llm")
 
 
 class HttpClientInstrumentor(StackInstrumentor):
-    """Records the token times of replies that are read with `http.client`."""
+    """The hooks that record the token times of replies that are read with `http.client`."""
 
     stack: ClassVar[str] = "http-client"
     package: ClassVar[str] = "http.client"
@@ -64,7 +64,7 @@ class HttpClientInstrumentor(StackInstrumentor):
         patches.replace(HTTPConnection, "close", _close)
         if URLLIB3 in sys.modules:
             patches.replace(sys.modules[URLLIB3].HTTPConnection, "request", _request)
-        elif not self._urllib3_awaited:  # there is no taking an import hook back: once a process
+        elif not self._urllib3_awaited:  # an import hook cannot be removed: once a process
             type(self)._urllib3_awaited = True
             wrapt.register_post_import_hook(self._hook_urllib3, URLLIB3)
         return patches
@@ -75,7 +75,7 @@ class HttpClientInstrumentor(StackInstrumentor):
         try:
             self._patches.replace(module.HTTPConnection, "request", _request)
         except Exception:  # noqa: BLE001
-            _log.warning("otel_llm found urllib3 other than it knows it and does not record it", exc_info=True)
+            _log.warning("otel_llm does not know this version of urllib3 and does not record it", exc_info=True)
 
 
 def _endheaders(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,12 +140,12 @@ def _close(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _commit(connection: Any, body: Any) -> Call | None:
-    """Return the recorded call of a request whose headers are complete, ours among them; None if it is not recorded."""
+    """Return the recorded call of a request with complete headers, ours among them; None if it is not recorded."""
     try:
         line = connection._buffer[0]
         if not line.startswith(b"POST ") or runtime.running() is None:
             return None
-        # A proxy is sent the whole URL.
+        # A proxy gets the whole URL.
         target = urlsplit(line.split(b" ")[1].decode("latin-1"))
         body = connection.__dict__.get(BODY, body)
         host = target.hostname or connection._tunnel_host or connection.host
@@ -164,7 +164,7 @@ def _commit(connection: Any, body: Any) -> Call | None:
                 _inject(recording, connection)
         if call is not None and call.recording is not None:
             _inject(call.recording, connection)
-            call.recording.opened(connection, None)  # if it is collected, nobody waits for the response
+            call.recording.opened(connection, None)  # a collected connection has no reader any more
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None
@@ -172,7 +172,7 @@ def _commit(connection: Any, body: Any) -> Call | None:
 
 
 def _passed(connection: Any, response: Any) -> None:
-    """Take note of an answer that is not recorded."""
+    """Note an answer that is not recorded."""
     passed, running = connection.__dict__.pop(PASSED, None), runtime.running()
     if passed is None or running is None:
         return
@@ -204,7 +204,7 @@ def _adopt(call: Call, response: Any) -> None:
             body = HttpBody(
                 chunked=response.chunked, length=response.length, coding=headers.get("content-encoding", "")
             )
-        except BodyError:  # nobody knows what is in it
+        except BodyError:  # its contents cannot be known
             tap.recording.give_up()
             return
         response.fp = _WatchedFile(response.fp, tap, body)
@@ -215,7 +215,7 @@ def _adopt(call: Call, response: Any) -> None:
 
 
 class _WatchedFile:
-    """The file that a response reads from. It looks at what is read, and is for all else the file that it was."""
+    """The file that a response reads from; reads are observed, all else is the original file's."""
 
     __slots__ = ("_body", "_file", "_recording", "_tap")
 
@@ -299,7 +299,7 @@ class _WatchedFile:
         return self._file.close()
 
     def _see(self, given: object, look: Callable[[], tuple[bytes, bool]]) -> None:
-        """Take what `look` gives: what was read, and whether the body ends there; `given` None: nothing to read yet."""
+        """Apply the result of `look`: the read bytes, and whether the body ends there; `given` None: nothing read."""
         if given is None or self._recording.done:
             return
         body, tap = self._body, self._tap

@@ -1,9 +1,9 @@
-"""Streamed replies read over httpx or httpx2 as server-sent events, sync and async, in whatever way they are read.
+"""Streamed replies over httpx or httpx2 as server-sent events, sync and async, for every way of reading.
 
-Two places are hooked, both public. `send` is the commit, and gets a response whose body was not read yet: a body that
-`send` itself is to read, it reads here. The response's `stream` is what all of `iter_raw`, `iter_bytes`, `iter_text`,
-`iter_lines` and `read` get their bytes from; it stays the object that it was, of a class that looks at what passes. The
-bytes of a compressed body are seen behind the response's own decoder, hence not where the application reads it raw.
+Two places are hooked, both public. `send` is the commit, and gets a response whose body was not read yet: if `send`
+itself is to read it, the hook does so. The response's `stream` gives the bytes of all of `iter_raw`, `iter_bytes`,
+`iter_text`, `iter_lines` and `read`; it stays the same object, with a class that sees them. The bytes of a compressed
+body are seen behind the response's own decoder, hence not where the application reads it raw.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.stacks.client_request import Call
 
 TAP: Final = "_otel_llm_tap"
-"""The one attribute that a recorded body has more."""
+"""The one added attribute of a recorded body."""
 
 
 class HttpxInstrumentor(StackInstrumentor):
-    """Records the token times of event streams that are read with `httpx`."""
+    """The hooks that record the token times of event streams that are read with `httpx`."""
 
     stack: ClassVar[str] = "httpx"
     package: ClassVar[str] = "httpx"
@@ -42,7 +42,7 @@ class HttpxInstrumentor(StackInstrumentor):
 
 
 class Httpx2Instrumentor(StackInstrumentor):
-    """Records the token times of event streams that are read with `httpx2`."""
+    """The hooks that record the token times of event streams that are read with `httpx2`."""
 
     stack: ClassVar[str] = "httpx2"
     package: ClassVar[str] = "httpx2"
@@ -106,7 +106,7 @@ def _send_async(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _sending(call: Call, request: Any) -> Iterator[None]:
-    """Send the request inside, under our headers: what it raises is the call's end, nobody below records it again."""
+    """Send the request inside, with our headers: its error is the call's end, and no inner hook records it again."""
     added = _inject(call, request)
     attached = None if call.recording is None else propagation.attach(call.recording)
     try:
@@ -125,7 +125,7 @@ def _call(request: Any) -> Call | None:
         if request.method != "POST":
             return None
         url = request.url
-        # A body that is a stream has no `_content`, and is not to be read by us.
+        # A body that is a stream has no `_content`, and must not be read by us.
         body = request.__dict__.get("_content")
         return client_request.call(url.path, body, url.scheme, url.host or None, url.port, _library(request))
     except Exception as bug:  # noqa: BLE001
@@ -138,7 +138,7 @@ def _library(request: Any) -> str:
 
 
 def _passed(request: Any, response: Any) -> None:
-    """Take note of an answer that is not recorded."""
+    """Note an answer that is not recorded."""
     running = runtime.running()
     if running is None or request.method != "POST":
         return
@@ -157,7 +157,7 @@ def _carry(request: Any) -> None:
 
 
 def _inject(call: Call, request: Any) -> set[str]:
-    """Put our headers into the request; return which they are."""
+    """Put our headers into the request; return their names."""
     if call.recording is None:
         return set()
     there = set(request.headers)
@@ -166,7 +166,7 @@ def _inject(call: Call, request: Any) -> set[str]:
 
 
 def _withdraw(request: Any, added: set[str]) -> None:
-    """Give the application its request back as it was: sent again, it is another inference with a trace of its own."""
+    """Restore the application's request: sent again, it is another inference with a trace of its own."""
     for name in added:
         request.headers.pop(name, None)
 
@@ -182,7 +182,7 @@ def _adopt(call: Call, response: Any) -> None:
 
 
 def watch(response: Any, tap: Tap) -> None:
-    """Let `tap` see the body of a response that was not read yet.
+    """Pass the body of a response that was not read yet to `tap`.
 
     Raises AttributeError or TypeError where the body's class cannot be changed, as that of a transport with slots.
     """
@@ -208,7 +208,7 @@ def unwatch(response: Any) -> None:
 
 
 class _Decoder:
-    """The decoder of a compressed body; what it makes of the bytes is seen. `asked` whether it ever was."""
+    """The decoder of a compressed body; its output is seen. `asked`: whether it was ever called."""
 
     def __init__(self, decoder: Any, tap: Tap) -> None:
         self.asked = False
@@ -219,7 +219,7 @@ class _Decoder:
         if isinstance(decoded, bytes):
             self._take(decoded)
             return decoded
-        return self._see_pieces(decoded)  # httpx2 gives one piece after the other
+        return self._see_pieces(decoded)  # httpx2 returns an iterator of pieces
 
     def _see_pieces(self, pieces: Any) -> Any:
         for piece in pieces:
@@ -236,7 +236,7 @@ class _Decoder:
 
 @functools.lru_cache(maxsize=64)
 def _seen(body_type: Any) -> Any:
-    """Return a body's class that looks at what passes, and is for all else the class that it was."""
+    """Return a body's class that sees its bytes, and is otherwise the original class."""
 
     # Not a function on the object: one that called the original would have to hold the object, and so the connection.
     class Seen(body_type):  # type: ignore[misc]
@@ -258,7 +258,7 @@ def _seen(body_type: Any) -> Any:
 
 
 class _Seeing:
-    """What both iterators of a body have. No generators: dropping one runs code, where the bare one is simply gone."""
+    """The common part of a body's iterators. No generators: dropping one runs code, dropping the bare one does not."""
 
     __slots__ = ("__weakref__", "_decoder", "_inner", "_recording", "_tap")
 
@@ -272,7 +272,7 @@ class _Seeing:
     def _ended(self) -> None:
         if self._decoder is None or self._decoder.asked:
             self._tap.ended()
-        elif not self._recording.done:  # compressed, and read raw: nobody knows what was in it
+        elif not self._recording.done:  # compressed, and read raw: its contents are not known
             self._recording.give_up()
 
 

@@ -1,9 +1,9 @@
-"""LiteLLM: `litellm.completion` and `acompletion` with `stream=True`, whichever provider is behind them.
+"""LiteLLM: `litellm.completion` and `acompletion` with `stream=True`, for all of its providers.
 
-Hooked when the application imports litellm, which we never do. The two functions are the commit; the
-`CustomStreamWrapper` that they return stays the object that it was, of a class that looks at what passes. The SDKs and
-HTTP clients that litellm calls do not record the request once more; those of ours that see it leave put the trace
-into its headers, since not every provider of litellm's takes headers from outside.
+Hooked when the application imports litellm, which we never do. The two functions are the commit; their
+`CustomStreamWrapper` stays the same object, with a class that sees its chunks. The SDKs and HTTP clients that litellm
+calls do not record the request once more; our hooks of these put the trace into its headers, since not every provider
+of litellm's takes headers from outside.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 RECORDING: Final = "_otel_llm_recording"
 READING: Final = "_otel_llm_reading"
-"""The attributes that a recorded stream has more: its recording, and whether it is being read."""
+"""The added attributes of a recorded stream: its recording, and whether it is being read."""
 PROVIDERS: Final = {
     "azure": "azure.ai.openai",
     "bedrock": "aws.bedrock",
@@ -37,11 +37,11 @@ PROVIDERS: Final = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
-"""LiteLLM's name of a provider to that of the semantic conventions, where they differ."""
+"""LiteLLM's name of a provider, and that of the semantic conventions, where they differ."""
 
 
 class LiteLLMInstrumentor(StackInstrumentor):
-    """Records the token times of streamed completions of the `litellm` package."""
+    """The hooks that record the token times of streamed completions of the `litellm` package."""
 
     stack: ClassVar[str] = "litellm"
     package: ClassVar[str] = "litellm"
@@ -100,7 +100,7 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
         if (
             running is None
             or kwargs.get("stream") is not True
-            or kwargs.get("text_completion") is True  # a stream of another kind, which whoever sends it records
+            or kwargs.get("text_completion") is True  # a stream of another kind, recorded by its sender's hook
             or propagation.is_covered()
             or not is_instrumentation_enabled()
         ):
@@ -142,14 +142,14 @@ def _adopt(recording: Recording, stream: Any) -> None:
             recording.opened(stream, None)
             setattr(stream, RECORDING, recording)
             stream.__class__ = _seen(stream_type)
-        else:  # the whole reply at once, as from a cache: there are no times to be had
+        else:  # the whole reply at once, as from a cache: there are no times
             recording.exhausted()
     except Exception as bug:  # noqa: BLE001
         recording.broken(bug)
 
 
 def _closing(stream: Any) -> None:
-    if not stream.__dict__.get(READING):  # at an error it closes itself, and then raises what it was
+    if not stream.__dict__.get(READING):  # at an error it closes itself, and then raises the error
         stream.__dict__[RECORDING].closed()
 
 
@@ -164,14 +164,14 @@ def _take(recording: Recording, chunk: Any) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _seen(stream_type: Any) -> Any:
-    """Return a stream's class that looks at what passes, and is for all else the class that it was."""
+    """Return a stream's class that sees its chunks, and is otherwise the original class."""
 
     class Seen(stream_type):  # type: ignore[misc]
         def __next__(self) -> Any:
             recording = self.__dict__[RECORDING]
             self.__dict__[READING] = True
             try:
-                if self.completion_stream is None:  # the request leaves with the first chunk
+                if self.completion_stream is None:  # the request is sent with the first chunk
                     with propagation.covering(recording):
                         chunk = super().__next__()
                 else:

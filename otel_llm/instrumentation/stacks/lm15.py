@@ -1,7 +1,7 @@
-"""Streamed replies read over lm15, the engine of DSPy from 3.4 on, which speaks HTTP over sockets of its own.
+"""Streamed replies over lm15, the engine of DSPy from 3.4 on, which speaks HTTP over sockets of its own.
 
-`stream` of its transports is the commit, beneath all providers. The response stays the object that it was, of a class
-that looks at the pieces of the body; compression is taken off by then.
+`stream` of its transports is the commit, beneath all providers. The response stays the same object, with a class that
+sees the pieces of the body; compression is removed by then.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.stacks.client_request import Call
 
 TAP: Final = "_otel_llm_tap"
-"""The one attribute that a recorded response has more."""
+"""The one added attribute of a recorded response."""
 
 
 class Lm15Instrumentor(StackInstrumentor):
-    """Records the token times of replies that are read with `lm15`."""
+    """The hooks that record the token times of replies that are read with `lm15`."""
 
     stack: ClassVar[str] = "lm15"
     package: ClassVar[str] = "lm15"
@@ -40,7 +40,7 @@ class Lm15Instrumentor(StackInstrumentor):
 
 
 class DspyInstrumentor(StackInstrumentor):
-    """Records the token times of replies that are read with the copy of lm15 in `dspy`."""
+    """The hooks that record the token times of replies that are read with the copy of lm15 in `dspy`."""
 
     stack: ClassVar[str] = "dspy"
     package: ClassVar[str] = "dspy"
@@ -126,7 +126,7 @@ def _adopt(call: Call, response: Any) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _seen(response_type: Any) -> Any:
-    """Return a response's class that looks at what passes, and is for all else the class that it was."""
+    """Return a response's class that sees its pieces, and is otherwise the original class."""
 
     # A response is released once: at its end, by an error, by closing it or by leaving its loop.
     class Seen(response_type):  # type: ignore[misc]

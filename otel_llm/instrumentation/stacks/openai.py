@@ -1,7 +1,7 @@
 """The OpenAI SDK: streamed chat completions and responses, sync and async, without changing what the caller gets.
 
-`create` is the commit, of `Completions` and of `Responses`; both helpers `.stream()` call it. The rest is what the SDKs
-of this make have in common, see `sdk_stream`.
+`create` is the commit, of `Completions` and of `Responses`; both helpers `.stream()` call it. The rest is common to the
+SDKs of this generator, see `sdk_stream`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class OpenAIInstrumentor(StackInstrumentor):
-    """Records the token times of the streams of the `openai` package."""
+    """The hooks that record the token times of the streams of the `openai` package."""
 
     stack: ClassVar[str] = "openai"
     package: ClassVar[str] = "openai"

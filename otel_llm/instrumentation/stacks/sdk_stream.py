@@ -1,9 +1,9 @@
-"""The streams of the SDKs that OpenAI and Anthropic publish: one generator made both, and both stream alike.
+"""The streams of OpenAI's and Anthropic's SDKs: one generator made both, and both stream in the same way.
 
 Only a stream's inner iterator is replaced, so its type and all else stay the SDK's. `__iter__` and `__aiter__` return
-what they return, watched: a dropped loop is a `break`. `_build_request`, innermost, finds the span that is current
-inside of every other instrumentation, so that the order of instrumenting does not matter; there the request's options
-get a `post_parser`, the SDK's own, which hands over the stream.
+the original iterator, watched: a dropped loop is a `break`. `_build_request`, innermost, finds the current span inside
+every other instrumentation, so the order of instrumenting does not matter; there the request's options get a
+`post_parser`, the SDK's own, which passes the stream on.
 
 A raw response is recorded by the bytes that its caller reads, until `.parse()` makes a stream of it.
 """
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.request.propagation import Attached
 
 RECORDING: Final = "_otel_llm_recording"
-"""The one attribute that a recorded `Stream` has more."""
+"""The one added attribute of a recorded `Stream`."""
 AWS: Final = "amazon.eventstream"
-"""In the content type of Bedrock's streams, which are frames of AWS's own."""
+"""A part of the content type of Bedrock's streams, which are frames of AWS's own."""
 RAW_RESPONSE_HEADER: Final = "X-Stainless-Raw-Response"
-"""With it the SDK returns a response whose body the caller may read in any way, as a stream of chunks or not."""
+"""With this header the SDK returns a response, whose body the caller may read in any way."""
 
 
 class Call:
@@ -56,21 +56,21 @@ class Call:
         self.context = otel_context.get_current()
 
     def refused(self, error: BaseException) -> None:
-        """Take note that there will be no stream."""
-        # Arguments that the SDK does not take are no request: nobody waited.
+        """Note that there will be no stream."""
+        # Invalid arguments are no request: no user waited.
         if isinstance(error, TypeError | ValueError) and not self.recording.announced:
             return
         self.recording.announce(self.context)
         self.recording.failed(error)
 
     def returned(self, made: Any) -> Any:
-        """Take note of what the call returned, and return it."""
+        """Note the result of the call, and return it."""
         try:
             if self.recording.announced and not self.adopted:
                 response = getattr(made, "http_response", None) if self.raw else None
                 if response is not None:
                     self._watch(response)
-                else:  # a middleware asked, and then answered itself: nobody will ever read the stream
+                else:  # a middleware asked, and then answered itself: the stream will never be read
                     self.recording.ended(ABANDONED)
         except Exception as bug:  # noqa: BLE001
             self.recording.broken(bug)
@@ -91,9 +91,9 @@ pending: Final[ContextVar[Call | None]] = ContextVar("otel_llm_pending", default
 
 @contextlib.contextmanager
 def calling(call: Call) -> Iterator[None]:
-    """Make the SDK's call inside: what it raises is the request's end, and nobody below records it again.
+    """Make the SDK's call inside: its error is the request's end, and no inner hook records it again.
 
-    What it returns goes through `call.returned`, inside too.
+    Its result goes through `call.returned`, inside too.
     """
     token = pending.set(call)
     try:
@@ -104,14 +104,14 @@ def calling(call: Call) -> Iterator[None]:
         raise
     finally:
         detach(call.attached)
-        # A coroutine that is thrown away unfinished is closed in whatever context the garbage collector runs.
+        # A dropped coroutine is closed in the context of the garbage collector.
         with contextlib.suppress(ValueError):
             pending.reset(token)
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Make a request inside that is none of the pending call's: one that a middleware, say, makes on its way."""
+    """Make a request inside that does not belong to the pending call: a middleware's, for example."""
     if pending.get() is None:
         yield
         return
@@ -131,7 +131,7 @@ def build_request(is_ours: Callable[[Any], bool]) -> Callable[[Callable[..., Any
             call = pending.get()
             try:
                 if call is not None and not is_ours(options):
-                    call = None  # a token that is refreshed on the way, say: none of ours to name or to mark
+                    call = None  # a refreshed token, for example: not our request
                 if call is not None:
                     call.context = otel_context.get_current()
                     options.post_parser = functools.partial(_parsed, call, options.post_parser)
@@ -178,7 +178,7 @@ def _adopt(call: Call, stream: Any) -> None:
 
 
 def _watch_close(body: Any, recording: Recording) -> None:
-    """Hear of the response's being closed, by the stream, the context manager of `.stream()`, or the caller."""
+    """Observe the closing of the response, by the stream, the context manager of `.stream()`, or the caller."""
     with contextlib.suppress(AttributeError, TypeError):  # a transport's own body that has no room for it
         body_type: Any = type(body)
         body.__class__ = _heard(body_type)
@@ -187,8 +187,8 @@ def _watch_close(body: Any, recording: Recording) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _heard(body_type: Any) -> Any:
-    # A subclass, not a function on the object: one that called the original would have to hold the object, which would
-    # keep the connection until the garbage collector comes, or to hold it weakly, which is too weak while it comes.
+    # A subclass, not a function on the object: one that calls the original would have to hold the object, which keeps
+    # the connection until a garbage collection, or to hold it weakly, which fails during one.
     class Heard(body_type):  # type: ignore[misc]
         def close(self) -> None:
             getattr(self, RECORDING).closing(sys._getframe(1))

@@ -1,5 +1,5 @@
-"""What the instrumentors of all stacks share: hooks once the host imports a package, never before, and only in versions
-that are known."""
+"""The common part of all stacks' instrumentors: hooks are made once the host imports a package, never before, and only
+in known versions."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _awaited: Final[set[tuple[type, str]]] = set()
 
 
 class StackInstrumentor(BaseInstrumentor):  # type: ignore[misc]
-    """Records one stack.
+    """The instrumentor of one stack.
 
-    `stack` is its name in `setup.STACKS`, `package` the module after whose import the hooks are made, `requires` what
-    the hooks are known to fit. A hook that moved, or another version: one warning, and nothing is recorded there.
+    `stack` is its name in `setup.STACKS`, `package` the module whose import triggers the hooks, `requires` the versions
+    that the hooks fit. A missing attribute, or another version: one warning, and nothing is recorded there.
     """
 
     stack: ClassVar[str]
@@ -41,10 +41,10 @@ class StackInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
     @abstractmethod
     def _patch(self) -> Patches:
-        """Replace what is to be hooked; the package is imported. May raise anything: then nothing is recorded."""
+        """Replace the hooked functions; the package is imported. May raise anything: then nothing is recorded."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return what must be installed for this to do anything."""
+        """Return the packages that must be installed for the hooks."""
         return self.requires
 
     def _instrument(self, **kwargs: Any) -> None:
@@ -66,7 +66,7 @@ class StackInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         runtime.leave(self.stack)
 
     def _hook(self) -> None:
-        """Make the hooks; nothing is raised to whoever imports the package."""
+        """Make the hooks; raises nothing into the host's import."""
         if not self._active or self._patches is not None:
             return
         try:
@@ -75,4 +75,6 @@ class StackInstrumentor(BaseInstrumentor):  # type: ignore[misc]
                 return
             self._patches = self._patch()
         except Exception:  # noqa: BLE001
-            _log.warning("otel_llm found %s other than it knows it and does not record it", self.package, exc_info=True)
+            _log.warning(
+                "otel_llm does not know this version of %s and does not record it", self.package, exc_info=True
+            )

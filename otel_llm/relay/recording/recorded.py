@@ -240,7 +240,7 @@ class Recorded:
             if choice in self._finished:
                 self._close(choice, self._finished[choice], COMPLETED)
             else:
-                end_ns = max(at_ns, recording.told_until_ns(choice)) + environment.offset_ns
+                end_ns = max(at_ns, recording.recorded_until_ns(choice)) + environment.offset_ns
                 self._close(choice, end_ns, outcome)
         self._forget(self)
 

@@ -167,7 +167,7 @@ _WINDOW_STEMS: Final[tuple[tuple[str, FactType, str, str], ...]] = (
     ("requests", "int", "", "requests that ended"),
     ("attainment", "double", "0..1", "met / (met + not met)"),
     ("burn_rate", "double", "", "(1 - attainment) / (1 - the class's objective)"),
-    ("smooth_goodput", "double", "tokens/s", "benefit that came in it, of streams in flight too / the window"),
+    ("smooth_goodput", "double", "tokens/s", "benefit earned in it, streams in flight included / the window"),
     ("goodput", "double", "tokens/s", "tokens read of requests that met / the window"),
     ("idle_p99", "double", "s", "99th percentile of the idle time of requests that ended"),
     ("fluidity_ok_share", "double", "0..1", "requests at or above the class's fluidity objective"),

@@ -23,7 +23,7 @@ _EXACT = 2**53  # integers up to here are exact as floats
 
 
 class Masked(NamedTuple):
-    """A column: `values` (R,), of which those count where `known` (R,) bool is true."""
+    """A column: `values` (R,), valid where `known` (R,) bool is true."""
 
     values: NDArray[Any]
     known: Bools

@@ -1,4 +1,4 @@
-"""Lines for a terminal that nobody reads, that is slow, that goes away."""
+"""Lines for a terminal without a reader, a slow one, one that goes away."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_known_rates_and_shapes_come_back(shape: Penalty, beta: float) -> None:
     found = churn.calibrate(simulate(shape, beta, 0.02, 20_000, 5))
 
     assert found.best.penalty == shape
-    assert found.alike == (shape,)
+    assert found.indistinguishable == (shape,)
     assert found.shown
     assert found.best.beta_low < beta < found.best.beta_high
     assert found.best.beta == pytest.approx(beta, rel=0.06)
@@ -109,7 +109,7 @@ def test_nothing_near_is_likelier_by_the_formula_written_out(shape: Penalty) -> 
 def test_shapes_that_cannot_be_told_apart_are_said_to_be_alike() -> None:
     # Within short waits e^l is as good as constant.
     found = churn.calibrate(simulate("linear", 2.0, 0.02, 300, 9, wait_s=0.2))
-    assert {"linear", "exponential"} <= set(found.alike)
+    assert {"linear", "exponential"} <= set(found.indistinguishable)
 
 
 def test_waiting_without_effect_is_not_shown() -> None:
@@ -126,14 +126,14 @@ def test_nobody_leaving_while_reading_is_a_base_of_nothing() -> None:
 def test_expected_and_seen_add_up_to_the_same() -> None:
     readers = simulate("quadratic", 0.05, 0.02, 3000, 6)
     found = churn.calibrate(readers).best
-    rows = churn.leaving_by_idle(readers, found)
+    rows = churn.churn_by_idle(readers, found)
 
     assert sum(row["left"] for row in rows) == readers.left_waiting.sum()
     assert sum(row["waited_s"] for row in rows) == pytest.approx(readers.idle_s.sum())
     assert sum(row["expected"] for row in rows) == pytest.approx(readers.left_waiting.sum(), rel=0.05)
     for row in rows:
         assert abs(row["left"] - row["expected"]) < 4 * math.sqrt(row["expected"])
-    wrong = churn.leaving_by_idle(readers, churn.calibrate(readers).fits[-1])
+    wrong = churn.churn_by_idle(readers, churn.calibrate(readers).fits[-1])
     assert max(abs(row["left"] - row["expected"]) / math.sqrt(row["expected"]) for row in wrong) > 4
 
 

@@ -118,7 +118,7 @@ def test_requests_that_overlap_or_lack_their_prompt_are_seen(tmp_path: Path) -> 
 
     assert prompts.input_tokens.tolist() == [100, 200, 300, 400, 600, 700]
     assert prompts.ttft_s.tolist() == [1, 2, 1, 2, 3, 3]
-    # The third had its first token as the fourth came: nobody was in its way.
+    # The third had its first token as the fourth came: no other request was in its way.
     # The sixth still waited when the seventh came.
     assert prompts.alone.tolist() == [True, False, True, False, False, False]
     assert prompts.left_out == 1

@@ -33,14 +33,14 @@ def request(
 
 
 WORKED = [
-    request(1, 0.9, 0.04, 0.0),  # a gap that nobody felt
+    request(1, 0.9, 0.04, 0.0),  # a gap without a wait
     request(2, 0.7, 0.04, 0.0),
     request(3, 0.8, 0.01, 0.5),  # a stall that TPOT averages away
     request(4, 0.8, 0.2, 2.0),
     request(5, 0.04, 0.03, 0.0),
     request(6, 0.05, 0.05, 0.1),  # on the threshold is within it; and the reader waited
     request(7, None, None, 1.0),  # a reply of one token
-    request(8, 0.3, 0.3, None),  # nobody can say whether anybody waited
+    request(8, 0.3, 0.3, None),  # it is not known whether a reader waited
     request(9, 0.04, 0.04, 0.0, slo_class="tier"),
 ]
 
@@ -68,8 +68,8 @@ def test_the_worked_requests_fall_where_they_belong() -> None:
     # A class whose deadline gives each further token 30 ms is held to these.
     assert (tier_tbt.threshold_ns, tier_tbt.wolf, tier_tpot.wolf) == (30 * MS, 1, 1)
     assert statement([tbt, tpot]) == (
-        "TBT p99 raises 4 alarms, 2 of them where nobody waited; it misses 1 of the 3 readers who waited. "
-        "TPOT raises 1 alarm, 0 of them where nobody waited; it misses 2 of the 3 readers who waited."
+        "TBT p99 raises 4 alarms, 2 of them where no reader waited; it misses 1 of the 3 readers who waited. "
+        "TPOT raises 1 alarm, 0 of them where no reader waited; it misses 2 of the 3 readers who waited."
     )
     assert lines([tpot]) == [("chat, client", "TPOT", "50 ms", "6", "1", "0", "2", "3", "100 ms")]
     assert example_lines([tpot]) == [("chat, client", "TPOT", "hid a wait", f"{3:032x}, {6:032x}")]

@@ -179,7 +179,7 @@ def test_telemetry_without_a_stream_gives_a_page_that_says_so(tmp_path: Path) ->
     seen = Seen(render(otel_llm.audit.load(path)))
 
     assert "No request was found." in seen.words
-    assert "Nobody waited" in seen.words
+    assert "No reader waited" in seen.words
     assert seen.figures == {}
 
 

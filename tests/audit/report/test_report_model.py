@@ -86,7 +86,7 @@ def test_a_clock_without_an_anchor_is_said_and_gives_no_dates() -> None:
 def test_requests_without_a_start_are_not_drawn_against_load() -> None:
     page = build(model(requests_of([REQUEST]), {"anomaly.no_start_times": 1}))
     assert "nothing over time, of load or per second holds" in page
-    said = "Not drawn: there are requests of which nobody says when they were sent."
+    said = "Not drawn: some requests have no known time of sending."
     assert page.count(said) == 1
     alone = build(model(requests_of([REQUEST | {"start_unix_nano": 0}] * 2), {"anomaly.no_start_times": 1}))
     assert alone.count(said) == 3

@@ -1,4 +1,4 @@
-"""The histograms: their names, their values by the clock of the test, and that none costs what nobody asked for."""
+"""The histograms: their names, their values by the clock of the test, and that none is recorded unasked."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ async def _cancel(manager: Any, reading: asyncio.Task[list[Any]]) -> None:
 
 async def _abort(manager: Any, reading: asyncio.Task[list[Any]]) -> None:
     manager.abort_request("one")
-    await manager.send(("one", 9, "abort"))  # what was on its way; nobody reads it
+    await manager.send(("one", 9, "abort"))  # was on its way; has no reader
     await reading
 
 

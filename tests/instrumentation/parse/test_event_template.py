@@ -1,4 +1,4 @@
-"""What is told of an event by its bytes is what reading it tells; where in doubt, nothing is."""
+"""An event recognised by its bytes is the event that parsing finds; in doubt none is recognised."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ OTHERS = st.sampled_from(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> list[bytes]:
-    """Return the pieces of a body, most of which are events of one shape or of two."""
+    """Return the pieces of a body, most of them events of one shape or of two."""
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=2))
     pieces = [SHAPES[0].replace(b"TEXT", b"x")]  # nothing is counted by the server
     for _ in range(draw(st.integers(2, 8))):

@@ -219,7 +219,7 @@ def test_a_process_that_ends_ends_its_streams() -> None:
     read = Read(host)
     read.word(40)
     host.at(100)
-    assert host.flusher.step(host.now_ns, leaving=True) is None
+    assert host.flusher.step(host.now_ns, exiting=True) is None
     assert host.told()[1:] == [(0, 40, [40], "abandoned")]
 
 
@@ -328,7 +328,7 @@ def test_settling_has_the_thread_end_what_was_left() -> None:
     read = Read(host)
     assert flusher.settle(20.0)
     assert not read.recording.done
-    assert flusher.settle(20.0, leaving=True)
+    assert flusher.settle(20.0, exiting=True)
     assert read.recording.done
     assert host.told()[-1][3] == "abandoned"
     flusher.stop(20.0)
@@ -356,6 +356,6 @@ def test_a_thread_that_cannot_start_costs_one_stream(monkeypatch: pytest.MonkeyP
         lost = host.record()
     assert (lost.done, flusher.in_flight, len(host.bugs)) == (True, 0, 1)
     read = Read(host)
-    assert flusher.settle(20.0, leaving=True)
+    assert flusher.settle(20.0, exiting=True)
     assert read.recording.done
     flusher.stop(20.0)

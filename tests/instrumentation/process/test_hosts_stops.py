@@ -28,7 +28,7 @@ HOSTS = [
 def stopped(
     server: str, options: list[str], grace_s: int, during: Callable[[Gate], None]
 ) -> list[tuple[str, str | None, int]]:
-    """Stop a server with streams in their middle, do something during its grace, and return what was told of each."""
+    """Stop a server with streams in their middle, do something during its grace, and return its record of each."""
     gate = Gate()
     long = Reply([*words(BEFORE), gate, *words(AFTER), chunk(finish="stop"), DONE])
     with SseServer({"long": long, "short": whole(1)}) as model, GrpcReceiver() as receiver:

@@ -180,14 +180,14 @@ BUSY_EXECUTOR = """
 import asyncio, os, sys, time
 from otel_llm.instrumentation.process import graceful_stop
 class Recorder:
-    def settle(self, *, leaving=False, within_s=5.0):
-        print("settled", leaving)
+    def settle(self, *, exiting=False, within_s=5.0):
+        print("settled", exiting)
     def leave_in(self, seconds):
         pass
 async def main():
     loop = asyncio.get_running_loop()
     jobs = [loop.run_in_executor(None, time.sleep, 3600) for _ in range(64)]
-    await graceful_stop.settled(Recorder(), leaving=True)
+    await graceful_stop.settled(Recorder(), exiting=True)
 asyncio.new_event_loop().run_until_complete(main())
 sys.stdout.flush()
 os._exit(0)

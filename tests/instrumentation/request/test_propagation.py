@@ -221,9 +221,7 @@ def test_requests_that_are_not_streamed_carry_nothing(client: Any, server: SseSe
     assert sent(server, "traceparent") == []
 
 
-def test_what_is_covered_is_recorded_once_by_whoever_covers_it(
-    client: Any, server: SseServer, recorder: Recorded
-) -> None:
+def test_what_is_covered_is_recorded_once_by_its_cover(client: Any, server: SseServer, recorder: Recorded) -> None:
     with covering():
         consume(client)
     assert recorder.spans() == ()

@@ -49,7 +49,7 @@ def scope_of(path: str = "/v1/chat/completions", kind: str = "http", **more: Any
 
 
 class Server:
-    """What a server gives an application; it keeps what it was sent, and fails as it is told."""
+    """What a server gives an application; it keeps what it was sent, and fails on command."""
 
     def __init__(self, *messages: Message, breaks_at: int | None = None) -> None:
         self.messages = list(messages) or [{"type": "http.request", "body": QUESTION, "more_body": False}]
@@ -277,12 +277,12 @@ def test_the_request_is_known_to_the_task_and_forgotten_after_it(recorder: Recor
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await streams(scope, receive, send)
-        known.append(server_context.served_now())
+        known.append(server_context.current_server_context())
 
     async def main() -> None:
         server = Server()
         await StreamMiddleware(app)(scope_of(), server.receive, server.send)
-        known.append(server_context.served_now())
+        known.append(server_context.current_server_context())
 
     asyncio.run(main())
     assert isinstance(known[0], server_context.ServerContext)
@@ -303,7 +303,7 @@ def test_two_requests_at_once_are_two_streams(recorder: Recorded) -> None:
     ("owner", "method"),
     [
         *((Exchange, method) for method in ("__init__", "take", "_begin", "starts", "sends", "left")),
-        (server_context.ServerContext, "tell_facts"),
+        (server_context.ServerContext, "record_facts"),
     ],
 )
 def test_a_bug_of_ours_is_one_warning_and_no_more(
@@ -357,7 +357,7 @@ def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[1:] == [server.receive, server.send]
 
 
-def test_whoever_stopped_the_recorder_does_not_get_it_back() -> None:
+def test_a_stopped_recorder_is_not_given_back() -> None:
     otel_llm.instrument(exporter=InMemorySpanExporter())
     application = StreamMiddleware(streams)
     asyncio.run(application(scope_of(kind="lifespan"), Server().receive, Server().send))

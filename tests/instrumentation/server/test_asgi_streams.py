@@ -231,12 +231,12 @@ def test_kinds_of_an_engines_tokens_in_other_apis(recorder: Recorded, path: str,
     seen: list[int] = []
 
     def adopt() -> None:
-        request = server_context.served_now()
+        request = server_context.current_server_context()
         assert request is not None
         request.adopt()
 
     def look() -> None:
-        request = server_context.served_now()
+        request = server_context.current_server_context()
         assert request is not None
         seen.append(request.kind)
 
@@ -247,7 +247,7 @@ def test_kinds_of_an_engines_tokens_in_other_apis(recorder: Recorded, path: str,
 
 def test_an_engines_id_is_told_with_the_next_segment_while_the_request_runs(recorder: Recorded) -> None:
     def adopt() -> None:
-        request = server_context.served_now()
+        request = server_context.current_server_context()
         assert request is not None
         assert request.recording is not None
         request.recording.identify({semconv.GEN_AI_REQUEST_ID: "chatcmpl-1"})
@@ -327,13 +327,13 @@ def test_tokens_of_an_engine(recorder: Recorded) -> None:
     times: list[int] = []
 
     def adopt() -> None:
-        request = server_context.served_now()
+        request = server_context.current_server_context()
         assert request is not None
         request.adopt()
         request.add_facts(lambda: {semconv.GEN_AI_LATENCY_QUEUE: 0.25})
 
     def makes(count: int) -> None:
-        request = server_context.served_now()
+        request = server_context.current_server_context()
         assert request is not None
         assert request.recording is not None
         times.append(request.recording.clock_ns())

@@ -118,7 +118,7 @@ def test_json_of_its_own_is_said(name: str, recorder: Recorded, caplog: pytest.L
 
 
 class Gateway:
-    """A server by hand: what it was told to start with, and what it was handed."""
+    """A server by hand: the status and headers of its response, and the parts that it was handed."""
 
     def __init__(self, body: bytes = json.dumps(STREAMED).encode(), path: str = "/v1/chat/completions") -> None:
         self.environ: dict[str, Any] = {
@@ -390,7 +390,7 @@ def test_each_turn_runs_in_the_requests_context_and_leaves_none(recorder: Record
             (
                 baggage.get_baggage(semconv.SLO_CLASS),
                 otel_context.get_value(key),
-                server_context.served_now() is not None,
+                server_context.current_server_context() is not None,
             )
         )
 
@@ -406,7 +406,7 @@ def test_each_turn_runs_in_the_requests_context_and_leaves_none(recorder: Record
     body = Gateway().serve(answering(pieces()))
     for _ in body:
         assert otel_context.get_current() == {}
-        assert server_context.served_now() is None
+        assert server_context.current_server_context() is None
     body.close()
     assert seen == [("voice", None, True), ("voice", 1, True), ("voice", None, True)]
     assert trace.get_current_span() is trace.INVALID_SPAN

@@ -136,7 +136,7 @@ def breaks(client: Any, question: Question, seen: Seen) -> None:
         seen.take(got)
         if len(seen.words) == 3:
             break
-    assert otel_llm.flush(20)  # ended by the break, not by what comes after it
+    assert otel_llm.flush(20)  # ended by the break, not by the events behind it
     seen.closed = stream.response.is_closed
     stream.close()
 

@@ -76,7 +76,7 @@ Cut = tuple[int, int, list[int]]
 
 
 def sent(cuts: list[Cut], *, choice: int = 0, request: bool = True, said: dict[str, Value] = END) -> list[Span]:
-    """Return segments (number, first token, arrivals in ms), of which the last one ends the stream, and the request."""
+    """Return segments (number, first token, arrivals in ms), where the last one ends the stream, and the request."""
     spans = [
         segment_span(
             seq,

@@ -38,7 +38,7 @@ def chunks(times_ns: list[int]) -> list[Event]:
     [
         {TTFT: 0.25},
         {TTFT: 0.25, semconv.GEN_AI_OPERATION_NAME: "chat"},
-        {TTFT: 0.25, semconv.GEN_AI_OPERATION_NAME: "responses"},  # an operation that nobody has defined
+        {TTFT: 0.25, semconv.GEN_AI_OPERATION_NAME: "responses"},  # an operation that is not defined
         {semconv.GEN_AI_LATENCY_TTFT: 0.25},
         {semconv.LANGFUSE_COMPLETION_START: f'"{LANGFUSE_T0}.250000Z"'},
         {semconv.LANGFUSE_COMPLETION_START: f"{LANGFUSE_T0}.25+00:00"},

@@ -167,7 +167,7 @@ def test_csv_gives_the_same_rows_but_for_ids(mixed: bool, packing: str, tmp_path
 
     expected = {row["slo_class"]: without_ids(row) for row in rows_of(worked(False), vector_classes())}
     for row in expected.values():
-        # Of a stream whose end nobody saw no span says what its tokens are; a line of CSV is one, whatever follows.
+        # No span states the tokens of a stream without an end; a line of CSV is one, whatever follows.
         row["token_basis"] = "exact"
     assert {row["slo_class"]: without_ids(row) for row in rows} == expected
     assert len({row["trace_id"] for row in rows}) == len(rows)

@@ -117,7 +117,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("strange", STRANGE)
-def test_parts_are_bounded_whoever_reads_them(strange: str) -> None:
+def test_parts_are_bounded_in_each_reader(strange: str) -> None:
     empty = {1: b"\x0a\x00", 2: b"\x12\x00", 3: b"\x12\x00"}
     for level, part in empty.items():
         parts = part * MANY

@@ -13,7 +13,7 @@ from otel_llm.scheduling.placement import POLICIES, Demand
 
 @dataclass
 class Told:
-    """Backends under a clock that a test sets, and how often a change was told."""
+    """Backends under a clock that a test sets, and how often a change was notified."""
 
     now_s: float = 100.0
     changes: int = 0
@@ -122,7 +122,7 @@ def test_a_stream_that_ends_takes_all_of_its_load_along() -> None:
     assert (a.streams, a.tokens) == (1, 1)
 
 
-# What placement is told.
+# What placement gets to know.
 
 
 def test_streams_that_are_placed_at_one_instant_count_before_they_begin() -> None:

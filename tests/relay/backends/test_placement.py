@@ -51,7 +51,7 @@ groups:
 
 
 class Fleet:
-    """A relay before engines that send a chunk of each stream when they are told to, and clients that read."""
+    """A relay before engines that send a chunk of each stream on command, and clients that read."""
 
     def __init__(self, running: Rig) -> None:
         self.rig = running

@@ -15,7 +15,7 @@ from otel_llm.relay.backends.upstream import read_some
 
 
 def test_a_connection_lost_just_before_a_read_breaks_the_body() -> None:
-    """The connection is gone, and nobody has told the body yet: aiohttp's reader then raises a RuntimeError."""
+    """The connection is gone, and the body does not know it yet: aiohttp's reader then raises a RuntimeError."""
 
     async def go() -> None:
         loop = asyncio.get_running_loop()

@@ -212,7 +212,7 @@ def test_a_rule_is_evaluated_at_its_flip_and_nothing_polls(tmp_path: Path) -> No
     records = relay.play(script)
     flip_ms = 500
     assert relay.asked_ms() == [(flip_ms, "migrate")]
-    assert len(relay.looks) <= 8, "a minute of silence wakes nobody"
+    assert len(relay.looks) <= 8, "a minute of silence wakes no rule"
     assert outcomes(records) == [("migrate", "done"), (None, "ended")]
     first = records[0]
     assert first["flip_unix_nano"] - relay.began_ns == flip_ms * MS + 1

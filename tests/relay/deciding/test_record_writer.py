@@ -1,4 +1,4 @@
-"""Decision records written in a thread: in order, bounded, and a full disk is told of."""
+"""Decision records written in a thread: in order, bounded, and a full disk is reported."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_a_request_that_ends_before_it_is_announced_is_announced_then(rig: Rig) 
     assert rig.timers[0].over
 
 
-# What comes.
+# Tokens and their times.
 
 
 def test_each_choice_has_its_own_tokens_with_their_kind_and_count(rig: Rig) -> None:
@@ -266,7 +266,7 @@ def test_a_stream_starves_when_its_reader_has_read_all_unless_nothing_is_known_o
     recorded = rig.begin(asked=Asked(choices=2))
     recorded.served_by("a", exact_resume=True)
     rig.wait(5000)
-    assert recorded.starving() == 0, "without a token nobody has begun to read"
+    assert recorded.starving() == 0, "without a token no reader has begun to read"
     recorded.tokens(rig.host.now_ns, 0, 2, "content", exact=True)
     rig.wait(400)
     assert recorded.starving() == 0

@@ -40,7 +40,7 @@ steps = st.one_of(
 
 
 def read_ns(recorded: Recorded, now_ns: int, lag_ms: float) -> int:
-    """Return an instant that is told so late, of this request."""
+    """Return an instant that is reported so late, of this request."""
     return max(recorded.commit_ns, now_ns - round(lag_ms * MS))
 
 

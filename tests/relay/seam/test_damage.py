@@ -139,7 +139,7 @@ def test_values_near_the_depth_that_is_read(carried: int | None) -> None:
     limit=st.integers(1, 12),
 )
 def test_lines_are_the_body(data: bytes, splits: list[int], limit: int) -> None:
-    """Cut a body into readings anywhere: joined, the lines are the body; those over the limit are told."""
+    """Cut a body into readings anywhere: joined, the lines are the body; those over the limit are reported."""
     reader = LineReader(limit)
     lines = [line for part in pieces_of(data, splits) for line in reader.feed(part)] + reader.end()
     assert b"".join(line for line, _ in lines) == data

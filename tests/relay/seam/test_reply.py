@@ -207,7 +207,7 @@ def test_a_done_behind_the_finish_is_none() -> None:
 
 
 def test_a_reply_of_two_choices_is_finished_with_both() -> None:
-    """Cut a reply of which one choice has finished: that is not whole."""
+    """Cut a reply with one finished choice: that is not complete."""
     start = [role(0), role(1), chunk([5], "a", index=0), chunk([5], "a", index=1), chunk([6], "", "stop", index=1)]
     reply = reply_to(CHAT, n=2)
     leg = Leg(reply, "vllm")

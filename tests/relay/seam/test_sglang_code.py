@@ -70,7 +70,7 @@ def test_the_stand_in_streams_as_sglang(code: Code, more: Json, per_chunk: int, 
         body = {**PROMPT, **more, "prompt": word}
         events = list(FakeSglangModel(stream_interval=per_chunk).chunks(body))
         found = code.completion(FakeSglangModel(stream_interval=per_chunk), body, incremental=incremental)
-        if text_of(found) == text_of(events):  # else bytes that are no text, of which SGLang has sent some twice
+        if text_of(found) == text_of(events):  # else bytes that are no text: SGLang has sent some of them twice
             assert [told(event) for event in found] == [told(event) for event in events]
             compared += 1
     assert compared > 3

@@ -53,7 +53,7 @@ BYTES_ACKED, BYTES_RECEIVED = 120, 128
 
 
 class Client:
-    """A client that reads only when it is told to."""
+    """A client that reads only on command."""
 
     def __init__(self, url: str) -> None:
         self.at = ("127.0.0.1", urlsplit(url).port or 0)

@@ -1,4 +1,4 @@
-"""A rule moves a stream whose backend stalls; its reader gets every token once, whoever goes on first."""
+"""A rule moves a stream whose backend stalls; its reader gets every token once, whichever backend goes on first."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_client_that_leaves_in_a_race_closes_both(tmp_path: Path) -> None:
     chat=st.booleans(),
     ids=st.booleans(),
 )
-def test_whoever_is_first_the_reply_is_the_undisturbed_one(
+def test_whichever_backend_is_first_the_reply_is_the_undisturbed_one(
     tmp_path_factory: pytest.TempPathFactory,
     after: int,
     per_chunk: int,

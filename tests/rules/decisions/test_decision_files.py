@@ -52,7 +52,7 @@ def test_a_line_is_in_the_file_when_write_returns(tmp_path: Path) -> None:
 
 def test_a_file_is_closed_before_it_would_be_too_long(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "d.jsonl"
-    # Ten records of 100 bytes, three of which fit into 300.
+    # Ten records of 100 bytes; three fit into 300.
     written(path, 10, 100, max_bytes=300).close()
     assert names(path) == ["d.jsonl.000001", "d.jsonl.000002", "d.jsonl.000003", "d.jsonl"]
     assert [one.stat().st_size for one in decision_files(path)] == [300, 300, 300, 100]
@@ -87,7 +87,7 @@ def test_old_files_go_when_there_are_more_than_wanted(tmp_path: Path) -> None:
     beside = tmp_path / "d.jsonl.old"
     beside.write_text("not ours")
     written(path, 20, 100, max_bytes=300, retain_bytes=700).close()
-    # 18 records in six closed files, of which 700 bytes hold two; the open one counts for itself.
+    # 18 records in six closed files; 700 bytes hold two of these. The open one counts for itself.
     assert names(path) == ["d.jsonl.000005", "d.jsonl.000006", "d.jsonl"]
     assert numbers(path) == list(range(12, 20))
     assert beside.read_text() == "not ours"

@@ -67,7 +67,7 @@ def test_what_was_given_back_is_there_for_the_next_firing() -> None:
 
 @pytest.mark.parametrize("early", [False, True])
 def test_a_refutation_after_the_firing_gives_back(early: bool) -> None:
-    """The token of the source resolves the rule at the very instant, before it is told or after."""
+    """The token of the source resolves the rule at the very instant, before the engine hears of it or after."""
     told = FirstHand(rules(more="on_missing: hold"), lambda _: 199, early=early)
     assert [outcome for _, outcome in migrations(told.run([100, 600], 2000))] == ["unconfirmed"] * 2
 

@@ -111,7 +111,7 @@ def test_the_end_of_a_subject(truths: list[bool | None], outcomes: list[str]) ->
 @pytest.mark.parametrize(
     ("on_missing", "truths", "told"),
     [
-        # `hold` keeps since when: a second that nobody knows of neither begins nor breaks a run.
+        # `hold` keeps since when: an unknown second neither begins nor breaks a run.
         ("hold", [True, None, True], [("firing", "done", 2)]),
         ("hold", [True, None, False, True, True], []),
         ("'false'", [True, None, True, True], []),

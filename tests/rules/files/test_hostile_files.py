@@ -40,7 +40,7 @@ SWAPS = [
     [b"<", b"<=", b">", b">=", b"==", b"!=", b"+", b"-", b"*", b"/", b"&&", b"||"],
     [b"hold", b"fire", b"false", b"0s", b"100ms", b"1s", b"10m", b"31h"],
 ]
-"""Words that may stand for each other, so that some of what comes out is right."""
+"""Words that may stand for each other, so that some of the results are right."""
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

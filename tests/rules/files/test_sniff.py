@@ -1,4 +1,4 @@
-"""A file in another's place is told what it is and where it goes; a key that must be there, what to write."""
+"""The message about a misplaced file says what it is and where it goes; that about a missing key, what to write."""
 
 from __future__ import annotations
 

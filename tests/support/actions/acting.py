@@ -20,15 +20,15 @@ def acting(folder: Path, rules: str, settings: str) -> list[str | Path]:
     return [*files, "--decisions", folder / "decisions.jsonl"]
 
 
-def post(door: Collector, *spans: Span) -> None:
+def post(service: Collector, *spans: Span) -> None:
     """Send spans in one export."""
-    post_raw(door, export(*spans).SerializeToString())
+    post_raw(service, export(*spans).SerializeToString())
 
 
-def post_raw(door: Collector, message: bytes) -> None:
+def post_raw(service: Collector, message: bytes) -> None:
     """Send an export as it is."""
     headers = {"Content-Type": "application/x-protobuf"}
-    request = urllib.request.Request(f"http://{door.http}/v1/traces", data=message, headers=headers)
+    request = urllib.request.Request(f"http://{service.http}/v1/traces", data=message, headers=headers)
     urllib.request.urlopen(request, timeout=30).close()
 
 

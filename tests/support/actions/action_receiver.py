@@ -1,4 +1,4 @@
-"""A receiver of actions on this machine: real HTTP, keeps what came, answers as a test says."""
+"""A receiver of actions on this machine: real HTTP, keeps the requests, answers as a test says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Say:
 
 @dataclass
 class Receiver:
-    """What came, in order of arrival; `answer` is asked for each, with how many came before it."""
+    """The requests in order of arrival; `answer` is asked for each, with how many came before it."""
 
     answer: Callable[[Came, int], Say] = lambda came, before: Say()
     came: list[Came] = field(default_factory=list)

@@ -83,7 +83,7 @@ def kill_one(meeting: Path) -> None:
 
 
 def killed(spark_session: SparkSession, journal: Path, out: Path) -> None:
-    """Judge a journal on two workers of which one dies when all is decoded and half of it is shuffled to it."""
+    """Judge a journal on two workers; one dies when all is decoded and half of it is shuffled to it."""
     meeting = out / "meeting"
     meeting.mkdir(parents=True)
     killer = threading.Thread(target=kill_one, args=(meeting,), daemon=True)

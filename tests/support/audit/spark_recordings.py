@@ -18,7 +18,7 @@ CLASSES = ("chat", "voice", "no such class")
 def strewn(folder: Path, *, requests: int = 120, files: int = 6) -> list[Path]:
     """Write a journal of several files, in order of receipt, and return them.
 
-    The last file is one request of an hour later: whoever follows them knows then that of the others nothing comes.
+    The last file is one request of an hour later: with it a reader knows that the others are complete.
     """
     random = Random(7)
     received: list[tuple[int, Span]] = []

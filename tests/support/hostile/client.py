@@ -1,4 +1,4 @@
-"""Read hostile replies with a client library, bare and recorded, each in a process of its own; print what came of it.
+"""Read hostile replies with a client library, bare and recorded, each in a process of its own; print the results.
 
 `python -m support.hostile.client URL`: one JSON object a line.
 """

@@ -81,7 +81,7 @@ class Stream:
             pass
 
     def rest(self) -> Read:
-        """Read to the end, close, and return what came."""
+        """Read to the end, close, and return the bytes."""
         whole = True
         try:
             while self._next():

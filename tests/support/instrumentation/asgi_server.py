@@ -92,7 +92,7 @@ class Served:
     port: int
 
     def connect(self, body: Json | bytes, path: str = "/v1/chat/completions", **headers: str) -> socket.socket:
-        """Send a request; return the connection, of which nothing was read."""
+        """Send a request; return the connection, still unread."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
         connection = socket.create_connection(("127.0.0.1", self.port), GATE_S)

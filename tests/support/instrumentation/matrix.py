@@ -7,7 +7,7 @@ the list in `tests/instrumentation/test_matrix.py`. It says
   `before()` and `after()` (the framing around them, `after` with what declares the reply complete), `error()` (what a
   server that fails in the middle of a reply sends);
 - how the application reads it, sync (`client`, `open`, `items`, `pulls`, `close`, `entered`) and async (the same with
-  an `a` in front), one of which may be left out by `modes`;
+  an `a` in front); `modes` may leave out one of them;
 - `instrumentor()`, unless `otel_llm.instrument()` switches the stack on by itself;
 - what ends otherwise for this stack, and why: `outcomes` (by case and mode, or by case).
 
@@ -62,7 +62,7 @@ class Stack:
         return ()
 
     def words(self, count: int) -> Sequence[Step]:
-        """Return `count` steps of one token each, the text of which is `word0 `, `word1 ` and so on."""
+        """Return `count` steps of one token each, with the texts `word0 `, `word1 ` and so on."""
         raise NotImplementedError
 
     def after(self) -> Sequence[Step]:
@@ -132,7 +132,7 @@ class Stack:
 
 
 class Heads:
-    """Steps of a script of which one can ask how far it was played."""
+    """Steps of a script that says how far it was played."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
@@ -297,7 +297,7 @@ def breaks(caller: Caller, stack: Stack, client: Any) -> None:
         caller.take(item)
         if caller.words == READ:
             break
-    assert otel_llm.flush(20)  # ended by the break, not by what comes after it
+    assert otel_llm.flush(20)  # ended by the break, not by the events behind it
     caller.left(stream)
     stack.close(stream)
 

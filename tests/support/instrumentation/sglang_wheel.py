@@ -152,7 +152,7 @@ def serving() -> Any:
 
 
 class Locked:
-    """A lock that nobody holds."""
+    """A lock that is never held."""
 
     @property
     def reader_lock(self) -> Locked:
@@ -166,7 +166,7 @@ class Locked:
 
 
 class Anything:
-    """Something that is called, and whose answer nobody uses."""
+    """A callable whose answer is not used."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None

@@ -91,7 +91,7 @@ class AnthropicMessages(Stack):
 
 
 class AnthropicHelper(AnthropicMessages):
-    """`client.messages.stream()`, the reader of which is another object than the stream that is recorded."""
+    """`client.messages.stream()`, whose reader is another object than the stream that is recorded."""
 
     name = "anthropic stream()"
     # The helper reads its stream by a loop of its own: that one is left when the helper is dropped.

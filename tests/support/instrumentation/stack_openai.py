@@ -126,7 +126,7 @@ class OpenAIResponses(Stack):
 
 
 class OpenAIResponsesHelper(OpenAIResponses):
-    """`client.responses.stream()`, the reader of which is another object than the stream that is recorded."""
+    """`client.responses.stream()`, whose reader is another object than the stream that is recorded."""
 
     name = "openai responses.stream()"
     # The helper reads its stream by a loop of its own: that one is left when the helper is dropped.

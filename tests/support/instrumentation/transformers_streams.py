@@ -65,7 +65,7 @@ def generate(streamer: Any, new_tokens: int) -> Any:
 
 
 def bare() -> dict[str, Any]:
-    """What transformers gives when nobody records."""
+    """What transformers gives when nothing records."""
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
     ids = generate(streamer, 12)
     return {"ids": ids[0].tolist(), "text": "".join(streamer)}

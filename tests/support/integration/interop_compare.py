@@ -111,9 +111,9 @@ class Disturbed:
 def disturbed(journal: Path, rows: Iterable[Row], lateness_ns: int, lost_after_ns: int) -> Disturbed:
     """Return where live windows may differ from the audit's: where streams came late, or were given up as lost.
 
-    From the commit of a stream of which a segment came so late that windows may have closed before, to that receipt,
+    From the commit of a stream with a segment so late that windows may have closed before, to that receipt,
     or to its end as shifted by the delay of its first segment, if that is later: such a stream is taken for one whose
-    clock is wrong, and live nobody believes in times to come. Of one whose end was never seen to where it was given up.
+    clock is wrong, and live windows take no times to come. Of one whose end was never seen to where it was given up.
     """
     arrived: set[bytes] = set()
     delay: dict[str, int] = {}
@@ -141,7 +141,7 @@ def disturbed(journal: Path, rows: Iterable[Row], lateness_ns: int, lost_after_n
 
 
 def group_of(row: Row) -> Group:
-    """Return what windows are told apart by."""
+    """Return the labels of a window."""
     return tuple(row[name] for name in GROUP)
 
 

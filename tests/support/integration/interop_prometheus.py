@@ -1,4 +1,4 @@
-"""Debian's Prometheus as a process: it scrapes what it is told to and answers PromQL."""
+"""Debian's Prometheus as a process: it scrapes the given targets and answers PromQL."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from support.ports import free_ports
 
 VENV = Path(os.environ.get("PHOENIX_VENV") or Path(__file__).parents[3] / ".venv-phoenix")
 START_S = 300.0
-"""It imports for half a minute where nobody else works."""
+"""It imports for half a minute on an idle machine."""
 
 TRACE = """query ($project: ID!, $trace: ID!) { project: node(id: $project) { ... on Project { trace(traceId: $trace) {
   latencyMs numSpans rootSpan { name numChildSpans descendants(first: 1000) { edges { node { name spanId } } } }

@@ -26,7 +26,7 @@ FaultKind = Literal[
 
 Before a stream: `refuse` closes the connection unanswered; `status` answers `status` (with Retry-After for 429 and
 503); `html` answers 200 and a page, `endless_page` one that does not go on until it is released; `redirect` 307 to
-`location`; `empty` 200 and nothing; `lying_length` a Content-Length that is larger than what comes; `silent` answers
+`location`; `empty` 200 and nothing; `lying_length` a Content-Length that is larger than the body; `silent` answers
 nothing until it is released. `slow_prefill` sends headers and nothing more until it is released.
 Behind `after` chunks of a stream (the role chunk counts; with 0 `reset` comes before the headers): `reset` of the
 connection, `end` without a finish, a finish `abort`, an `error` event with `[DONE]`, a `stall` until it is released

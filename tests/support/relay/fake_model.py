@@ -79,7 +79,7 @@ class Detokenizer:
 
 @cache
 def _continues(held: bytes) -> list[int]:
-    """Return the tokens that go on with a character of which the bytes `held` have come."""
+    """Return the tokens that go on with a character that begins with the bytes `held`."""
     wanted = []
     for token in range(FIRST_FRAGMENT, SPECIAL):
         joined = held + token_bytes(token)

@@ -1,4 +1,4 @@
-"""A recorder of which a test is the clock, the flusher, the timers and the network."""
+"""A recorder whose clock, flusher, timers and network are a test's."""
 
 from __future__ import annotations
 

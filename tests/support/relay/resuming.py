@@ -94,7 +94,7 @@ def owned(body: Json) -> OwnedRequest:
 
 
 def carried(reply: Reply, model: FakeModel) -> int | None:
-    """Return how many ids are carried, as the engine's `/detokenize` answers; None where that cannot be told."""
+    """Return how many ids are carried, as the engine's `/detokenize` answers; None where that is not known."""
     carry = Carry(reply)
     while carry.asks is not None:
         asked = json.loads(detokenize_body(reply, carry.asks))
@@ -113,7 +113,7 @@ class Resumed:
     carried: list[int] = field(default_factory=list)
     again: int = 0
     lost: bool = False
-    """Stopped at a seam where it cannot be told which ids are carried."""
+    """Stopped at a seam where it is not known which ids are carried."""
     bare_finish: bool = False
     """Broke off between the finish and `[DONE]`, which is whole."""
 

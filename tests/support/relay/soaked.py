@@ -1,4 +1,4 @@
-"""What came of a soak of a relay: judged reply by reply, and accounted for."""
+"""The results of a soak of a relay: judged reply by reply, and accounted for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sample:
 
 @dataclass
 class Soaked:
-    """What came of it: how replies ended by kind, the relay over time, and what is not as it must be."""
+    """The results: how replies ended by kind, the relay over time, and what is not as it must be."""
 
     ends: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)

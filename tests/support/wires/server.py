@@ -54,7 +54,7 @@ WIRES: tuple[Wire, ...] = tuple(
 )
 REPLY_HEADER = "x-wire-reply"
 GATE_S = 30.0
-"""A gate that nobody opens, and a reply that hangs, end after this time."""
+"""A gate that stays closed, and a reply that hangs, end after this time."""
 
 
 @dataclass

@@ -1,1 +1,1 @@
-"""The pictures of the report, as plotly figures in plain data."""
+"""The charts of the report, as plotly figures in plain data."""

@@ -1,8 +1,8 @@
-"""The picture of one delivery, as a plotly figure in plain data.
+"""The chart of one delivery, as a plotly figure in plain data.
 
-A figure is what `plotly.graph_objects.Figure` takes, except that colours are names of the page's palette
-(`$delivered`), resolved in the browser so that one page serves a light screen, a dark one and paper. Every string
-that came from telemetry stays out of the figures: they hold numbers and our own words only.
+A figure is plain data for `plotly.graph_objects.Figure`, except that colours are names of the page's palette
+(`$delivered`), resolved in the browser so that one page serves a light screen, a dark one and paper. No string of
+telemetry is in a figure: it holds numbers and our own words only.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 Figure = dict[str, Any]
 
 COLUMNS: Final = 800
-"""Slices of time that a picture resolves: its width in pixels, about."""
+"""The time slices of a chart: about its width in pixels."""
 MOST_SHADES: Final = 60
-"""Stalls shaded in one picture; the shortest beyond it are left out, and the caption says so."""
+"""The most stalls shaded in one chart; the shortest are left out, and the caption says so."""
 
 _SECOND: Final = 1e9
 _PHASES: Final = {
@@ -30,20 +30,20 @@ _PHASES: Final = {
     "waiting": ("waits for text", "$waiting"),
     "reading": ("reads", "$reading"),
 }
-"""The parts of a delivery: their words and colours."""
+"""The parts of a delivery: their names and colours."""
 
 
 def timeline_figure(timeline: Timeline, slo: SloClass, *, until_ns: int | None = None, height: int = 380) -> Figure:
     """Draw tokens over time, the reader, the tangent at reading speed, the deadlines and the stalls.
 
-    The picture ends shortly after the delivery, or at `until_ns` since the commit.
+    The chart ends shortly after the delivery, or at `until_ns` since the commit.
     """
     if until_ns is None:
         until_ns = timeline.horizon_ns + timeline.horizon_ns // 25
     until_ns = max(1_000_000, until_ns)
     tokens = len(timeline.tokens_ns)
     top = max(4, tokens)
-    # The delivery lies over the reader: where they touch, both are seen.
+    # The delivery is drawn over the reader: where they touch, both are visible.
     traces = [
         *_reference_lines(timeline, slo, until_ns),
         *_reader(timeline, until_ns),
@@ -78,7 +78,7 @@ def timeline_figure(timeline: Timeline, slo: SloClass, *, until_ns: int | None =
 
 
 def _delivery(timeline: Timeline, until_ns: int) -> Figure:
-    """Draw the step of delivered tokens; its dots say what each token waited for."""
+    """Draw the step of delivered tokens; the labels of its dots describe each token."""
     times_ns = timeline.tokens_ns
     kept = thin(range(len(times_ns)), times_ns, COLUMNS)
     words = _token_labels(timeline, kept)
@@ -99,7 +99,7 @@ def _delivery(timeline: Timeline, until_ns: int) -> Figure:
 
 
 def _token_labels(timeline: Timeline, kept: Sequence[int]) -> list[str]:
-    """Say what is known of each token: when it came, after what gap, and how far it was ahead of the reader."""
+    """Describe each token: its arrival, the gap before it, and how far it was ahead of the reader."""
     late = {wait.end_ns: wait for wait in timeline.waits}
     words: list[str] = []
     for index in kept:
@@ -114,7 +114,7 @@ def _token_labels(timeline: Timeline, kept: Sequence[int]) -> list[str]:
 
 
 def _reader(timeline: Timeline, until_ns: int) -> list[Figure]:
-    """Draw the reader: where they are in the text, flat where they wait."""
+    """Draw the reader's position in the text, flat while they wait."""
     corners = _thin_points(timeline.reader(until_ns))
     if not corners:
         return []
@@ -144,7 +144,7 @@ def _reference_lines(timeline: Timeline, slo: SloClass, until_ns: int) -> list[F
 
 
 def _deadline_line(timeline: Timeline, slo: SloClass, until_ns: int) -> list[Point]:
-    """Return the class's deadlines in the picture's coordinates: token i is due when i-1 have been used up."""
+    """Return the class's deadlines in the chart's coordinates: token i is due when i-1 have been used up."""
     deadline = slo.deadline
     tokens = len(timeline.tokens_ns)
     if deadline.policy == "reading":
@@ -163,7 +163,7 @@ def _deadline_line(timeline: Timeline, slo: SloClass, until_ns: int) -> list[Poi
 
 
 def _band(timeline: Timeline, until_ns: int) -> list[Figure]:
-    """Draw the band under the picture: first token, waiting, reading."""
+    """Draw the band under the chart: first token, waiting, reading."""
     parts = timeline.phases(until_ns, until_ns // COLUMNS)
     traces: list[Figure] = []
     for name, (words, colour) in _PHASES.items():
@@ -208,7 +208,7 @@ def _shades(found: Sequence[Stall], until_ns: int) -> list[Figure]:
 
 
 def _labels(found: Sequence[Stall], until_ns: int) -> list[Figure]:
-    """Write the length of a stall above its shade, where there is room for it."""
+    """Write the length of a stall above its shade, where there is room."""
     room_ns = until_ns // 16
     return [
         {

@@ -1,7 +1,7 @@
 """Distributions over requests as cumulative curves, one for each class and place of measurement.
 
-A curve says for each value which share of the requests has at most that: F(x) = |{r: x_r <= x}| / n. It is drawn
-through a few hundred of its own steps, so that every point of it is exact however many requests there are.
+A curve shows for each value the share of the requests with at most that: F(x) = |{r: x_r <= x}| / n. It is drawn
+through a few hundred of its own steps, so every point of it is exact however many requests there are.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 MOST_CURVES: Final = 8
-"""Curves in one picture, those of the largest groups: as many colours as can be told apart."""
+"""The most curves in one chart, those of the largest groups: as many colours as can be distinguished."""
 MOST_POINTS: Final = 240
-"""Steps of one curve that are drawn, about."""
+"""About the drawn steps of one curve."""
 BORDER_S: Final = 0.001
-"""Where a logarithmic axis of seconds begins at the earliest: what is shorter enters at the left border."""
+"""The lowest begin of a logarithmic axis of seconds: shorter values are drawn at the left border."""
 
 DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
 
 class Metric(NamedTuple):
-    """A distribution: its column, title, axis, and what a value of it says."""
+    """A distribution: its column, title, axis, and a remark on its values."""
 
     column: str
     title: str
@@ -59,7 +59,7 @@ METRICS: Final = (
         "Further right is better; the step at 1: requests that missed no token deadline.",
     ),
 )
-"""The pictures in order. TBT is drawn by its figures for each request: rows hold no single gap."""
+"""The charts in order. TBT has one chart a figure of each request: rows have no single gaps."""
 
 SHARES: Final = ((1, 2), (9, 10), (99, 100))
 """Percentiles of the tables, as exact fractions."""
@@ -77,10 +77,10 @@ class Curve:
 
 
 def cumulative(values: Floats, most: int = MOST_POINTS) -> tuple[Floats, Floats]:
-    """Return about `most` exact points of the cumulative curve of values without nan, the tails among them.
+    """Return about `most` exact points of the cumulative curve of values (R,) without nan, including the tails.
 
-    Every value returned occurs; its share is that of all values at or below it. The smallest and the largest are
-    always there, and the upper percent is as densely drawn as the rest.
+    Every returned value occurs; its share is that of all values at or below it. The smallest and the largest are always
+    included, and the upper percent is as densely drawn as the rest.
     """
     ordered = np.sort(values)
     count = len(ordered)
@@ -118,7 +118,7 @@ def drawn_groups(requests: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def distribution_figure(metric: Metric, found: Sequence[Curve | None]) -> Figure | None:
-    """Draw the curves of one metric in the colours of their places in the list; None where there is none."""
+    """Draw the curves of one metric in the colours of their indexes in the list; None where there is none."""
     drawn = [(place, one) for place, one in enumerate(found) if one is not None]
     if not drawn:
         return None
@@ -152,7 +152,7 @@ def distribution_figure(metric: Metric, found: Sequence[Curve | None]) -> Figure
 def _trace(place: int, one: Curve, metric: Metric, left: float, logarithmic: bool) -> Figure:
     values, shares = one.values, one.shares
     if logarithmic:
-        # What is below the border is one step at the border.
+        # Values below the border are one step at the border.
         below = int(np.searchsorted(values, left, side="right"))
         first = shares[below - 1] if below else 0.0
         values = np.concatenate([[left], values[below:]])
@@ -177,7 +177,7 @@ def _first_above(values: Floats, border: float) -> float:
 
 
 def percentile_lines(requests: pd.DataFrame, metric: Metric) -> list[tuple[str, ...]]:
-    """Return what the pictures show as the lines of a table: nearest-rank percentiles of every group."""
+    """Return the values behind the charts as the lines of a table: nearest-rank percentiles of every group."""
     write = seconds if metric.is_time else number
     everything = reals(requests, metric.column)
     lines: list[tuple[str, ...]] = []

@@ -1,10 +1,10 @@
-"""Load against benefit: at how many requests in flight smooth goodput is highest (Wang et al., figures 5 and 6).
+"""Load against benefit: how many requests in flight give the highest smooth goodput (Wang et al., figures 5, 6).
 
-Each window of each instance is one point: the mean number of requests in flight in it, and the smooth goodput,
-goodput and throughput of it. The points are added up in bins of equal width, of which the means are drawn.
+Each window of each instance is one point: its mean number of requests in flight, and its smooth goodput, goodput and
+throughput. The points are grouped in bins of equal width, and the bins' means are drawn.
 
-Requests in flight and not requests per second: under overload requests come at the same rate and pile up, and what
-the readers feel follows the pile. Smooth goodput and not goodput finds the peak: it is charged where it happens,
+Requests in flight and not requests per second: under overload requests arrive at the same rate and pile up, and the
+readers' waits follow the pile. Smooth goodput and not goodput finds the peak: it is charged where it happens,
 goodput where a request ends.
 """
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 MOST_BINS: Final = 16
-"""Bins of load in one picture."""
+"""The most bins of load in one chart."""
 ENOUGH: Final = 5
-"""Windows that a bin needs to be called the peak, where any bin has as many."""
+"""The number of windows that a bin needs to be called the peak, where any bin has as many."""
 MOST_WINDOWS: Final = 2_000_000
-"""Windows of one place of measurement that are looked at; beyond it only those in which something happened."""
+"""The most windows of one place of measurement; beyond them only those with requests are used."""
 
 _RATES: Final = ("smooth_goodput_tok_s", "goodput_tok_s", "throughput_tok_s")
 
@@ -51,7 +51,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class LoadBin:
-    """Windows of about the same load: how many, their mean load and rates, quartiles of smooth goodput; tokens/s."""
+    """Windows of similar load: how many, their mean load and rates, quartiles of smooth goodput; tokens/s."""
 
     low: float
     high: float
@@ -69,7 +69,7 @@ def in_flight_ns(starts_ns: Ints, ends_ns: Ints, edges_ns: Ints) -> Floats:
     total = np.zeros(len(edges_ns))
     for times, sign in ((starts_ns, 1.0), (ends_ns, -1.0)):
         ordered = np.sort(times)
-        # Against a float's 53 bits the sums are kept small: everything is counted from the first start.
+        # Sums are kept small against a float's 53 bits: everything is counted from the first start.
         summed = np.concatenate([[0.0], np.cumsum((ordered - starts_ns.min()).astype(np.float64))])
         before = np.searchsorted(ordered, edges_ns)
         total += sign * (before * (edges_ns - starts_ns.min()).astype(np.float64) - summed[before])
@@ -77,7 +77,7 @@ def in_flight_ns(starts_ns: Ints, ends_ns: Ints, edges_ns: Ints) -> Floats:
 
 
 def touched(starts_ns: Ints, ends_ns: Ints, width_ns: int) -> Ints:
-    """Return the ascending starts of all windows, from multiples of their width, in which a request was in flight."""
+    """Return the ascending starts of all windows, multiples of their width, with a request in flight."""
     first, last = starts_ns // width_ns, ends_ns // width_ns
     order = np.argsort(first, kind="stable")
     first, reach = first[order], np.maximum.accumulate(last[order])
@@ -119,7 +119,7 @@ def points(requests: pd.DataFrame, windows: pd.DataFrame, width_ns: int) -> Poin
 
 
 def load_bins(found: Points, most: int = MOST_BINS) -> list[LoadBin]:
-    """Return the bins in which there is a window, in order of load; a load on a border belongs to the bin above."""
+    """Return the bins that have windows, in order of load; a load on a border belongs to the bin above."""
     if not len(found.in_flight):
         return []
     width = _nice(float(found.in_flight.max()) / most)
@@ -146,13 +146,13 @@ def load_bins(found: Points, most: int = MOST_BINS) -> list[LoadBin]:
 
 
 def peak(bins: Sequence[LoadBin]) -> int:
-    """Return the place of the bin with the highest mean smooth goodput among those with windows enough to say so."""
+    """Return the index of the bin with the highest mean smooth goodput among those with enough windows."""
     enough = [place for place, one in enumerate(bins) if one.windows >= ENOUGH] or range(len(bins))
     return max(enough, key=lambda place: bins[place].smooth)
 
 
 def conclusion(bins: Sequence[LoadBin]) -> str:
-    """Say where the peak is, and whether it is one."""
+    """Return a sentence on where the peak is, and whether it is one."""
     at = peak(bins)
     best = bins[at]
     if len(bins) == 1:

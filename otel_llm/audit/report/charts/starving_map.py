@@ -1,4 +1,4 @@
-"""The heat map of starving: on which instance, and since when, readers waited."""
+"""The heat map of starving: on which instances, and when, readers waited."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 MOST_ROWS: Final = 30
-"""Instances in one picture, those with the most waiting; the others are added up in one row."""
+"""The most instances in one chart, those with the most waiting; the others are summed in one row."""
 MOST_COLUMNS: Final = 120
-"""Steps of time in one picture."""
+"""The most steps of time in one chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starving:
-    """Idle seconds charged to each instance in each step, `idle_s` (I, S), nan where nothing was going on there.
+    """Idle seconds charged to each instance in each step, `idle_s` (I, S), nan without events.
 
-    `names` (I) are the instances in order of name, None where telemetry does not say; `others`: how many instances
-    the last row adds up, 0 where it is one of its own.
+    `names` (I) are the instances in order of name, None where telemetry has none; `others`: how many instances the last
+    row sums up, 0 where it is a single one.
     """
 
     names: list[str | None]
@@ -135,7 +135,7 @@ HEADINGS: Final = ("Instance", "Waiting in all", "Worst step", "Waiting in it", 
 
 
 def instance_lines(found: Starving, clock: Clock) -> list[tuple[str, ...]]:
-    """Return each instance as the line of a table: its waiting, and when it was worst."""
+    """Return each instance as the line of a table: its waiting, and its worst step."""
     lines: list[tuple[str, ...]] = []
     for place, cells in enumerate(found.idle_s):
         worst = int(np.nanargmax(cells))
@@ -153,7 +153,7 @@ def instance_lines(found: Starving, clock: Clock) -> list[tuple[str, ...]]:
 
 
 def row_name(found: Starving, place: int) -> str:
-    """Return what a row is of, as plain text: an instance, those of no name, or the rest together."""
+    """Return the label of a row as plain text: an instance, those without a name, or the rest together."""
     if found.others and place == len(found.names) - 1:
         return plural(found.others, "other instance")
     name = found.names[place]

@@ -1,4 +1,4 @@
-"""The picture of the windows: the three rates, attainment, and how many readers waited, over time."""
+"""The chart of the windows: the three rates, attainment, and how many readers waited, over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from otel_llm.audit.report.charts.delivery_chart import Figure
 
 MOST_BINS: Final = 300
-"""Points of time in one picture; more windows than that are added up in equal groups."""
+"""The most points of time in one chart; more windows than that are summed in equal groups."""
 
 _COUNTS: Final = (
     "requests_started",
@@ -36,7 +36,7 @@ _NAMES: Final = (*_COUNTS, "idle_s_sum", *_RATES)
 
 @dataclass(slots=True)
 class Bin:
-    """What happened in one stretch of time: sums of the additive window columns (rates as tokens)."""
+    """One stretch of time: sums of the additive window columns (rates as tokens)."""
 
     start_unix_nano: int
     length_s: float
@@ -59,7 +59,7 @@ class Bin:
 
 
 def bins(windows: pd.DataFrame, most: int = MOST_BINS) -> list[Bin]:
-    """Add windows up over their groups, without gaps from the first window to the last, in `most` bins at most."""
+    """Sum windows over their groups, without gaps from the first window to the last, in `most` bins at most."""
     if windows.empty:
         return []
     starts = integers(windows, "window_start_unix_nano")
@@ -77,7 +77,7 @@ def bins(windows: pd.DataFrame, most: int = MOST_BINS) -> list[Bin]:
 
 
 def steps(starts: np.ndarray[Any, Any], width_ns: int, most: int) -> tuple[np.ndarray[Any, Any], int, int, int]:
-    """Return each window's step (R,), the first step's start, ns, the length of a step, ns, and how many there are."""
+    """Return each window's step (R,), the first step's start, ns, the length of a step, ns, and the number of steps."""
     first_ns = int(starts.min())
     windows = (int(starts.max()) - first_ns) // width_ns + 1
     step_ns = width_ns * -(-windows // most)
@@ -85,7 +85,7 @@ def steps(starts: np.ndarray[Any, Any], width_ns: int, most: int) -> tuple[np.nd
 
 
 def windows_figure(found: Sequence[Bin], clock: Clock | None = None, promised: float | None = None) -> Figure:
-    """Draw the three rates, under them attainment (with the share that is promised), and the readers who waited."""
+    """Draw the three rates, under them attainment (with the promised share), and the readers who waited."""
     clock = clock or Clock(found[0].start_unix_nano)
     hover = [_hover_text(one, clock) for one in found]
     # A window is a level, not a point: the last one is drawn to its end.
@@ -96,7 +96,7 @@ def windows_figure(found: Sequence[Bin], clock: Clock | None = None, promised: f
         _curve(at, [one.rate("goodput_tok_s") for one in found], "goodput", "$delivered"),
         {
             **_curve(at, [one.rate("smooth_goodput_tok_s") for one in found], "smooth goodput", "$reading", width=3),
-            # One box for all curves: the words hold every value.
+            # One box for all curves: the text has every value.
             "text": hover,
             "hovertemplate": "%{text}<extra></extra>",
             "hoverinfo": "text",
@@ -132,7 +132,7 @@ def windows_figure(found: Sequence[Bin], clock: Clock | None = None, promised: f
 
 
 def window_lines(found: Sequence[Bin], clock: Clock) -> list[tuple[str, ...]]:
-    """Return the values of the picture as the lines of a table; `LINE_HEADINGS` heads them."""
+    """Return the values of the chart as the lines of a table; `LINE_HEADINGS` heads them."""
     return [
         (
             clock.text(one.start_unix_nano),

@@ -1,4 +1,4 @@
-"""The geometry of one delivery: what arrived when, where the reader was, and when there was nothing left to read.
+"""The geometry of one delivery: arrivals of tokens, the reader's position, and the waits.
 
 Coordinates are (integer ns since the commit, tokens). The delivery is the step that counts the tokens that have
 arrived. The reader's curve counts the tokens that have been read: it starts at the first deadline A = start + P,
@@ -27,7 +27,7 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """One wait of the reader for one token, in ns since the commit; `stall` numbers the stall it belongs to, from 0."""
+    """One wait of the reader for one token, in ns since the commit; `stall` is the number of its stall, from 0."""
 
     start_ns: int
     end_ns: int
@@ -41,9 +41,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A stall: from when to when (ns since the commit), and how much of that the reader waited.
+    """A stall: begin and end (ns since the commit), and how much of it the reader waited.
 
-    Where several tokens in a row came late the reader read each of them in between, so it waited less than it lasted.
+    Where several tokens in a row were late the reader read each of them in between, so the wait is shorter than the
+    stall.
     """
 
     start_ns: int
@@ -53,7 +54,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A part of a delivery: from, to (ns since the commit) and what the user did: `first`, `waiting` or `reading`."""
+    """A part of a delivery: begin, end (ns since the commit) and the user's state: `first`, `waiting` or `reading`."""
 
     start_ns: int
     end_ns: int
@@ -72,12 +73,12 @@ class Timeline:
 
     @property
     def idle_ns(self) -> int:
-        """User idle latency: the waits added up (Wang et al., eq. 9), ns."""
+        """User idle latency: the sum of the waits (Wang et al., eq. 9), ns."""
         return sum(wait.length_ns for wait in self.waits)
 
     @property
     def stalls(self) -> list[Stall]:
-        """The waits grouped into stalls: tokens that follow each other late are one."""
+        """The waits grouped into stalls: consecutive late tokens are one."""
         found: list[Stall] = []
         for wait in self.waits:
             if wait.stall == len(found):
@@ -89,13 +90,13 @@ class Timeline:
 
     @property
     def horizon_ns(self) -> int:
-        """The last instant at which something happens on the sender's side, ns."""
+        """The last instant of an event on the sender's side, ns."""
         last_token_ns = self.tokens_ns[-1] if self.tokens_ns else 0
         return max(self.end_ns, last_token_ns, self.waits[-1].end_ns if self.waits else 0)
 
     @property
     def read_to_the_end_ns(self) -> int:
-        """When the reader has finished the last token that arrived, ns."""
+        """The instant at which the reader has finished the last token, ns."""
         return self.first_deadline_ns + len(self.tokens_ns) * self.pace_ns + self.idle_ns
 
     def reader(self, until_ns: int) -> list[Point]:
@@ -110,14 +111,14 @@ class Timeline:
         return cut(corners, until_ns)
 
     def straight(self, from_ns: int, until_ns: int) -> list[Point]:
-        """Return a reader's line that never waits, from zero tokens at `from_ns`, cut at the tokens there are."""
+        """Return the line of a reader who never waits, from zero tokens at `from_ns`, cut at the last token."""
         full_ns = from_ns + len(self.tokens_ns) * self.pace_ns
         return cut([(from_ns, 0.0), (full_ns, float(len(self.tokens_ns)))], until_ns)
 
     def phases(self, until_ns: int, smallest_ns: int = 0) -> list[Phase]:
         """Split the delivery into the three parts of Wang et al., figure 2: first token, waiting, reading.
 
-        Before the first token everything is waiting for it; from there on, what is not a wait is reading. A piece of
+        Before the first token everything is waiting for it; after it, all that is not a wait is reading. A piece of
         reading shorter than `smallest_ns` between two waits is drawn as waiting.
         """
         first_ns = min(self.tokens_ns[0] if self.tokens_ns else self.horizon_ns, until_ns)
@@ -173,9 +174,9 @@ def cut(corners: Sequence[Point], until_ns: int) -> list[Point]:
 
 
 def thin(indices: Iterable[int], times_ns: Sequence[int], columns: int) -> list[int]:
-    """Keep of the given indices the first and the last of each of `columns` equal slices of time.
+    """Keep the first and the last of the given indices in each of `columns` equal slices of time.
 
-    At one slice a pixel nothing that could be seen is lost, and a picture never holds more than 2 * columns points.
+    With one slice a pixel nothing visible is lost, and a chart never holds more than 2 * columns points.
     """
     chosen = list(indices)
     if len(chosen) <= 2 * columns:

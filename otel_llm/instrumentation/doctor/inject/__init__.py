@@ -1,1 +1,1 @@
-"""The folder that is put on the path of the programs that the doctor starts; holds `sitecustomize` and nothing else."""
+"""The folder on the path of programs that the doctor starts; it holds `sitecustomize` and nothing else."""

@@ -1,4 +1,4 @@
-"""Found by the interpreters that `otel-llm doctor -- COMMAND` starts: switches the recorder on."""
+"""Start the recorder in the interpreters that `otel-llm doctor -- COMMAND` starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def _inject() -> None:
-    # A Python without otel-llm, or one that fails to start it, runs the program as if the doctor were not there.
+    # A Python without otel-llm, or one that fails to start it, runs the program as without the doctor.
     try:
         from otel_llm.instrumentation.doctor.injected import inject
 

@@ -21,7 +21,7 @@ def dumped(run: dict[str, Any]) -> bytes:
 
 
 def failed(run: dict[str, Any], index: int, error: str, ttft: float, itls: list[float]) -> dict[str, Any]:
-    """Let a request fail as vLLM writes it: no latency, no count of tokens, what came before is kept."""
+    """Let a request fail as vLLM writes it: no latency, no count of tokens, the chunks before it are kept."""
     for name, value in {"errors": error, "ttfts": ttft, "itls": itls, "output_lens": 0}.items():
         run[name][index] = value
     if "latencies" in run:
