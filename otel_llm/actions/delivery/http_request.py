@@ -48,7 +48,7 @@ def send_request(
     """Send one request on a connection of its own and return the answer, whatever its status.
 
     `timeout_s` bounds the connecting, and every wait for the next bytes. A redirect is an answer like another: what we
-    send goes where the configuration says only, as `http_session` says.
+    send goes where the configuration says only.
 
     Raises:
         NoAnswerError: nothing that could be read came back.
