@@ -187,5 +187,5 @@ class Alertmanager:
         if answer.ok:
             return Attempt("accepted")
         attempt = attempt_of_status(answer.status, answer.headers.get("retry-after"))
-        body = one_line(answer.body[:200].decode("utf-8", "replace"))
-        return replace(attempt, reason=f"{attempt.reason}: {body}")
+        says = one_line(answer.body[:200].decode("utf-8", "replace"))
+        return replace(attempt, reason=f"{attempt.reason}: {says}")
