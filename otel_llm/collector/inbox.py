@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 QUEUED_BYTES: Final = 256 * 2**20
 """The room of each process for export requests that wait; beyond it senders are asked to retry."""
 HEAVY_WAIT_NS: Final = 20_000_000
-"""Exports of a sender that has used much delay the timers of other senders' streams by at most this. An export that waits
-longer gets a receipt time that much before its turn."""
+"""Exports of a sender that has used much delay the timers of other senders' streams by at most this. An export that
+waits longer gets a receipt time that much before its turn."""
 _CHECK_S: Final = 1.0
 """How often a receiver's thread checks that the evaluator's thread is alive."""
 

@@ -43,8 +43,8 @@ class Delivery(Protocol):
 class Sender(Protocol):
     """One transport of OTLP bytes."""
 
-    def send(self, payload: bytes, timeout_s: float | None = None) -> Attempt:
-        """Make one attempt within `timeout_s`, else within the time of the settings."""
+    def send(self, payload: bytes) -> Attempt:
+        """Make one attempt."""
 
     def close(self) -> None:
         """Release connections."""

@@ -115,22 +115,22 @@ class OtlpTarget:
             raise StartError(f"{self.ca_file}: {problem.strerror}: certificates of {self.endpoint}") from problem
 
     def session(self) -> requests.Session:
-        """Return an HTTP session for the configured endpoint and certificates only."""
-        return http_session(self.endpoint, self.ca_file)
+        """Return an HTTP session for this endpoint only: a redirect is an error, as it would take the headers along."""
+        made = http_session(self.endpoint, self.ca_file)
+        made.max_redirects = 0
+        return made
 
 
 def http_session(url: str, ca_file: Path | None = None) -> requests.Session:
-    """Return an HTTP session that trusts what is configured and goes nowhere else; `ca_file`: as in `OtlpTarget`.
+    """Return an HTTP session that trusts what is configured; `ca_file`: as in `OtlpTarget`.
 
-    Proxies are those of the environment; a `.netrc` is not read, redirects are not followed: either would send the
-    headers, or others, elsewhere than configured.
+    Proxies are those of the environment; a `.netrc` is not read: it would send other headers than configured.
     """
     import requests
 
     made = requests.Session()
     made.proxies.update(requests.utils.get_environ_proxies(url))
     made.trust_env = False
-    made.max_redirects = 0
     made.verify = True if ca_file is None else str(ca_file)
     return made
 

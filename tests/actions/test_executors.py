@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +131,16 @@ def settled(dispatcher: ActionDispatcher, one: Any, more: int = 0) -> list[Settl
     finally:
         dispatcher.stop(0.0)
     return how
+
+
+@pytest.mark.parametrize("engines", ["Engine('vllm', 'vllm', (('*', 'http://one:1'),))", ""])
+def test_the_first_action_does_not_wait_for_an_import(engines: str) -> None:
+    code = (
+        "import sys\n"
+        "from actions.test_executors import Engine, found\n"
+        "sys.modules.pop('requests', None)  # what the test's own module imports\n"
+        f"found({engines})\n"
+        "print('requests' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == [str(bool(engines))]

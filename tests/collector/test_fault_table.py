@@ -41,7 +41,7 @@ for _ in otel_llm.track(model(), model="m", slo_class="chat"):
 
 
 def test_every_fault_in_the_docs_has_its_tests() -> None:
-    section = (ROOT / "docs" / "collector-failures.md").read_text()
+    section = (ROOT / "docs" / "collector-failures.md").read_text().partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line][1:]
     assert len(rows) >= 5
     for row in rows:

@@ -23,8 +23,8 @@ from support.collector.out_receiver import BACKENDS, Backend, Refusal, silent_un
 from support.commands import wait_until
 from support.otlp import T0_NS, export, segment_span
 
-from otel_llm.collector.export import send_queue as otlp_out_queue
 from otel_llm.collector.export.forward import Forwarder
+from otel_llm.export import attempt as attempts
 from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 
 PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]
@@ -131,7 +131,7 @@ def test_a_backend_that_never_answers_holds_nobody_up(protocol: Protocol) -> Non
 @both
 def test_a_backend_that_says_when_is_believed(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says now; our own patience would be without end."""
-    monkeypatch.setattr(otlp_out_queue, "backoff_s", lambda failures: 1e6)
+    monkeypatch.setattr(attempts, "backoff_s", lambda failures: 1e6)
     backend = Backend(answer=scripted(busy(protocol, 0), busy(protocol, 0)))
     with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
         forwarder.offer(raw(1))
@@ -143,7 +143,7 @@ def test_a_backend_that_says_when_is_believed(protocol: Protocol, monkeypatch: p
 @both
 def test_a_backend_that_says_much_later_is_left_alone(protocol: Protocol, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own patience would have none; one attempt more is made since the service stops."""
-    monkeypatch.setattr(otlp_out_queue, "backoff_s", lambda failures: 0.0)
+    monkeypatch.setattr(attempts, "backoff_s", lambda failures: 0.0)
     backend = Backend(answer=scripted(*[busy(protocol, 3600)] * 9))
     with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
         forwarder.offer(raw(1))

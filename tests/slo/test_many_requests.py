@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from support.patience import examples
 from support.slo.requests import Request, requests, slo_classes
 
 from otel_llm.slo.batch.judged import Judged
-from otel_llm.slo.batch.many import judge_many
+from otel_llm.slo.batch.many import judge_many, penalties
 from otel_llm.slo.batch.many_fluid import FluidTargets, fluid_tbt_many
 from otel_llm.slo.batch.recorded import Recorded
-from otel_llm.slo.classes import CONTENT, OUTCOMES, TOOL, Deadline, Fluidity, Objective, SloClass
+from otel_llm.slo.classes import CONTENT, OUTCOMES, TOOL, Benefit, Deadline, Fluidity, Objective, Penalty, SloClass
 from otel_llm.slo.fluid.fluid_rate import fluid_tbt_ns, targets
 from otel_llm.slo.request import judge
 from otel_llm.slo.verdict import Verdict
@@ -210,3 +211,14 @@ def test_room_for_verdicts_knows_nothing_yet() -> None:
     empty = Judged.empty(2)
     assert not empty.column("met").known.any()
     assert not empty.column("idle_s").known.any()
+
+
+@given(
+    idle_ns=st.lists(st.integers(0, 2**55), max_size=20),
+    alpha=st.floats(0, 1e6),
+    penalty=st.sampled_from(get_args(Penalty)),
+)
+def test_idle_times_cost_to_the_bit_what_each_costs(idle_ns: list[int], alpha: float, penalty: Penalty) -> None:
+    benefit = Benefit(alpha, penalty)
+    costs = penalties(np.array(idle_ns, np.int64), SloClass(benefit=benefit))
+    assert costs.tolist() == [benefit.penalty_tokens(idle) for idle in idle_ns]

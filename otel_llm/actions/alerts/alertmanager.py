@@ -14,7 +14,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
+from otel_llm.actions.delivery.http_request import NoAnswerError, prepare, send_request
 from otel_llm.export.attempt import Attempt, retry_wait_s
 from otel_llm.export.http import attempt_of_status
 from otel_llm.rules.files.yamlfile import ConfigError
@@ -90,6 +90,7 @@ class Alertmanager:
 
     def start(self) -> None:
         """Start the thread."""
+        prepare()
         self._thread.start()
 
     def wake(self) -> None:
@@ -187,5 +188,5 @@ class Alertmanager:
         if answer.ok:
             return Attempt("accepted")
         attempt = attempt_of_status(answer.status, answer.headers.get("retry-after"))
-        body = one_line(answer.body[:200].decode("utf-8", "replace"))
-        return replace(attempt, reason=f"{attempt.reason}: {body}")
+        says = one_line(answer.body[:200].decode("utf-8", "replace"))
+        return replace(attempt, reason=f"{attempt.reason}: {says}")

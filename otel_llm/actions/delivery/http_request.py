@@ -37,6 +37,11 @@ class Answer:
         return 200 <= self.status < 300
 
 
+def prepare() -> None:
+    """Import what a request needs: the first one would be 0.1 s later."""
+    import requests  # noqa: F401
+
+
 def send_request(
     method: str,
     url: str,
@@ -48,7 +53,7 @@ def send_request(
     """Send one request on a connection of its own and return the answer, whatever its status.
 
     `timeout_s` bounds the connecting, and every wait for the next bytes. A redirect is an answer like another: what we
-    send goes where the configuration says only, as `http_session` says.
+    send goes where the configuration says only.
 
     Raises:
         NoAnswerError: no readable answer was received.

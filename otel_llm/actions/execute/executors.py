@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from otel_llm.actions.delivery.http_request import prepare
 from otel_llm.actions.execute.engines import SGLANG_ABORT, VLLM_ABORT, RouterDrain, SglangAbort, VllmAbort
 from otel_llm.actions.execute.events import cloud_event
 from otel_llm.actions.execute.executor import Reply
@@ -100,6 +101,8 @@ class Executors:
     """
 
     def __init__(self, settings: AlertAndActionSettings, source: str, agent: str, notify: Notify) -> None:
+        if settings.receivers or settings.actions.engines:
+            prepare()
         self._source = source
         self._agent = agent
         self._receivers = {receiver.name: self._receiver(receiver, notify) for receiver in settings.receivers}

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 
+from otel_llm.slo.batch.many import penalty_shape
 from otel_llm.slo.classes import EXPONENTIAL_CAP_S, Penalty
 
 if TYPE_CHECKING:
@@ -131,15 +132,6 @@ class Fits:
         return tuple(one.penalty for one in self.fits if one.aic - self.best.aic <= TELLING)
 
 
-def penalty_of(shape: Penalty, idle_s: Floats) -> Floats:
-    """Return f(l) for idle times (R,) in seconds, as in the benefit."""
-    if shape == "linear":
-        return idle_s
-    if shape == "quadratic":
-        return idle_s * idle_s
-    return np.asarray(np.expm1(np.minimum(idle_s, EXPONENTIAL_CAP_S)))
-
-
 def slope_of(shape: Penalty, idle_s: Floats) -> Floats:
     """Return f'(l) for idle times (R,) in seconds: 1, 2 l, e^l (0 beyond the cap)."""
     if shape == "linear":
@@ -169,7 +161,7 @@ def fit_leaving(idle_s: Floats, time_s: Floats, left_waiting: Bools, left_readin
             x1=np.append(at, 0.0) if others else at,
             weight=np.append(np.ones(waited), float(others)) if others else np.ones(waited),
             c0=float(time_s.sum()),
-            c1=float(penalty_of(shape, idle_s).sum()),
+            c1=float(penalty_shape(idle_s, shape).sum()),
         )
     return _fits(problems, waited + others, len(idle_s))
 
@@ -187,7 +179,7 @@ def fit_complaints(idle_s: Floats, complained: Bools) -> Fits:
         raise TooLittleError("every reader who waited complained: the data set no upper bound to the effect of waiting")
     problems: dict[Penalty, Problem] = {}
     for shape in SHAPES:
-        cost = penalty_of(shape, idle_s)
+        cost = penalty_shape(idle_s, shape)
         problems[shape] = Problem(
             np.ones(count), cost[complained], np.ones(count), float(calm.sum()), float(cost[calm].sum()), bernoulli=True
         )

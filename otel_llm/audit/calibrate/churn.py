@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otel_llm.audit.calibrate.alpha_fit import Fits, TooLittleError, fit_complaints, fit_leaving, penalty_of
+from otel_llm.audit.calibrate.alpha_fit import Fits, TooLittleError, fit_complaints, fit_leaving
 from otel_llm.audit.kernel.samples import reals
+from otel_llm.slo.batch.many import penalty_shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -164,7 +165,7 @@ def churn_by_idle(readers: Readers, fit: Fit) -> list[dict[str, Any]]:
     for low, high in pairwise(edges):
         upper = np.clip(readers.idle_s, low, high)
         waited = float((upper - low).sum())
-        owed = float((penalty_of(fit.penalty, upper) - penalty_of(fit.penalty, np.full_like(upper, low))).sum())
+        owed = float((penalty_shape(upper, fit.penalty) - penalty_shape(np.full_like(upper, low), fit.penalty)).sum())
         rows.append(
             {
                 "idle_from_s": float(low),

@@ -17,6 +17,7 @@ from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.judged_columns import span_s
 from otel_llm.audit.kernel.samples import reals
 from otel_llm.rules.files.durations import exact
+from otel_llm.slo.batch.many import penalty_shape
 from otel_llm.slo.classes import ABORTED, NS_PER_S, Benefit, SloClasses
 from otel_llm.slo.ranks import P50, P99, rank
 
@@ -226,8 +227,7 @@ def _felt(table: pa.Table, shapes: dict[str, Benefit]) -> Felt:
     cost = np.zeros(len(table))
     for name in set(names):
         which = np.array([one == name for one in names], np.bool_) & ~np.isnan(idle)
-        shape = replace(shapes[name], alpha=1.0)
-        cost[which] = [shape.penalty_tokens(round(value * 1e9)) for value in idle[which].tolist()]
+        cost[which] = penalty_shape(idle[which], shapes[name].penalty)
     tokens = np.nan_to_num(reals(table, "tokens_read"))
     known = table["met"].drop_null().to_pylist()
     worth = np.where(np.isnan(idle), 0.0, tokens - np.where(aborted, penalty, 0.0))

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
-_CODE_OF_HTTP: Final = {404: 5, 405: 12}
+CODE_OF_HTTP: Final = {404: 5, 405: 12}
 """`google.rpc.Code` of the router's answers: NOT_FOUND, UNIMPLEMENTED."""
 PREFLIGHT_S: Final = 7200
 """The longest that Chromium caches the answer to a preflight."""
@@ -114,10 +114,10 @@ def otlp_app(
 
     async def refuse_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-        message = f"POST {PATH} is all there is" if error.status_code in _CODE_OF_HTTP else error.detail
+        message = f"POST {PATH} is all there is" if error.status_code in CODE_OF_HTTP else error.detail
         if request.method == "POST":  # metrics, logs, or traces at a wrong path
             counted.count(UnsupportedContentError(message))
-        code = _CODE_OF_HTTP.get(error.status_code, 2)
+        code = CODE_OF_HTTP.get(error.status_code, 2)
         made = _status_response(Status(code=code, message=message), error.status_code, _media_type(request))
         made.headers.update(error.headers or {})
         return made

@@ -183,7 +183,7 @@ class Runtime:
         `exiting`: end the open streams too.
         """
         with contextlib.suppress(Exception):
-            settled = self.flusher.settle(min(self.stop_time_left_s(), within_s), leaving=leaving)
+            settled = self.flusher.settle(min(self.stop_time_left_s(), within_s), exiting=exiting)
             if self.outbox.flush(min(self.stop_time_left_s(), within_s), patient=False) and settled:
                 self._stop_by_s = None  # nothing of this stop is left to be waited for
 

@@ -11,7 +11,7 @@ from otel_llm.slo.batch.judged import COMPLETED, Judged
 from otel_llm.slo.batch.ragged import block_of, by_class
 from otel_llm.slo.batch.running_maxima import gap_ranks
 from otel_llm.slo.batch.runs import runs
-from otel_llm.slo.classes import ABORTED, OUTCOMES
+from otel_llm.slo.classes import ABORTED, EXPONENTIAL_CAP_S, OUTCOMES
 from otel_llm.slo.request import judge
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from otel_llm.slo.batch.ragged import Ragged
     from otel_llm.slo.batch.recorded import Recorded
     from otel_llm.slo.batch.runs import Runs
-    from otel_llm.slo.classes import SloClass
+    from otel_llm.slo.classes import Penalty, SloClass
     from otel_llm.slo.verdict import Verdict
 
 _ABORTED_CODES = [OUTCOMES.index(outcome) for outcome in sorted(ABORTED)]
@@ -133,14 +133,21 @@ def _conclude(which: Ints, end: Ints, due_known: Bools, state: Runs, slo: SloCla
 
 def penalties(idle: Ints, slo: SloClass) -> Floats:
     """Return the cost (R,) of idle times (R,) ns, in tokens: `Benefit.penalty_tokens` of each."""
-    penalty = np.zeros(len(idle))
-    if slo.benefit.penalty == "exponential":  # numpy's expm1 may differ from the C library's in the last bit
-        for index in np.flatnonzero(idle).tolist():
-            penalty[index] = slo.benefit.penalty_tokens(int(idle[index]))
-    else:
-        idle_s = idle / 1e9
-        penalty = slo.benefit.alpha * (idle_s if slo.benefit.penalty == "linear" else idle_s * idle_s)
-    return penalty
+    costs: Floats = slo.benefit.alpha * penalty_shape(idle / 1e9, slo.benefit.penalty)
+    return costs
+
+
+def penalty_shape(idle_s: Floats, penalty: Penalty) -> Floats:
+    """Return f(l) of idle times in seconds (R,), to the bit as `Benefit.penalty_tokens` has it."""
+    if penalty == "linear":
+        return idle_s
+    if penalty == "quadratic":
+        return idle_s * idle_s
+    shape = np.zeros_like(idle_s)
+    waited = np.flatnonzero(idle_s)
+    # numpy's expm1 may differ from the C library's in the last bit.
+    shape[waited] = [math.expm1(min(value, EXPONENTIAL_CAP_S)) for value in idle_s[waited].tolist()]
+    return shape
 
 
 def _benefit(count: Ints, idle: Ints, abort_penalty: Floats, slo: SloClass) -> Floats:
