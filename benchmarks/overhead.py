@@ -9,7 +9,7 @@ process four replies are read bare and four watched, in turns; the CPU time of t
 sending count, to a sink in another process, flushed at the end) over the number of chunks is the figure. Processes of
 the variants take turns. Other work on the machine only ever adds: `added` is the difference of each process's
 quietest turns, the median over the processes; the median over all pairs of turns, and their quartiles, stand beside
-it. Bare is, for ours, instrumentation suppressed; for the peers, since half of them ignore that, the SDK's own
+it. Bare is, for ours, instrumentation suppressed; for the peers, of which half do not look at that, the SDK's own
 functions put back. Each turn collects its own garbage. The peers get no MeterProvider: with one, those that record
 metrics cost more.
 
@@ -124,14 +124,14 @@ def cpu_table(bench: Bench, chosen: argparse.Namespace, modes: list[str], result
 
 
 def truth_table(bench: Bench, chosen: argparse.Namespace, modes: list[str], result: list[dict[str, Any]]) -> None:
-    """Ask each variant for one reply that the server knows in full."""
+    """Ask each variant for one reply of which the server knows everything."""
     print("\nof a reply of 2,000 tokens whose first frame bears no text: what was recorded, and the time to the first")
     print(f"{'':25}{'tokens timed':>13}{'gaps':>7}{'TTFT s':>9}{'true s':>8}{'off by ms':>11}   taken from", flush=True)
     for stack in chosen.stack:
         for variant in [v for v in chosen.variant if v == OURS or stack == PEERS_ON]:
             for mode in [mode for mode in modes if mode in STACKS[stack].modes]:
                 if stack in ("ASGI middleware", "track()"):
-                    continue  # they have no server on a network
+                    continue  # nobody serves them over a network
                 if (got := bench.run("truth", stack, variant, mode)) is None:
                     continue
                 name = stack if variant == OURS else f"  {variant}"

@@ -1,7 +1,7 @@
 """Recorded streams of as many tokens as wanted, written quickly: spans of one shape are patched many at a time.
 
 Each span is made once by protobuf, with numbers that occur nowhere else where ids and times go; numpy then writes a
-wave of requests' ids and times over copies of those bytes. The result is what the encoders of OTLP write.
+wave of requests' ids and times over copies of those bytes. What comes out is what the encoders of OTLP write.
 """
 
 from __future__ import annotations

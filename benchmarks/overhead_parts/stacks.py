@@ -44,7 +44,7 @@ class Stack:
 
 
 def _http(source: Source, mode: str, package: str = "httpx2") -> Any:
-    """Return an HTTP client; without a server, one network read a part comes from memory."""
+    """Return an HTTP client; where nobody serves, one network read a part comes from memory."""
     http = importlib.import_module(package)
     if source.served:
         return http.Client() if mode == "sync" else http.AsyncClient()

@@ -108,7 +108,7 @@ def truth(stack: str, variant: str, mode: str, served: str | None) -> dict[str, 
         once(made, loop)
     switch.flush()
     unasked = len(spans.get_finished_spans())
-    once(made, loop)  # the imports and connections of the first time belong to no TTFT
+    once(made, loop)  # what is imported and connected the first time is nobody's TTFT
     switch.flush()
     metrics.get_metrics_data()
     before = len(spans.get_finished_spans())

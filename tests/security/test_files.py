@@ -1,4 +1,4 @@
-"""What is written to: no pipe holds a start up, no link leads elsewhere, no other user reads what a service writes."""
+"""What is written to: no pipe holds a start up, no link leads elsewhere, nobody else reads what a service writes."""
 
 from __future__ import annotations
 
