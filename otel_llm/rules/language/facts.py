@@ -30,8 +30,8 @@ class Fact:
     `steps`: between tokens it may change by steps (deadlines that pass), so it is evaluated every 100 ms.
     `signed`: it may be negative; of the unit 0..1 it is never above 1. `values`: its only texts besides "".
     `can_miss`: it is missing until something has happened, and not only when it is old or a segment is missing.
-    `line`: the one of `slo.live.inflight.Lines` that it follows. `kernel`: the number by which `core.rule_looks` reads
-    it from a stream's row; None where it does not.
+    `line`: its line in `slo.live.inflight.Lines`. `kernel`: the number by which `core.rule_looks` reads it from a
+    stream's row; None where it does not.
     """
 
     name: str
