@@ -1,4 +1,4 @@
-"""The demo of the relay: the same readers use two servers, one of which stalls, without and with the relay."""
+"""The demo of the relay: the same readers use two servers, one that stalls and a sound one, without and with the relay."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def cores() -> int:
 def outcomes(
     batches: Iterable[pa.RecordBatch], work: Work, jobs: int, small_batches: int = SMALL_BATCHES
 ) -> Generator[Outcome]:
-    """Yield what comes of each batch, in their order; `jobs` processes, this one (which reads) among them.
+    """Yield the outcome of each batch, in order; `jobs` processes, this one (which reads) among them.
 
     Others are started only where there are more than `small_batches`.
 

@@ -64,7 +64,7 @@ def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
         if heading != path:
             echo(f"{path}")
             heading = path
-        echo(result.words(str(path), story=verbose))
+        echo(result.text(str(path), story=verbose))
     passed = sum(result.passed for _, result in results)
     failed = len(results) - passed
     echo(f"{passed} passed, {failed} failed" + (f", {refused} refused" if refused else ""))

@@ -21,7 +21,7 @@ The errors of every port stand in `otel_llm.shared.errors`, the journal's in `ot
 
 `ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again after
 UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo, which say when (CANCELLED and DEADLINE_EXCEEDED do not); over HTTP
-after 429 and 503, both of which may say when (Retry-After). Two codes of gRPC stand in the body of an HTTP answer only:
+after 429 and 503, which may both say when (Retry-After). Two codes of gRPC stand in the body of an HTTP answer only:
 no browser's page speaks gRPC (PERMISSION_DENIED), and an RPC without its message is cancelled (DEADLINE_EXCEEDED).
 `docs/collector-failures.md` has the table for people.
 """

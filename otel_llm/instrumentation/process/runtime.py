@@ -197,7 +197,7 @@ class Runtime:
     def leave(self) -> None:
         """Send the recorded data, and end the open streams: the process ends."""
         with contextlib.suppress(Exception):
-            self.flusher.settle(self.stop_time_left_s(), leaving=True)
+            self.flusher.settle(self.stop_time_left_s(), exiting=True)
             self.outbox.close(self.stop_time_left_s())
 
     def stop_time_left_s(self) -> float:

@@ -72,7 +72,7 @@ def _idle_terms(
 
 
 def _cause(node: Typed, text: str, everything: list[Box], classes: frozenset[str] | None) -> tuple[Typed, str]:
-    """Return the part because of which a condition never holds, and the reason."""
+    """Return the part that keeps a condition from ever holding, and the reason."""
     if node.op == "&&":
         for count, term in enumerate(node.args):
             if not boxes(term, True, everything):

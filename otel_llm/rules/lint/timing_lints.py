@@ -128,7 +128,7 @@ def _flapping(located: LocatedRule, node: Typed) -> Iterator[LintFinding]:
 
 
 def _counts_for(name: str) -> tuple[str, ...]:
-    """Return the counts one of which must be large for a share to mean something; the last is the one to write."""
+    """Return the counts that bound a share (one must be large for the share to mean something); write the last one."""
     if name == "fluidity_index":
         return ("tokens_read", "tokens", "deadlines")
     if name == "starving_share":
