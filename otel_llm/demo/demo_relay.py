@@ -1,4 +1,4 @@
-"""The demo of the relay: the same readers use two servers, one that stalls and a sound one, without and with the relay."""
+"""The demo of the relay: readers use two servers, one that stalls and a sound one, without the relay and with it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from support.audit.audit_oracle import audited as of_audit
 from support.chance import chances
 from support.core.core_fleets import Fleet, Seen, advances, fleet
 from support.core.core_rules import rule_set
-from support.core.core_spans import examples
+from support.core.core_spans import examples, needs_kernels
 from support.otlp import export
 
 from otel_llm.readers.assemble.assembler import Assembler
@@ -92,6 +92,7 @@ def test_columns_give_the_rows_and_windows_of_the_audit(random: Random) -> None:
         assert live.windowing.late == 0
 
 
+@needs_kernels
 def test_most_of_what_is_drawn_goes_by_columns() -> None:
     segments = columns = prefiltered = decisions = 0
     for seed in range(20):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from support.chance import chances
 from support.core.core_cases import at, commit, piece, seen, take
 from support.core.core_fleets import KIND_WORDS, Seen
-from support.core.core_spans import examples
+from support.core.core_spans import examples, needs_kernels
 
 from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.evaluate.streams.stream_table import FRESH
@@ -62,6 +62,7 @@ def test_whoever_asks_and_when_finds_every_token(random: Random) -> None:
         stream.agree(of(one, stream.number))
 
 
+@needs_kernels
 def test_what_is_held_stays_with_its_stream_when_the_table_grows() -> None:
     one = seen()
     first = Sent(1)

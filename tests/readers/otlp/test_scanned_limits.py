@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.collector.message_mutations import field_of, varint
-from support.core.core_spans import agree, sent_segment
+from support.core.core_spans import agree, needs_kernels, sent_segment
 from support.core.scan_messages import END_NS, I32, LEN, VARINT, message_of, segment_bytes
 from support.otlp import T0_NS, export, request_span, token
 
 from otel_llm import semconv
-from otel_llm.core.kernel import COMPILED
 from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_MESSAGE_TOKENS, MAX_TOKENS
 from otel_llm.core.scanning.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.readers.otlp import export_request as otlp
@@ -70,6 +69,7 @@ def test_tokens_are_refused_in_the_order_of_the_message() -> None:
         agree(padded(*[one, other][:at], *left, *[one, other][at:]))
 
 
+@needs_kernels
 def test_a_span_that_is_there_many_times_is_read_once() -> None:
     odd = claim(50, 7, attributes=ODD)
     other = request_span(request=8, attributes={semconv.GEN_AI_OPERATION_NAME: "chat", "long": "x" * 1025})
@@ -80,7 +80,7 @@ def test_a_span_that_is_there_many_times_is_read_once() -> None:
     assert found.anomalies == {"attribute_too_long": 9}
 
 
-@pytest.mark.skipif(not COMPILED, reason="plain mode reads all by protobuf")
+@needs_kernels
 def test_a_small_message_with_spans_of_others_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "parse", lambda _: pytest.fail("protobuf reads all of it"))
     raw = export(request_span(attributes={semconv.GEN_AI_OPERATION_NAME: "chat"})).SerializeToString()

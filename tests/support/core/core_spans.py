@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import Event, segment_span
 
+from otel_llm.core.kernel import COMPILED
 from otel_llm.core.scanning import span_columns as column
 from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp import export_request as otlp
-from otel_llm.readers.otlp.scanned import scan
+from otel_llm.readers.otlp.length_delimited import refuse_many_parts
+from otel_llm.readers.otlp.scanned import read_scanned, scan
 from otel_llm.readers.records import DecodeError
 from otel_llm.readers.segment_columns import SegmentColumns
 from otel_llm.readers.spans.attributes import DEFAULT_LIMITS, AttributeLimits
@@ -23,6 +27,7 @@ TIMES_USUAL = float(os.environ.get("OTEL_LLM_CORE_EXAMPLES", "1"))
 """How many times as many examples and mutations as usual the tests of the evaluator's core try."""
 SEED = int(os.environ.get("OTEL_LLM_CORE_SEED", "1"))
 LOCAL, REMOTE = 0x101, 0x301
+needs_kernels = pytest.mark.skipif(not COMPILED, reason="no numba: plain mode reads every message by protobuf")
 
 
 def examples(usual: int) -> int:
@@ -63,13 +68,21 @@ def agree(
     Return the segments that were read as columns, and how many request spans the scan read.
     """
     raw = message if isinstance(message, bytes) else message.SerializeToString()
-    scanned, alone = outcome(lambda: otlp.read(raw, limits=limits)), outcome(lambda: by_protobuf(raw, limits))
+    read = partial(otlp.read, limits=limits) if COMPILED else partial(by_scan, limits=limits)
+    scanned, alone = outcome(lambda: read(raw)), outcome(lambda: by_protobuf(raw, limits))
     if isinstance(scanned, str) or isinstance(alone, str):
         assert scanned == alone, raw.hex()
         return None, 0
     assert told(scanned) == told(alone), raw.hex()
     found = scan(raw)
     return scanned.plain, 0 if found is None else int((found.spans[:, column.CLASS] == column.REQUEST).sum())
+
+
+def by_scan(raw: bytes, limits: AttributeLimits = DEFAULT_LIMITS) -> Batch:
+    """Read a message by the kernels in plain mode too, where `read` leaves all to protobuf."""
+    refuse_many_parts(raw)
+    batch = read_scanned(raw, None, limits, otlp.token_budget(len(raw)))
+    return by_protobuf(raw, limits) if batch is None else batch
 
 
 def by_protobuf(raw: bytes, limits: AttributeLimits = DEFAULT_LIMITS) -> Batch:
