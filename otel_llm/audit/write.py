@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.csv_cells import guarded
 from otel_llm.audit.tables import arrow_table
-from otel_llm.shared.outputs import OutputError, check_place, refuse_clashes, replacing
+from otel_llm.shared.outputs import OutputError, check_output_path, refuse_clashes, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ def check_output(path: Path, endings: Sequence[str]) -> None:
     if path.suffix.lower() not in endings:
         known = ", ".join(endings)
         raise OutputError(f"{path}: cannot tell the format from the ending {path.suffix!r}; use one of {known}")
-    check_place(path)
+    check_output_path(path)
 
 
 def check_outputs(outputs: Sequence[tuple[Path, Sequence[str]]], inputs: Inputs) -> None:

@@ -42,7 +42,7 @@ def _home(first: int, second: int, third: int, seed: int, mask: int) -> int:
 
 
 @kernel()
-def _place(index: Ints, first: int, second: int, third: int, seed: int) -> int:
+def _find_entry(index: Ints, first: int, second: int, third: int, seed: int) -> int:
     """Return the place of a key, or the free place for it."""
     mask = len(index) - 1
     place = _home(first, second, third, seed, mask)
@@ -57,13 +57,13 @@ def _place(index: Ints, first: int, second: int, third: int, seed: int) -> int:
 def find(index: Ints, seed: int, keys: Ints, found: Ints) -> None:
     """Fill `found` (N,) with the slot of each of `keys` (N, 3), -1 for none."""
     for at in range(len(keys)):
-        found[at] = index[_place(index, keys[at, 0], keys[at, 1], keys[at, 2], seed), _SLOT] - 1
+        found[at] = index[_find_entry(index, keys[at, 0], keys[at, 1], keys[at, 2], seed), _SLOT] - 1
 
 
 @kernel("void(int64[:, ::1], int64, Array(int64, 1, 'C', readonly=True), int64)")
 def put(index: Ints, seed: int, key: Ints, slot: int) -> None:
     """Set the slot of a key, (3,)."""
-    place = _place(index, key[0], key[1], key[2], seed)
+    place = _find_entry(index, key[0], key[1], key[2], seed)
     index[place, 0], index[place, 1], index[place, 2], index[place, _SLOT] = key[0], key[1], key[2], slot + 1
 
 
@@ -71,7 +71,7 @@ def put(index: Ints, seed: int, key: Ints, slot: int) -> None:
 def drop(index: Ints, seed: int, key: Ints, slot: int) -> None:
     """Remove a key, (3,), if its slot is `slot`."""
     mask = len(index) - 1
-    free = _place(index, key[0], key[1], key[2], seed)
+    free = _find_entry(index, key[0], key[1], key[2], seed)
     if index[free, _SLOT] != slot + 1:
         return
     place = (free + 1) & mask
@@ -90,6 +90,6 @@ def move(index: Ints, seed: int, larger: Ints) -> None:
     """Copy all keys to `larger`, an empty index."""
     for at in range(len(index)):
         if index[at, _SLOT] != 0:
-            place = _place(larger, index[at, 0], index[at, 1], index[at, 2], seed)
+            place = _find_entry(larger, index[at, 0], index[at, 1], index[at, 2], seed)
             for word in range(INDEX_WIDTH):
                 larger[place, word] = index[at, word]

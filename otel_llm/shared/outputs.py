@@ -80,11 +80,11 @@ def refuse_clashes(outputs: Sequence[Path], inputs: Inputs) -> None:
             _refuse_in_journal(path, inputs.journals)
             name = os.path.realpath(path)
             if name in coming:
-                raise _twice(path)
+                raise _named_twice(path)
             coming.add(name)
         elif stat.S_ISREG(status.st_mode):
             if (status.st_dev, status.st_ino) in there:
-                raise _twice(path)
+                raise _named_twice(path)
             there[status.st_dev, status.st_ino] = path
     if not there:
         return
@@ -109,7 +109,7 @@ def _refuse_in_journal(path: Path, journals: Sequence[Path]) -> None:
         raise OutputError(f"{path} would be taken for a file of the journal; name another file")
 
 
-def check_place(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     """Refuse an output that is a folder or a device, or whose folder is missing.
 
     Raises:
@@ -167,7 +167,7 @@ def _mere_table(path: Path) -> bool:
     return not columns >= clickhouse.COLUMNS and _TOKEN_TIMES.isdisjoint(columns)
 
 
-def _twice(path: Path) -> OutputError:
+def _named_twice(path: Path) -> OutputError:
     return OutputError(f"{path} would be written twice; name two files")
 
 

@@ -174,7 +174,7 @@ def test_a_refused_rule_is_told_with_its_place(folder: Path) -> None:
     ("options", "words"),
     [
         (("--rules", "none.yaml"), "none.yaml"),
-        (("--against", "old.yaml", "--decisions", "out.jsonl"), "one of them"),
+        (("--against", "old.yaml", "--decisions", "out.jsonl"), "not both"),
         (("--fail-on-difference",), "--against or --decisions"),
         (("--decisions", "none.jsonl"), "no such file"),
         (("--lateness", "soon"), "soon"),

@@ -29,7 +29,15 @@ from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_pool import FairPool, caller_of
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
-from otel_llm.collector.receive.senders import ALIKE_S, FORGIVEN_SHARE, MOST_USED_S, FairQueue, Room, Turns, sender_of
+from otel_llm.collector.receive.senders import (
+    ALIKE_S,
+    FORGIVEN_SHARE,
+    MOST_USED_S,
+    FairQueue,
+    RankedLock,
+    Room,
+    sender_of,
+)
 from otel_llm.collector.service import build_pipeline
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.journal.journal import Journal
@@ -166,7 +174,7 @@ def test_each_senders_own_come_in_order_and_none_is_lost(steps: list[tuple[int, 
     assert taken == put
 
 
-# Room, turns, threads.
+# Room, lock, threads.
 
 
 def test_one_sender_leaves_room_for_others() -> None:
@@ -189,8 +197,8 @@ def test_one_sender_leaves_room_for_others() -> None:
 
 
 def test_the_turn_goes_to_the_lowest_rank() -> None:
-    turns, served = Turns(), list[int]()
-    turns.take(lambda: 0)
+    lock, served = RankedLock(), list[int]()
+    lock.acquire(lambda: 0)
     threads = []
     for rank in (3, 1, 2):
         asked = threading.Event()
@@ -200,14 +208,14 @@ def test_the_turn_goes_to_the_lowest_rank() -> None:
                 asked.set()
                 return rank
 
-            turns.take(ranked)
+            lock.acquire(ranked)
             served.append(rank)
-            turns.give()
+            lock.release()
 
         threads.append(threading.Thread(target=work))
         threads[-1].start()
         assert asked.wait(60)
-    turns.give()
+    lock.release()
     for thread in threads:
         thread.join(60)
     assert served == [1, 2, 3]

@@ -30,7 +30,7 @@ from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.output_file import open_output, own_descriptor
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.errors import StartError
-from otel_llm.shared.outputs import OutputError, check_place, replacing
+from otel_llm.shared.outputs import OutputError, check_output_path, replacing
 
 PORTS = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0")
 TIMES = "request,t_seconds,model,outcome\nr,0.1,m,completed\nr,0.2,m,completed\n"
@@ -72,7 +72,7 @@ def test_the_null_device_is_written_and_no_other(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="name a file, a pipe that is read, /dev/null"):
             open_output(device)
         with pytest.raises(OutputError, match="name a file"):
-            check_place(device)
+            check_output_path(device)
     (tmp_path / "link").symlink_to("/dev/zero")
     with pytest.raises(OSError, match="name a file"):
         open_output(tmp_path / "link")

@@ -133,7 +133,7 @@ def test_every_limit_of_the_settings_is_on_the_page() -> None:
 
 def test_other_numbers_of_the_page() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    assert f"refused once {bytestream.FREE_BYTES} bytes have come" in page
+    assert f"refused after {bytestream.FREE_BYTES} bytes" in page
     assert f"refused once that is more than {parquet_files.FREE_BYTES} bytes" in page
-    assert f"no more than a piece ({PIECE_BYTES // 1024} KiB) of a long answer" in page
+    assert f"and {PIECE_BYTES // 1024} KiB of a long answer in memory at most" in page
     assert f"| {PRIVATE:04o} |" in page

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.recordings import bursts, json_lines
 
-from otel_llm.shared.outputs import Inputs, OutputError, check_place, refuse_clashes, replacing
+from otel_llm.shared.outputs import Inputs, OutputError, check_output_path, refuse_clashes, replacing
 
 RULES = "version: 1\ngroups:\n- name: g\n  scope: stream\n  rules: []\n"
 
@@ -83,11 +83,11 @@ def test_what_cannot_be_listed_is_left_to_whoever_reads_it(folder: Path) -> None
 
 
 def test_a_place_must_be_there(folder: Path) -> None:
-    check_place(folder / "new.csv")
+    check_output_path(folder / "new.csv")
     with pytest.raises(OutputError, match=r"the folder .*none does not exist; make it first"):
-        check_place(folder / "none" / "x.csv")
+        check_output_path(folder / "none" / "x.csv")
     with pytest.raises(OutputError, match="is a folder; name a file in it"):
-        check_place(folder / "runs")
+        check_output_path(folder / "runs")
 
 
 def test_the_old_file_stands_until_the_new_one_is_whole(folder: Path) -> None:

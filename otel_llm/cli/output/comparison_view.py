@@ -143,7 +143,7 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @click.option("--tiers", "as_tiers", is_flag=True, help="Attainment of each class under each class's deadline.")
     @functools.wraps(command)
-    def gathered(
+    def wrapped(
         *args: Any,
         baseline: tuple[Path, ...],
         by: tuple[str, ...],
@@ -171,7 +171,7 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError(str(error)) from error
         command(*args, comparison=ComparisonOptions(baseline, by, drawing, limits, as_tiers), **rest)
 
-    return gathered
+    return wrapped
 
 
 def _show_comparison(

@@ -46,7 +46,7 @@ def watched_output() -> Iterator[None]:
     finally:
         sys.stdout = plain
         if watched.failure is not None:
-            _point_nowhere(number)
+            _redirect_to_null(number)
     if watched.failure is not None:
         raise SystemExit(_exit_code(watched.failure))
 
@@ -93,7 +93,7 @@ def _text(raw: _Watched, plain: Any) -> io.TextIOWrapper:
     )
 
 
-def _point_nowhere(number: int) -> None:
+def _redirect_to_null(number: int) -> None:
     """Redirect a descriptor to the null device: the interpreter flushes once more at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)

@@ -17,7 +17,7 @@ from otel_llm.cli.rules_commands.decision_file_check import refuse_without_recor
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.outputs import Inputs, OutputError, check_place, refuse_clashes, replacing
+from otel_llm.shared.outputs import Inputs, OutputError, check_output_path, refuse_clashes, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def backtest(
 
 def _check_output(path: Path | None, inputs: Inputs) -> None:
     if path is not None:
-        check_place(path)
+        check_output_path(path)
         refuse_clashes([path], inputs)
 
 

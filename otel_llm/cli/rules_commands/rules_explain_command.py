@@ -99,7 +99,7 @@ def explain(
         (one,) = found.matches.values()
         for line in in_words(one, found.before, found.after, _rule(rule_files, str(one.first["rule_hash"]))):
             echo(printable(line, LONGEST_LINE))
-        _say_broken(found.broken)
+        _report_broken(found.broken)
     except (OSError, ConfigError, NoIdError) as problem:
         raise click.UsageError(str(problem)) from problem
 
@@ -118,7 +118,7 @@ def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str |
         elif rules and trace:
             of = "" if rule is None else f" of the rule {rule}"
             echo(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
-    _say_broken(broken)
+    _report_broken(broken)
 
 
 def _not_one(id_: str, matches: list[str]) -> int:
@@ -130,7 +130,7 @@ def _not_one(id_: str, matches: list[str]) -> int:
     return 1
 
 
-def _say_broken(broken: int) -> None:
+def _report_broken(broken: int) -> None:
     if broken:
         words = "1 line is no decision record" if broken == 1 else f"{broken} lines are no decision records"
         echo(words, err=True)

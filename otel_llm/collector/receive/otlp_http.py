@@ -112,7 +112,7 @@ def otlp_app(
                 raw = parse_json(raw).SerializeToString()
         return accept(raw, sender)
 
-    async def elsewhere(request: Request, error: Exception) -> Response:
+    async def refuse_route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
         message = f"POST {PATH} is all there is" if error.status_code in _CODE_OF_HTTP else error.detail
         if request.method == "POST":  # metrics, logs, or traces at a wrong path
@@ -122,7 +122,7 @@ def otlp_app(
         made.headers.update(error.headers or {})
         return made
 
-    app = Starlette(routes=[Route(PATH, traces, methods=["POST"])], exception_handlers={HTTPException: elsewhere})
+    app = Starlette(routes=[Route(PATH, traces, methods=["POST"])], exception_handlers={HTTPException: refuse_route})
     app.router.redirect_slashes = False  # an exporter would not follow
     if not origins:
         return app

@@ -242,16 +242,16 @@ class Room:
             return self._of.get(sender, (0, 0))[1]
 
 
-class Turns:
+class RankedLock:
     """A lock that goes to the waiter with the lowest rank."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._taken = False
         self._waiting: list[tuple[int, int, Lock]] = []
-        self._came = 0
+        self._arrivals = 0
 
-    def take(self, rank: Callable[[], int]) -> None:
+    def acquire(self, rank: Callable[[], int]) -> None:
         """Acquire the lock; `rank` is called once, and only to wait."""
         with self._lock:
             if not self._taken:
@@ -259,11 +259,11 @@ class Turns:
                 return
             turn = Lock()
             turn.acquire()
-            self._came += 1
-            self._waiting.append((rank(), self._came, turn))
+            self._arrivals += 1
+            self._waiting.append((rank(), self._arrivals, turn))
         turn.acquire()
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Release the lock."""
         with self._lock:
             if not self._waiting:

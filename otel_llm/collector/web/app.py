@@ -83,7 +83,7 @@ def web_app(
             _log.exception("%s could not be answered: this is a bug", request.url.path)
             return _plain("internal error", HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def elsewhere(_request: Request, error: Exception) -> Response:
+    def refuse_route(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
         made = _plain(f"{error.detail}: there are {', '.join(answers)}", HTTPStatus(error.status_code))
         made.headers.update(error.headers or {})
@@ -91,7 +91,7 @@ def web_app(
 
     app = Starlette(
         routes=[Route(path, endpoint, methods=["GET"]) for path in answers],
-        exception_handlers={HTTPException: elsewhere},
+        exception_handlers={HTTPException: refuse_route},
     )
     app.router.redirect_slashes = False
     return app

@@ -47,7 +47,7 @@ class KernelCache:
         self.broken: str | None = None
         self.complete = False
         self.path: Path | None = None
-        for place in _places():
+        for place in _candidate_folders():
             problem = self._use(place)
             if problem is None:
                 return
@@ -62,7 +62,7 @@ class KernelCache:
                 _remove_old(place)
                 with suppress(FileExistsError):  # another process has just created it
                     path.mkdir(mode=0o700)  # others cannot reach its files, whatever their modes
-            problem = unsafe(path)
+            problem = why_unsafe(path)
             complete = (path / _COMPLETE).exists()
         except OSError as error:
             return error.strerror or str(error)
@@ -110,7 +110,7 @@ class KernelCache:
             self.give_up(str(error))
 
 
-def unsafe(folder: Path) -> str | None:
+def why_unsafe(folder: Path) -> str | None:
     """Return why a folder is unsafe for machine code; None where only this user or root can have written to it."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
@@ -147,7 +147,7 @@ def _sources() -> list[tuple[str, Traversable]]:
     return [*sorted(kernels, key=lambda source: source[0]), ("semconv.py", ours / "semconv.py")]
 
 
-def _places() -> Iterator[Path]:
+def _candidate_folders() -> Iterator[Path]:
     if stated := os.environ.get(VARIABLE):
         yield Path(stated).absolute()
         return

@@ -119,7 +119,7 @@ class FirstHand:
             self._now_ns = now_ns
         stream.stream.extend(times_ns, kinds)
         if stream.look_ns is None and not stream.suspended and stream.ended_ns is None:
-            self._look_at(stream, max(now_ns, stream.looked_ns + self._look_every_ns))
+            self._schedule_evaluation(stream, max(now_ns, stream.looked_ns + self._look_every_ns))
 
     def identify(
         self,
@@ -163,7 +163,7 @@ class FirstHand:
         if blocked:
             self.rules.suspend(stream.key)
         else:
-            self._look_at(stream, now_ns + self._look_every_ns)
+            self._schedule_evaluation(stream, now_ns + self._look_every_ns)
 
     def pause(self, stream: OwnStream, now_ns: int) -> None:
         """Suspend its stream rules until `resume`: its generation was stopped on purpose."""
@@ -326,7 +326,7 @@ class FirstHand:
             self.rules.update(stream, now_ns, identity_since_ns=now_ns)
         self._next_ns = min(self._next_ns, now_ns)
 
-    def _look_at(self, stream: OwnStream, at_ns: int) -> None:
+    def _schedule_evaluation(self, stream: OwnStream, at_ns: int) -> None:
         stream.look_ns = at_ns
         if at_ns < NEVER:
             heapq.heappush(self._looks, (at_ns, next(self._order), stream.key))
@@ -346,7 +346,7 @@ class FirstHand:
         until_ns = now_ns if states is None else self._inactive_until.of(stream, states)
         if until_ns > now_ns:
             stream.inactive_states = states
-            self._look_at(stream, until_ns)
+            self._schedule_evaluation(stream, until_ns)
             return True
         if stream.inactive_states is not None:
             # That evaluation was scheduled because no rule could hold before; now the next token schedules one.

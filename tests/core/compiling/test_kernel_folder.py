@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.core.kernel_package import kernel_package
 
-from otel_llm.core.compiling.kernel_cache import KEPT_FOLDERS, KernelCache, fingerprint, unsafe
+from otel_llm.core.compiling.kernel_cache import KEPT_FOLDERS, KernelCache, fingerprint, why_unsafe
 
 FACTS = ("Python 3.11.2", "numba 0.68.1", "skylake")
 
@@ -142,7 +142,7 @@ def test_machine_code_that_somebody_else_may_have_put_there_is_not_read(
 
 def test_what_root_has_made_is_read_by_every_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert unsafe(Path("/usr")) is None
+    assert why_unsafe(Path("/usr")) is None
 
 
 def test_only_the_folders_used_last_are_left_where_a_new_one_is_made(

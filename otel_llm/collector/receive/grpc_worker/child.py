@@ -28,7 +28,7 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
     write_all,
 )
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
-from otel_llm.collector.receive.senders import Room, Turns
+from otel_llm.collector.receive.senders import RankedLock, Room
 from otel_llm.shared.clock import monotonic_ns
 from otel_llm.shared.errors import RefusalError, StartError, UnavailableError
 from otel_llm.shared.web.tokens import KnownTokens
@@ -66,7 +66,7 @@ class EvaluatorLink:
         self._calls: dict[int, _Call] = {}
         self._open = True
         self._lock = threading.Lock()
-        self._writing = Turns()
+        self._writing = RankedLock()
 
     def accept(self, raw: bytes, sender: int) -> bytes:
         """Send an export to the service, and return the OTLP answer.
@@ -87,13 +87,13 @@ class EvaluatorLink:
             number = next(self._numbers)
             self._calls[number] = call
             self._publish()
-        self._writing.take(partial(self._room.bytes_of, sender))
+        self._writing.acquire(partial(self._room.bytes_of, sender))
         try:
             write_all(self._up, (UP.pack(len(raw), number, call.received_ns, sender), raw))
         except OSError:
             self._close()
         finally:
-            self._writing.give()
+            self._writing.release()
         call.answered.acquire()
         if call.refusal is not None:
             raise call.refusal
