@@ -149,7 +149,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[Delivery], int]:
     return deliveries, draw(st.sampled_from([1, 3, 10])) * SECOND
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(fleets())
 def test_live_rows_and_windows_are_the_audits_to_the_bit(fleet: tuple[list[Delivery], int]) -> None:
     deliveries, window_ns = fleet
@@ -277,7 +277,7 @@ def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
     return deliveries
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(odd_fleets())
 def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: list[Delivery]) -> None:
     classes = load_slo()

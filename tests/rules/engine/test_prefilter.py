@@ -89,7 +89,7 @@ def test_a_rule_that_is_calm_until_then_is_calm_until_then(random: Random) -> No
     prefilter = Prefilter(RuleSet((chosen,)))
     if not prefilter.clear:
         return
-    views, x_ns = drawn(random, 20)
+    views, x_ns = drawn(random, 8)
     found = Rows(views, prefilter).look(x_ns, INACTIVE)
     for one, x, (may,), (due,) in zip(views, x_ns, found.may_change.tolist(), found.opens_ns.tolist(), strict=True):
         first = engine_alone(one, RuleState(chosen, one.stream.commit_ns), x)
@@ -107,7 +107,7 @@ def test_a_rule_that_fires_until_then_fires_until_then(random: Random) -> None:
     prefilter = Prefilter(RuleSet((chosen,)))
     if not prefilter.clear:
         return
-    views, x_ns = drawn(random, 20)
+    views, x_ns = drawn(random, 8)
     found = Rows(views, prefilter).look(x_ns, FIRING_FINAL)
     for one, x, (may,), (due,) in zip(views, x_ns, found.may_change.tolist(), found.opens_ns.tolist(), strict=True):
         facts = Snapshot(one)
