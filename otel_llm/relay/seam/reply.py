@@ -259,11 +259,11 @@ class Reply:
             shape = self._shape = Shape(self.request.endpoint, self.head or {}, leg.dialect.stop_key)
         stated = chunk.value.get("system_fingerprint")
         fingerprint = None if stated is None else self.system_fingerprint
-        usage = usage_of(self.prompt_tokens or 0, piece.at + len(piece.ids))
+        prompt, output = self.prompt_tokens or 0, piece.at + len(piece.ids)
         if not chunk.choices:
             if chunk.usage is None:
                 return b"" if "id" in chunk.value else piece.line
-            return _data(shape.usage(usage, fingerprint), piece)
+            return _data(shape.usage(usage_of(prompt, output), fingerprint), piece)
         choice = chunk.choices[0]
         new = piece.ids[max(0, counted - piece.at) :]
         if finished:
@@ -273,7 +273,8 @@ class Reply:
         text = shape.chunk(
             choice,
             new if self.request.asked_ids else None,
-            usage if self._running_usage else None,
+            # The leg may begin before ids that the client was told without their text: its count does not go back.
+            usage_of(prompt, max(output, counted)) if self._running_usage else None,
             fingerprint,
             bare=self._bare and not choice.text,
         )
