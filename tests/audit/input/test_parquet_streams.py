@@ -53,7 +53,7 @@ def test_the_command_writes_them_beside_its_other_work(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["audit", str(ROWS), "--streams", str(out), "--format", "json", "--jobs", "1"])
     assert done.exit_code == 0, done.output
     again = CliRunner().invoke(main, ["audit", str(out), "--format", "json", "--jobs", "1"])
-    assert again.output.splitlines()[0] == done.stdout.splitlines()[0]
+    assert again.stdout.splitlines()[0] == done.stdout.splitlines()[0]
 
 
 def table(path: Path, **columns: Any) -> Path:
