@@ -1,9 +1,9 @@
 """Read any received or recorded form of a stream to plain values.
 
-A reader of a new result file goes into `formats` (results of benchmark tools: `formats/bench`): one module with `sniff`
-and `read`, and one line in `formats/form_table.py`.
+A reader of a new result file goes into `formats` (results of benchmark tools: `formats/bench`). The docstring of
+`formats` lists all steps.
 
-From top to bottom, each room importing only those below it:
+From top to bottom, each package imports only those below it:
 
 - `files`, `input_paths`: read a path, find the files that paths stand for; `rows`: a row of `--requests`.
 - `formats`: the forms of recordings (databases, query APIs, CSV, Parquet, benchmark results) and the table of them.

@@ -42,8 +42,8 @@ class Head:
     def keys(self) -> frozenset[str]:
         """Return the paths of keys in the first JSON value, six brackets deep: `data`, `data[].traceID`.
 
-        None if it is no JSON. A file's first line is its first value; an array's elements are `[]`: `[].start_time`.
-        Only the head is read: a key after LOOK_BYTES is not seen.
+        Empty if it is no JSON. A file's first line is its first value; an array's elements are `[]`: `[].start_time`.
+        Values are not in it. Only the head is read: a key after LOOK_BYTES is not seen.
         """
         return key_paths(self.text) if self.text[:1] in (b"{", b"[") else frozenset()
 
@@ -53,7 +53,12 @@ class Form(NamedTuple):
 
     `sniff` tells by a file's head whether it is of the form. `read` yields the contents of a file: the path names it in
     messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken part is
-    counted in `Skipped` and left out; an InputError says that nothing of the file can be read.
+    counted in `Skipped` and left out; an InputError says that nothing of the file can be read. A file whose parts are
+    all broken is refused as "not a recording", without the reason: where `read` knows a remedy, it raises the
+    InputError.
+
+    A file that no `sniff` accepts is refused; one that begins as a JSON object is tried as OTLP first ("not OTLP JSON:
+    no resourceSpans").
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The table of the forms of recording, and which of them a file holds by its first bytes.
 
-To add a form, write its module as `form.py` describes and add it to `known_forms`.
+The docstring of `otel_llm/readers/formats` lists the steps to add a form.
 """
 
 from __future__ import annotations

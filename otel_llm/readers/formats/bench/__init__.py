@@ -1,1 +1,15 @@
-"""Readers of benchmark tools' result files, a module each; `measured` and `replies` are shared by them."""
+"""Readers of benchmark tools' result files, a module each; `measured` and `replies` are shared by them.
+
+The shape of the file decides how a reader takes it apart:
+
+- lines of JSON, a request each: `split_lines` and `load`, as in `aiperf`;
+- one JSON document with an element a request: `json_walk.items`, as in `inference_perf`;
+- an object of parallel arrays: `measured.run_streams`, as in `vllm_bench`.
+
+Each request becomes a `measured.MeasuredRequest`; its method `timed` makes the stream of token times, `untimed` one
+without. `replies` finds the tokens where the file holds the events of the reply. A request that cannot be used raises
+`EntryError`, and the reader counts it (`Skipped.bad`). The reader also counts the anomalies of the streams that it
+yields (`Skipped.anomaly`): `clock_unanchored`, `no_start_times`, `end_unknown`, `token_times_not_kept`,
+`outcome_unknown`; `run_streams` counts the clock and `end_unknown` itself. `docs/audit-forms.md` explains them, and the
+token basis (`exact`, `chunk`, `estimated`).
+"""

@@ -147,7 +147,9 @@ class MeasuredRequest:
     ) -> Assembled:
         """Return its stream with these token times.
 
-        Without `end_ns` the stream is not judged, except that a failed reply missed its deadlines.
+        `token_basis` is what a time stands for: `exact` a token, `chunk` a chunk of unknown size, `estimated` a token
+        by the client's own tokenizer. Without `end_ns` the stream is not judged, except that a failed reply missed its
+        deadlines; the reader counts the anomaly `end_unknown`.
 
         Raises:
             EntryError: a time is out of the range of records.

@@ -1,4 +1,8 @@
-"""The same requests in every benchmark tool's form give the same row, but for what a form cannot hold."""
+"""The same requests in every benchmark tool's form give the same row, but for what a form cannot hold.
+
+A new form in `WRITERS` (`support/readers/bench_files.py`) is tested here too. Where it cannot hold something, add it
+to a constant below (`ONE_AXIS`, `NO_MODEL` ...), and to `COUNTED` if its file states the tokens of a chunk.
+"""
 
 from __future__ import annotations
 
