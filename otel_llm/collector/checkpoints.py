@@ -15,14 +15,16 @@ if TYPE_CHECKING:
 
     from otel_llm.journal.journal import Journal
 
+# The keys of `resume.json`; the values are in unix ns.
 FROM_NS: Final = "replay_from_unix_nano"
 WINDOWS_NS: Final = "windows_closed_until_unix_nano"
 STOPPED_NS: Final = "stopped_unix_nano"
-"""The time (unix ns) up to which a stopped run has evaluated; absent while a run continues, and after a crash."""
+"""The time up to which a stopped run has evaluated, for a backtest; absent while a run continues, and after a crash."""
 CHECKPOINT_S: Final = 1.0
 """The interval of checkpoints."""
 BACK_NS: Final = 180 * 1_000_000_000
-"""A restart reads this far before the checkpoint to learn which streams have ended: senders retry for two minutes."""
+"""How far before the checkpoint a restart reads, to learn which streams have ended. Senders repeat an export for two
+minutes: a repeated segment of an ended stream must not begin it again."""
 log = logging.getLogger(__name__)
 
 
@@ -52,7 +54,7 @@ class Checkpoint:
 
     def _run(self) -> None:
         while not self._stop.wait(CHECKPOINT_S):
-            HEAP_TRIMMER.trim_if_due()
+            HEAP_TRIMMER.trim_if_due()  # here, as this thread has time and runs every second
             try:
                 needed_ns, closed_until_ns = self._resume_point()
                 write_resume(self._journal.folder, {FROM_NS: needed_ns, WINDOWS_NS: closed_until_ns})

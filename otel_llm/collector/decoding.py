@@ -60,7 +60,7 @@ class Decoder:
         self._background = ThreadPoolExecutor(1, "otel-llm-decode")
 
     def decode(self, export: Export) -> bool:
-        """Decode an export unless it is decoded, or refuse it; return False where that happens in the background.
+        """Decode an export that is not decoded yet, or refuse it; return False where the background does so later.
 
         The sender of an export in several parts is held, so that the exports of one sender stay in order.
         """
@@ -112,7 +112,7 @@ def decode(raw: bytes, limits: AttributeLimits, part_bytes: int | None = None) -
     HEAP_TRIMMER.note_large(len(raw))
     raws: Sequence[bytes] = (raw,)
     if part_bytes is not None:
-        refuse_many_parts(raw)  # before any is read alone
+        refuse_many_parts(raw)  # the whole request has one allowance: read alone, each part would have its own
         raws = cut_export(raw, part_bytes)
     parts: deque[tuple[bytes, Batch]] = deque()
     for part, batch in zip(

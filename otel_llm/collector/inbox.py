@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 QUEUED_BYTES: Final = 256 * 2**20
 """The room of each process for export requests that wait; beyond it senders are asked to retry."""
 HEAVY_WAIT_NS: Final = 20_000_000
-"""Exports of a sender that has used much delay the timers of other senders' streams by at most this. An export that
-waits longer gets a receipt time that much before its turn."""
+"""Waiting exports of a sender that has used much delay the timers of other senders' streams by at most this. Timers
+can so overtake such an export: its receipt time is then moved to the instant that they have reached."""
 _CHECK_S: Final = 1.0
 """How often a receiver's thread checks that the evaluator's thread is alive."""
 
@@ -42,7 +42,8 @@ T = TypeVar("T")
 class Export:
     """An export request on its way through the flow; `receipt_ns` is in unix ns.
 
-    `parts`: its decoded parts that are not in the journal yet, each a message with its records; None before decoding.
+    `parts`: its decoded parts that are not in the journal yet, each a message with its records; None before decoding,
+    and once it is refused.
     """
 
     __slots__ = ("parts", "raw", "receipt_ns", "refused", "sender", "written")
@@ -55,7 +56,7 @@ class Export:
         self.refused: Counter[str] = Counter()
         """Its refused spans, by reason."""
         self.written: list[Position] = []
-        """The positions of its parts in the journal."""
+        """The positions of its parts in the journal; empty once it is refused."""
 
     @property
     def whole(self) -> bool:
@@ -63,7 +64,7 @@ class Export:
         return bool(self.written) and not self.parts
 
     def journaled(self) -> None:
-        """Note that all parts are in the journal."""
+        """Note that all parts are in the journal; `Pipeline` then answers an export of the gRPC worker."""
 
     def refuse(self, error: Exception) -> None:
         """Answer the sender with an error."""
@@ -82,7 +83,7 @@ class LocalExport(Export):
         self._settled.acquire()
 
     def journaled(self) -> None:
-        """Wake the receiver's thread."""
+        """Wake the receiver's thread, which answers the sender."""
         self._settled.release()
 
     def refuse(self, error: Exception) -> None:

@@ -2,17 +2,19 @@
 
 | stage | function | what it does |
 |---|---|---|
-| receive | `accept`, `attach` | queue an export in the inbox: from this process, from the gRPC worker |
+| receive | `accept`, `attach` | queue exports in the inbox: of the HTTP receiver's threads, of the gRPC worker |
 | schedule | `_next` | return the next item, fairly by sender; while there is none, run timers |
 | decode | `_collect` | coalesce the exports that wait into a batch, and decode them |
-| stamp | `_stamp` | give each its receipt time, monotonic |
-| journal | `_write` | bound an export and append it to the journal |
-| acknowledge | `_acknowledge` | answer the sender, once the record is written (`fsync: always`: synced) |
+| stamp | `_stamp` | make their receipt times monotonic |
+| journal | `_write` | enforce the limits on an export, append it to the journal, or refuse it |
+| acknowledge | `_answer` | answer the sender, once all records are written (`fsync: always`: synced) |
 | evaluate | `_apply` | update streams, windows and rules; decisions and verdicts go to the sinks |
 
 One thread, the evaluator's, runs the stages and is the single writer of all state; other threads run functions in it by
-`call`. It coalesces exports, since a second computing thread would compete with it for the interpreter, at twice the
-CPU time. The CPU time of an export is charged to its sender; that decides whose export is next.
+`call`. Two stages may run elsewhere: a large export is decoded in the background (`decoding.py`), and exports are
+acknowledged where a thread may wait for the disk (`docs/architecture.md`, "Acknowledgement"). The evaluator's thread
+coalesces exports, since a second computing thread would compete with it for the interpreter, at twice the CPU time. The
+CPU time of an export is charged to its sender; that decides whose export is next.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_WAIT_S = 0.5
+"""The longest wait for an item; timers run then, and an old file of the journal ends."""
 TIMER_SLACK_S = 0.005
 """Timers closer together than this run in one pass, each for its own instant."""
 BATCH_EXPORTS = 64
@@ -84,16 +87,16 @@ class Pipeline:
     intake: IntakeLimits = field(init=False)
     inbox: Inbox = field(default_factory=Inbox)
     room: Room = field(init=False)
-    """Counts the exports of this process that wait."""
+    """Limits the exports of the HTTP receiver that wait; the gRPC worker limits its own."""
     _counts: Counter[str] = field(default_factory=Counter)
     _grpc: GrpcWorker | None = None
     _lookahead: tuple[Callable[[], None] | None] | None = None
-    """The item that ended the last batch, where it was no export: it runs next."""
+    """The next item, where it ended the last batch as it was no export; in a tuple, since it may be None (stop)."""
     _accepting: threading.Lock = field(default_factory=threading.Lock)
-    """Receipt times ascend in the order of the inbox; every accepted export happens-before the stop."""
+    """Orders receipt times as in the inbox, and every accepted export before the stop; guards the count `exports`."""
     _thread: threading.Thread | None = None
     _acknowledger: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "otel-llm-exports"))
-    """Waits for the disk before it acknowledges exports of the gRPC worker (`fsync: always`)."""
+    """Syncs, then acknowledges exports of the gRPC worker (`fsync: always`), so that the evaluator need not wait."""
     _decoder: Decoder = field(init=False)
     _last_ns: int = 0
     """The time of the evaluator: no receipt time may be before it."""
@@ -119,13 +122,14 @@ class Pipeline:
         self.inbox.attach(worker)
 
     def accept(self, raw: bytes, sender: int = UNKNOWN) -> bytes:
-        """Take an export of this process through the flow, and return the OTLP answer once it is in the journal.
+        """Take an export through the flow, and return the OTLP answer; a thread of the HTTP receiver waits here.
 
-        Nothing of a refused export is kept.
+        A refused export may be in the journal in part, or whole (the sync failed). What is there is evaluated, and a
+        retry repeats it, which changes nothing.
 
         Raises:
             DecodeError: the bytes are no export request.
-            JournalError: it cannot be written.
+            JournalError: it cannot be written, or not synced.
             UnavailableError: the service is stopping.
             BusyError: too many exports wait, or as many streams are in flight as may be.
         """
@@ -162,7 +166,7 @@ class Pipeline:
             elif item is not None:
                 item()
             else:
-                self._decoder.wait()
+                self._decoder.wait()  # a large export may return to the inbox: it is evaluated before the stop
                 if self.inbox.empty():
                     break
                 self.inbox.put(None)
@@ -177,7 +181,7 @@ class Pipeline:
         while True:
             due_ns = self.evaluator.next_timer()
             wait_s = MAX_WAIT_S if due_ns is None else min(MAX_WAIT_S, (due_ns - self.clock.now_ns()) / 1e9)
-            if wait_s <= -TIMER_SLACK_S:
+            if wait_s <= -TIMER_SLACK_S:  # overdue: also while exports wait
                 self._run_timers()
             try:
                 return self.inbox.get(max(TIMER_SLACK_S, wait_s))
@@ -237,7 +241,7 @@ class Pipeline:
             export.receipt_ns = self._last_ns = max(self._last_ns, export.receipt_ns)
 
     def _write(self, export: Export) -> Batch | None:
-        """Append an export, or its next part, to the journal; return its records, None where it is refused."""
+        """Append an export, or its next part, to the journal; return the records, or refuse the export."""
         if export.parts is None:
             return None
         raw, batch = export.parts.popleft()
@@ -267,10 +271,7 @@ class Pipeline:
     # Acknowledge.
 
     def _acknowledge(self, exports: Sequence[WorkerExport]) -> None:
-        """Answer exports of the gRPC worker; those of this process are answered in the threads that wait in `accept`.
-
-        The write of a record happens-before its acknowledgement; under `fsync: always`, the sync does too.
-        """
+        """Answer exports of the gRPC worker; threads that wait in `accept` answer those of the HTTP receiver."""
         if exports and self.journal.fsync == "always":
             self._acknowledger.submit(self._acknowledge_durable, exports)
         else:
@@ -289,7 +290,7 @@ class Pipeline:
         """Wait until an export is as durable as `fsync` demands, forward it, and return the OTLP answer.
 
         Raises:
-            JournalError: it could not be synced.
+            JournalError: it could not be synced; it is in the journal, and evaluated.
         """
         for position in export.written:
             self.journal.wait_durable(position)
@@ -369,7 +370,7 @@ class Pipeline:
         self.journal.close()
 
     def counts(self) -> dict[str, int | float]:
-        """Return the collector's own counters; call it in the evaluator's thread (`call`)."""
+        """Return the collector's own counters; call it in the evaluator's thread (`call`), or at the stop."""
         instants, waiting = [self.inbox.oldest_ns()], self.inbox.qsize()
         if self._grpc is not None:
             instants.append(self._grpc.oldest_ns)

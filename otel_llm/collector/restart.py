@@ -119,7 +119,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, pro
         ):
             progress.at(read_bytes, all_bytes)
             if record.receipt_ns is None:
-                continue
+                continue  # for the types: `read_since` yields no such record
             try:
                 batch = export_request.read(record.raw, limits=pipeline.intake.attributes)
             except DecodeError as error:
@@ -131,7 +131,7 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, pro
             else:
                 pipeline.replay(batch, record.receipt_ns)
         for _ in evaluator.meter.charge_in_flight():
-            pass  # the last run has counted it
+            pass  # discard the charges: the last run has counted them
         evaluator.resume_group_rules(last_ns)
     finally:
         sinks.replaying = False

@@ -307,7 +307,7 @@ class Service:
         draining = threading.Thread(target=self._drain, name="otel-llm-drain", daemon=True)
         draining.start()
         draining.join(drain_s)
-        counts = self._pipeline.counts()
+        counts = self._pipeline.counts()  # not by `call`: the evaluator's thread has ended, or is too busy
         done = f"{counts.get('exports', 0)} exports, {counts.get('judged', 0)} streams judged"
         if not self.drained:
             left = f"{counts['queue']} exports were not evaluated (they are in the journal)"
@@ -322,8 +322,9 @@ class Service:
         self._listeners.close_to_exports(self.settings.limits.drain_s / 2)
         if self._checkpoint is not None:
             self._checkpoint.stop()
+        # Both before the pipeline: its thread collects the last metrics and records the outcome of actions in progress.
         self._pipeline.egress.stop_metrics(self.settings.limits.drain_s / 4)
-        if self._dispatcher is not None:  # before the pipeline, which records the outcome of actions in progress
+        if self._dispatcher is not None:
             self._dispatcher.stop(self.settings.limits.drain_s / 4)
         self._pipeline.stop()
         self._pipeline.egress.stop(self.settings.limits.drain_s / 8)
@@ -390,7 +391,7 @@ def build_pipeline(
     on_window: Callable[[dict[str, object]], None] | None = None,
     sizes: PartSizes | None = None,
 ) -> Pipeline:
-    """Return the flow of its parts; `window_ns` in ns."""
+    """Build a pipeline from its parts; `window_ns`: the length of windows, ns."""
     windowing = Windowing(window_ns=window_ns, lateness_ns=timeouts.lateness_ns, on_window=on_window)
     evaluator = Evaluator(classes=classes, rules=rules, windowing=windowing, sink=sinks, timeouts=timeouts)
     return Pipeline(clock, journal, evaluator, sinks, limits, egress, sizes=PartSizes() if sizes is None else sizes)

@@ -31,6 +31,6 @@ def read_export(raw: bytes, receipt_ns: int, limits: IntakeLimits) -> Batch:
 
 
 def take_in(batch: Batch, receipt_ns: int, limits: IntakeLimits) -> None:
-    """Refuse parts beyond the limits, counted in `batch.refused`; stamp the others with the receipt time (unix ns)."""
+    """Refuse segments and choices beyond the limits, counted in `batch.refused`; stamp the others with `receipt_ns`."""
     batch.bound(segments=limits.segments_per_request, choices=MAX_CHOICES)
     batch.received(receipt_ns)

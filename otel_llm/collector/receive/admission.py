@@ -29,9 +29,9 @@ class Admission:
         """The bodies of all unanswered requests."""
 
     @contextmanager
-    def receiving(self) -> Iterator[Room]:
+    def receiving(self) -> Iterator[BodyMemory]:
         """Give the account of one request's body, until the end of the block."""
-        room = Room(self)
+        room = BodyMemory(self)
         try:
             yield room
         finally:
@@ -62,7 +62,7 @@ class Admission:
         self.held_bytes += count
 
 
-class Room:
+class BodyMemory:
     """The memory that one body takes."""
 
     def __init__(self, admission: Admission) -> None:

@@ -19,10 +19,11 @@
 
 The errors of every port stand in `otel_llm.shared.errors`, the journal's in `otel_llm.journal.journal_errors`.
 
-`ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification a client may send again after
-UNAVAILABLE, or RESOURCE_EXHAUSTED with RetryInfo, which say when (CANCELLED and DEADLINE_EXCEEDED do not); over HTTP
-after 429 and 503, which may both say when (Retry-After). Two codes of gRPC stand in the body of an HTTP answer only:
-no browser's page speaks gRPC (PERMISSION_DENIED), and an RPC without its message is cancelled (DEADLINE_EXCEEDED).
+`ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification an exporter may retry after
+UNAVAILABLE, and after RESOURCE_EXHAUSTED with RetryInfo: both say when. It may retry after CANCELLED and
+DEADLINE_EXCEEDED, which do not say when; over HTTP, after 429 and 503, which may say when (Retry-After). Two codes of
+gRPC are only in the bodies of HTTP answers: PERMISSION_DENIED, as no browser's page speaks gRPC, and DEADLINE_EXCEEDED,
+as an RPC whose message is late is cancelled instead.
 `docs/collector-failures.md` has the table for people.
 """
 
@@ -133,8 +134,8 @@ def acknowledgement(refused: Counter[str]) -> bytes:
     """Return the OTLP answer to an export in the journal; `refused`: its refused spans, by reason."""
     if not refused.total():
         return b""
-    answer = ExportTraceServiceResponse()
-    answer.partial_success.rejected_spans = refused.total()
+    response = ExportTraceServiceResponse()
+    response.partial_success.rejected_spans = refused.total()
     reasons = ", ".join(f"{number} {reason}" for reason, number in sorted(refused.items()))
-    answer.partial_success.error_message = f"spans refused: {reasons}"
-    return answer.SerializeToString()
+    response.partial_success.error_message = f"spans refused: {reasons}"
+    return response.SerializeToString()

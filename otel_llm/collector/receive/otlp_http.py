@@ -42,7 +42,7 @@ from otel_llm.shared.errors import ForbiddenError, RefusalError, TooLargeError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from otel_llm.collector.receive.admission import Room
+    from otel_llm.collector.receive.admission import BodyMemory
     from otel_llm.collector.receive.senders import Accept
     from otel_llm.shared.web.tokens import Tokens
 
@@ -169,7 +169,7 @@ def _check_content(request: Request, media_type: str) -> bool:
     return encoding == "gzip"
 
 
-async def _body(request: Request, max_bytes: int, room: Room) -> bytes:
+async def _body(request: Request, max_bytes: int, room: BodyMemory) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise TooLargeError(f"the body is larger than {max_bytes} bytes")

@@ -21,7 +21,7 @@ BEHIND: Final = "behind"
 """The reason of the flow for being busy: too many exports wait for evaluation."""
 SOURCE: Final = "refused_export."
 REASONS: Final = (
-    *(row.reason for kind, row in ANSWERS if kind is not UnavailableError),  # the flow counts that one
+    *(row.reason for kind, row in ANSWERS if kind is not UnavailableError),  # `Pipeline` counts it as `stopping`
     NOT_RECEIVED,
     BEHIND,
 )
@@ -51,7 +51,11 @@ class RefusalCounts:
         self._add(BEHIND)
 
     def except_of_flow(self, accept: Accept) -> Accept:
-        """Return an `accept` whose temporary refusals are not counted here: the flow counts them by its own reasons."""
+        """Return an `accept` whose refusals for being busy or stopping are not counted here again.
+
+        Where they are raised they are counted by a reason of their own: `streams`, `behind`, `stopping`. A JournalError
+        is counted here.
+        """
 
         def accepted(raw: bytes, sender: int) -> bytes:
             try:

@@ -87,6 +87,7 @@ class EvaluatorLink:
             number = next(self._numbers)
             self._calls[number] = call
             self._publish()
+        # The sender with the fewest bytes waiting is next: large exports delay no small one of another sender.
         self._writing.acquire(partial(self._room.bytes_of, sender))
         try:
             write_all(self._up, (UP.pack(len(raw), number, call.received_ns, sender), raw))

@@ -2,8 +2,9 @@
 
 The handler is generic and gets raw bytes: the service decodes them. gRPC refuses messages larger than the limit
 (RESOURCE_EXHAUSTED without RetryInfo: a retry would not fit) and compression other than gzip (UNIMPLEMENTED). Gzip is
-decompressed here, so that a decompression bomb is refused while it grows. To gRPC the message is a stream of one: a
-call without a known token takes no thread, and a message that does not arrive can be cancelled (CANCELLED).
+decompressed here, so that a decompression bomb is refused while it grows. The RPC is registered as a stream of one
+message: so a call without a known token takes no thread of exports, and a call whose message does not arrive can be
+cancelled (CANCELLED).
 """
 
 from __future__ import annotations
