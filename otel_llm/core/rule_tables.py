@@ -2,6 +2,11 @@
 
 A condition is a conjunction of parts. Most parts are one comparison of a fact with a constant. A part with `||`, `!` or
 a nested `&&` is several rows in postfix order: comparisons, and operators on the results before them.
+
+To add a fact of a stream, give it a number in the range of its kind below (these must stay contiguous; the operators
+follow the last fact), and read it from a row in `rule_prefilter.py`: `_is_present`, and `_reaches`, `_integer` or
+`_double`. `_evaluate_firing` has the first and last number of facts that may be missing. `Rows` in
+`tests/rules/drawn_streams.py` fills the columns that tests read.
 """
 
 from __future__ import annotations

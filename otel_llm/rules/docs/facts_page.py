@@ -22,6 +22,7 @@ _HEAD = """# Facts
 
 Drawn from the table in `otel_llm/rules/language/facts.py` by `python -m otel_llm.rules.docs.facts_page docs/facts.md`:
 what is checked, what is evaluated and what stands here are one. How facts are used in conditions: [rules](rules.md).
+The docstring of that module has the steps to add a fact.
 
 A fact is missing while it has no value; `int` and `double` do not mix; every length of time is in seconds. No fact is
 ever NaN. The range is what `otel-llm rules check` reasons with: a condition outside it is reported as `never-true`.

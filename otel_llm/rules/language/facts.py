@@ -1,9 +1,24 @@
 """The table of facts that a rule may use; the checker, the engine and the docs page read it.
 
-To add a fact of a stream, declare it in `STREAM_FACTS` and give its value in `READ` of `snapshot.py`. To add one of
-instances and classes, declare it in `_NOW_FACTS` or `_WINDOW_STEMS` and give its value in `engine/scope_facts.py`. Then
-write the docs anew: `python -m otel_llm.rules.docs.facts_page docs/facts.md` and
-`python -m otel_llm.rules.docs.reference docs/rules.md`. Tests compare all of these with the table.
+To add a fact of a stream:
+
+1. Declare it in `STREAM_FACTS` and give its value in `READ` of `snapshot.py`, as a function of the stream's tokens; the
+   docstring of `snapshot.py` says why. Other data need a property of `StreamView`.
+2. Give it a number by the steps in `core/rule_tables.py`. Without one, a comparison with a constant raises KeyError
+   when the engine loads the rule; only identity needs no number.
+3. If it is missing until another fact has a value, declare that in `_NEEDS` of `intervals.py`; if it is never more than
+   another, in `_AT_MOST`. By these, `otel-llm rules check` finds conditions that never hold.
+4. Add it to the table in `tests/rules/language/test_fact_table.py`, and constants to compare it with to
+   `tests/support/core/core_rules.py`: random rules then use it in a collector, a relay, a replay and a reload.
+5. Run `pytest tests/rules tests/evaluate tests/core/test_rule_prefilter.py`.
+
+To add one of instances and classes, declare it in `_NOW_FACTS` or `_WINDOW_STEMS` and give its value in
+`engine/scope_facts.py`. For both, write anew what is generated, and read the differences:
+
+    python -m otel_llm.rules.docs.facts_page docs/facts.md
+    python -m otel_llm.rules.docs.reference docs/rules.md
+    otel-llm rules schema > rules/rules.schema.json
+    python tests/rules/lint/test_rule_mistakes.py
 """
 
 from __future__ import annotations
@@ -28,10 +43,11 @@ class Fact:
     `ages`: it is missing once it is older than a rule's `max_fact_age`; identity and the age itself never are.
     `linear`: between tokens it is linear in time (perhaps with a floor), so its crossings are computed.
     `steps`: between tokens it may change by steps (deadlines that pass), so it is evaluated every 100 ms.
+    With neither, it changes only with tokens, or is identity.
     `signed`: it may be negative; of the unit 0..1 it is never above 1. `values`: its only texts besides "".
     `can_miss`: it is missing until something has happened, and not only when it is old or a segment is missing.
     `line`: its line in `slo.live.inflight.Lines`. `kernel`: the number by which `core.rule_prefilter` reads it from a
-    stream's row; None where it does not.
+    stream's row; None for identity and for facts of instances and classes.
     """
 
     name: str

@@ -1,6 +1,10 @@
 """The facts of a stream as a rule reads them: at an instant, now or in the past, by what is known now.
 
-`READ` has the function of each fact; a new fact of a stream is added there and in the table of `facts.py`.
+`READ` has the function of each fact; the docstring of `facts.py` has the steps to add one.
+
+The engine looks back over a stream: `engine/history.py` builds a stream of fewer tokens and reads its facts. So a fact
+must follow from the times and kinds of tokens in `Snapshot.stream`. `Snapshot.view` has present values only; the engine
+does not look back past a change of identity.
 """
 
 from __future__ import annotations
@@ -24,7 +28,12 @@ IDENTITY: Final = ("slo_class", "model", "instance", "measured_at", "exact_resum
 
 
 class StreamView(Protocol):
-    """An in-flight stream as the engine reads it; instants are on the stream's own axis."""
+    """An in-flight stream as the engine reads it; instants are on the stream's own axis.
+
+    A collector implements it by `LiveStream`, from segments, and a relay by `OwnStream`, which has tokens but no
+    segments. A new property also goes into `View` of `tests/rules/scripted.py`, `benchmarks/rules_speed.py` and
+    `examples/migration-triggers/watching.py`.
+    """
 
     @property
     def key(self) -> StreamKey:

@@ -1,4 +1,8 @@
-"""One declared table of facts: what the contract lists, and what is read."""
+"""One declared table of facts: what the contract lists, and what is read.
+
+A new fact of a stream goes into `STREAM`, the contract; the docstring of `otel_llm/rules/language/facts.py` has the
+other steps.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ PYTHON = {"string": str, "int": int, "double": float, "bool": bool}
 
 
 def test_the_facts_of_a_stream_are_those_of_the_contract() -> None:
-    assert {fact.name: fact.type for fact in STREAM_FACTS} == STREAM
+    steps = "add a new fact as the docstring of otel_llm/rules/language/facts.py says"
+    assert {fact.name: fact.type for fact in STREAM_FACTS} == STREAM, steps
     assert list(READ) == sorted(READ, key=lambda name: list(READ).index(name))
     assert set(READ) == set(STREAM)
 

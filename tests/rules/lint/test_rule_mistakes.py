@@ -24,7 +24,8 @@ def test_the_message(path: Path) -> None:
     checked = check_rules([path])
     assert checked.exit_code() == 1
     assert checked.errors == 1
-    assert report(path) == path.with_suffix(".txt").read_text(encoding="utf-8")
+    renewal = "run `python tests/rules/lint/test_rule_mistakes.py` and read the difference"
+    assert report(path) == path.with_suffix(".txt").read_text(encoding="utf-8"), renewal
 
 
 def test_every_message_has_its_file() -> None:
