@@ -196,7 +196,9 @@ def _compared(typed: Typed) -> _Row:
         op, left, right = MIRRORED[op], right, left
     if left.op != "fact" or right.op != "literal":
         raise _Opaque
-    fact, order, value = _FACTS[left.name], _ORDERS[op], right.value
+    fact, order, value = _FACTS.get(left.name), _ORDERS[op], right.value
+    if fact is None:
+        raise _Opaque
     if FACTS[left.name].linear:
         threshold = comparison(op, left, right)
         if not isinstance(threshold, Threshold) or not threshold.edges_ns:

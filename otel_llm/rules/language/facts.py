@@ -4,8 +4,8 @@ To add a fact of a stream:
 
 1. Declare it in `STREAM_FACTS` and give its value in `READ` of `snapshot.py`, as a function of the stream's tokens; the
    docstring of `snapshot.py` says why. Other data need a property of `StreamView`.
-2. Give it a number by the steps in `core/rule_tables.py`. Without one, a comparison with a constant raises KeyError
-   when the engine loads the rule; only identity needs no number.
+2. Give it a number by the steps in `core/rule_tables.py`. Without one, the engine evaluates all rules stream by stream
+   once a rule uses the fact, which is slower; identity needs no number.
 3. If it is missing until another fact has a value, declare that in `_NEEDS` of `intervals.py`; if it is never more than
    another, in `_AT_MOST`. By these, `otel-llm rules check` finds conditions that never hold.
 4. Add it to the table in `tests/rules/language/test_fact_table.py`, and constants to compare it with to
