@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner, Result
+from support.otlp import export, request_span, stream_spans
+from support.recordings import json_lines
+from support.scheduling.engine import run_engine
 
+from otel_llm import semconv
 from otel_llm.cli.commands.profile_command import profile
 from otel_llm.cli.main import COMMANDS
-from otel_llm.scheduling.profiles import shipped_profiles
+from otel_llm.scheduling.profiles import load_profile, shipped_profiles
 
 
 def run(*arguments: str | Path) -> Result:
@@ -60,5 +65,79 @@ def test_bad_usage_is_exit_2_with_a_remedy(tmp_path: Path) -> None:
         (["show", tmp_path / "mine.html", "--html", tmp_path / "mine.html"], "is one of the inputs"),
     ):
         result = run(*arguments)
+        assert result.exit_code == 2, arguments
+        assert says in " ".join(result.output.split()), arguments
+
+
+MS = 1_000_000
+LIMITS = ("--kv-tokens", "9000", "--max-batch", "64", "--max-batched-tokens", "128")
+
+
+def formula(decodes: int, kv: int, chunk: int, prior: int) -> int:
+    return 2 * MS + 100_000 * decodes + 20 * kv + 30_000 * chunk + 10 * chunk * prior
+
+
+def recording(folder: Path, *, plugin: bool = True) -> Path:
+    """Write a second of requests to an engine as the vLLM plugin records them, or as a client does."""
+    rng = Random(3)
+    asked = [(rng.randrange(10**9), rng.randrange(1, 300), rng.randrange(1, 60)) for _ in range(80)]
+    messages = []
+    for number, one in enumerate(run_engine(asked, formula, 128).recorded, start=1):
+        identity = {
+            semconv.GEN_AI_REQUEST_MODEL: "tiny",
+            semconv.MEASURED_AT: "server" if plugin else "client",
+            semconv.GEN_AI_USAGE_INPUT_TOKENS: one.input_tokens or 0,
+        }
+        engine = {
+            semconv.ENGINE_STEPS: one.steps or 0,
+            semconv.ENGINE_BATCH_MEAN: one.batch_mean or 0.0,
+            semconv.GEN_AI_LATENCY_QUEUE: one.queue_s or 0.0,
+            semconv.GEN_AI_LATENCY_PREFILL: one.prefill_s or 0.0,
+        }
+        spans = stream_spans(
+            one.times_ns, request=number, commit_ns=one.commit_ns, end_ns=one.end_ns, identity=identity
+        )
+        facts = identity | engine if plugin else identity
+        whole = request_span(request=number, start_ns=one.commit_ns, end_ns=one.end_ns, attributes=facts)
+        messages.append(export(*spans, whole))
+    path = folder / "recorded.jsonl"
+    path.write_bytes(json_lines(messages))
+    return path
+
+
+def test_a_profile_is_fitted_to_a_recording_and_shown(tmp_path: Path) -> None:
+    result = run("fit", recording(tmp_path), "--out", tmp_path / "mine", *LIMITS, "--accelerator", "a CPU")
+    assert result.exit_code == 0, result.output
+    rows = {line.split()[0]: line.split()[1:] for line in result.stdout.splitlines() if line.split()}
+    assert rows["base"] == ["2ms"]
+    assert rows["per_chunk_token"] == ["30us"]
+    assert rows["all"][1:3] == ["< 0.01 %", "< 0.01 %"] or rows["all"][1] == "0"
+    found = load_profile(tmp_path / "mine.yaml")
+    assert (found.model, found.accelerator, found.kv_tokens, found.max_batch) == ("tiny", "a CPU", 9000, 64)
+    assert found.iteration_ns(8, 900, 64, 32) == pytest.approx(formula(8, 900, 64, 32), rel=1e-3)
+    assert run("show", tmp_path / "mine.yaml").exit_code == 0
+
+
+def test_a_recording_without_iterations_is_refused_with_the_reason(tmp_path: Path) -> None:
+    result = run("fit", recording(tmp_path, plugin=False), "--out", tmp_path / "mine", *LIMITS)
+    assert result.exit_code == 2
+    said = " ".join(result.output.split())
+    assert (
+        "no stream of the recording has the iterations of its engine (80 streams, measured: 80 at the client)" in said
+    )
+    assert "with the plugin of otel-llm" in said
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_bad_usage_of_fit_is_exit_2(tmp_path: Path) -> None:
+    path = recording(tmp_path)
+    cases: list[tuple[list[str | Path], str]] = [
+        ([tmp_path / "none.jsonl", "--out", tmp_path / "mine", *LIMITS], "none.jsonl"),
+        ([path, "--out", tmp_path / "none" / "mine", *LIMITS], "none"),
+        ([path, "--out", tmp_path / "mine", *LIMITS[:4]], "--max-batched-tokens"),
+        ([path, "--out", tmp_path / "mine", *LIMITS[:5], "0"], "--max-batched-tokens"),
+    ]
+    for arguments, says in cases:
+        result = run("fit", *arguments)
         assert result.exit_code == 2, arguments
         assert says in " ".join(result.output.split()), arguments
