@@ -46,6 +46,9 @@ COMMANDS: Final = {
     "calibrate": Lazy(
         "otel_llm.cli.commands.calibrate_command", "calibrate", "Alpha and first-token targets from recordings.", True
     ),
+    "profile": Lazy(
+        "otel_llm.cli.commands.profile_command", "profile", "How long the iterations of an engine last.", True
+    ),
     "doctor": Lazy(
         "otel_llm.cli.commands.doctor_command", "doctor", "Find faults that keep streams from being recorded."
     ),
