@@ -1,0 +1,170 @@
+"""A profile by a table of measured iterations: linear in each axis, and beyond its ends from the last cell.
+
+Look-ups are exact. In one cell of the grid, at one number of decodes, the length is a polynomial in KV, chunk and prior
+with at most one factor of each. Its coefficients are brought to integers over one divisor when the cell is first asked
+for, and kept.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_llm.scheduling.profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.scheduling.profiles.grid import Grid
+
+MOST_CELLS: Final = 32_768
+"""Polynomials with a chunk that are kept, 500 bytes each; beyond it all are made anew."""
+
+Lengths = tuple[tuple[tuple[int, ...], ...], ...]
+"""By KV, chunk and prior."""
+Polynomial = tuple[int, ...]
+"""The coefficients of 1, prior, chunk, chunk x prior, KV, KV x prior, KV x chunk, KV x chunk x prior; the divisor."""
+
+
+class Axis(NamedTuple):
+    """The places of an axis, as integers over a scale; there is one cell less than places, and at least one."""
+
+    places: tuple[int, ...]
+    scale: int = 1
+
+    @property
+    def edges(self) -> tuple[int, ...]:
+        """Return the first whole coordinate of each cell but the first."""
+        return tuple(-(-place // self.scale) for place in self.places[1:-1])
+
+
+class Batch(NamedTuple):
+    """The cells at one number of decodes."""
+
+    edges: tuple[int, ...]
+    """The first KV tokens of each cell but the first."""
+    cells: tuple[Polynomial, ...]
+    """Those without a chunk: the coefficients of 1 and KV, and the divisor."""
+    kv: Axis
+    lengths: Lengths
+    """In units of 1 / `divisor` ns."""
+    divisor: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableProfile(Profile):
+    """A profile by a table; an iteration lasts at least as long as the shortest measured one."""
+
+    grid: Grid = field(repr=False)
+    most_cells: int = field(default=MOST_CELLS, repr=False, compare=False)
+    _by_decodes: dict[int, Batch] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cells: dict[tuple[int, int, int, int], Polynomial] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _shortest_ns: int = field(init=False, repr=False, compare=False)
+    _chunk_edges: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _prior_edges: tuple[int, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_shortest_ns", self.grid.smallest_ns)
+        object.__setattr__(self, "_chunk_edges", Axis(self.grid.chunks).edges)
+        object.__setattr__(self, "_prior_edges", Axis(self.grid.priors).edges)
+
+    def iteration_ns(self, decodes: int, kv_tokens: int, chunk: int = 0, prior: int = 0) -> int:
+        """Return how long one iteration lasts, without overhead; `prior` counts only with a chunk, KV with decodes."""
+        batch = self._by_decodes.get(decodes)
+        if batch is None:
+            batch = self._batch(decodes)
+        place = bisect_right(batch[0], kv_tokens)
+        if not chunk:
+            base, slope, divisor = batch[1][place]
+            length_ns = (base + slope * kv_tokens) // divisor
+        else:
+            key = (decodes, place, bisect_right(self._chunk_edges, chunk), bisect_right(self._prior_edges, prior))
+            cell = self._cells.get(key)
+            if cell is None:
+                cell = self._cell(key)
+            one, p, c, cp, k, kp, kc, kcp, divisor = cell
+            length_ns = (
+                one + p * prior + (c + cp * prior) * chunk + (k + kp * prior + (kc + kcp * prior) * chunk) * kv_tokens
+            ) // divisor
+        if length_ns < self._shortest_ns:
+            return self._shortest_ns
+        return length_ns
+
+    def _batch(self, decodes: int) -> Batch:
+        grid = self.grid
+        scale = math.lcm(*(place.denominator for place in grid.kv))
+        times = decodes if grid.per_decode and decodes else 1
+        kv = Axis(tuple(int(place * scale) * times for place in grid.kv), scale)
+        edges = kv.edges if decodes else ()
+        lengths, divisor = _between(Axis(grid.decodes), grid.values, decodes)
+        batch = Batch(edges, (), kv, lengths, divisor * grid.unit)
+        cells = [self._polynomial(batch, decodes, place, 0, 0) for place in range(len(edges) + 1)]
+        batch = batch._replace(cells=tuple(_reduced(cell[0], cell[4], cell[8]) for cell in cells))
+        self._by_decodes[decodes] = batch
+        return batch
+
+    def _cell(self, key: tuple[int, int, int, int]) -> Polynomial:
+        if len(self._cells) >= self.most_cells:
+            self._cells.clear()
+        decodes, k, c, p = key
+        cell = self._cells[key] = self._polynomial(self._by_decodes[decodes], decodes, k, c, p)
+        return cell
+
+    def _polynomial(self, batch: Batch, decodes: int, k: int, c: int, p: int) -> Polynomial:
+        divisor = batch.divisor
+        corners = [
+            batch.lengths[at][of][before]
+            for at in _ends(batch.kv, k)
+            for of in _ends(Axis(self.grid.chunks), c)
+            for before in _ends(Axis(self.grid.priors), p)
+        ]
+        # Corners are by KV, chunk and prior; each pass turns the pairs of one axis into coefficients of 1 and of it.
+        for axis, place, apart in ((batch.kv, k, 4), (Axis(self.grid.chunks), c, 2), (Axis(self.grid.priors), p, 1)):
+            low, high, scale = _span(axis, place)
+            divisor *= high - low
+            for first in range(8):
+                if not first & apart:
+                    at_low, at_high = corners[first], corners[first | apart]
+                    corners[first] = at_low * high - at_high * low
+                    corners[first | apart] = scale * (at_high - at_low)
+        if not decodes:
+            corners[4:] = [0] * 4  # there is no KV
+        halves = [2 * one for one in corners]
+        halves[0] += divisor
+        return _reduced(*halves, 2 * divisor)
+
+
+def _between(axis: Axis, values: Sequence[Lengths], coordinate: int) -> tuple[Lengths, int]:
+    """Return the lengths at one number of decodes, and how often their unit is divided."""
+    place = bisect_right(axis.edges, coordinate)
+    first, last = _ends(axis, place)
+    low, high, _ = _span(axis, place)
+    before, after = high - coordinate, coordinate - low
+    if first == last:
+        return values[first], 1
+    return tuple(
+        tuple(
+            tuple(before * one + after * other for one, other in zip(ones, others, strict=True))
+            for ones, others in zip(plane, following, strict=True)
+        )
+        for plane, following in zip(values[first], values[last], strict=True)
+    ), high - low
+
+
+def _ends(axis: Axis, place: int) -> tuple[int, int]:
+    """Return the ends of a cell; an axis of one place has one cell, with two equal ends."""
+    return (place, place + 1) if len(axis.places) > 1 else (0, 0)
+
+
+def _span(axis: Axis, place: int) -> tuple[int, int, int]:
+    """Return the coordinates of the ends of a cell and their scale; any for an axis of one place, which is constant."""
+    return (axis.places[place], axis.places[place + 1], axis.scale) if len(axis.places) > 1 else (0, 1, 1)
+
+
+def _reduced(*numbers: int) -> tuple[int, ...]:
+    common = math.gcd(*numbers)
+    return tuple(number // common for number in numbers)
