@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.simulator.instance import IterationProfile
 
     Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ class AloneTimes:
 
 def draw_tiers(
     classes: Sequence[TierClass], inputs: Ints, outputs: Ints, profile: IterationProfile | None, draw: Ints
-) -> tuple[Ints, int]:
-    """Return the class of each request (R,), a position in `classes`, and the number of infeasible requests.
+) -> tuple[Ints, Bools]:
+    """Return the class of each request (R,), a position in `classes`, and whether no class is feasible (R,).
 
     With a profile, a request draws among the classes that it would meet alone; where there is none, and where it has
     more tokens than the KV, among all. `draw` (R,): whole numbers below 2^62, with which the choice is exact.
@@ -115,15 +116,15 @@ def draw_tiers(
     count = len(inputs)
     denominator = lcm(*(one.weight.denominator for one in classes))
     weights = [int(one.weight * denominator) for one in classes]
+    infeasible = np.zeros(count, np.bool_)
     if profile is None or not count:
-        return np.array([_pick(weights, drawn) for drawn in draw.tolist()], np.int64), 0
+        return np.array([_pick(weights, drawn) for drawn in draw.tolist()], np.int64), infeasible
     chosen = np.zeros(count, np.int64)
     totals = inputs + outputs
     fits = totals <= profile.kv_tokens
     alone = AloneTimes(profile, int(totals[fits].max(initial=1)))
     promises = [(one.slo.deadline.first_ns, one.slo.deadline.next_ns or 0) for one in classes]
     tpots = {tpot for _, tpot in promises}
-    infeasible = 0
     for number, (tokens, output, fit, drawn) in enumerate(
         zip(inputs.tolist(), outputs.tolist(), fits.tolist(), draw.tolist(), strict=True)
     ):
@@ -134,7 +135,7 @@ def draw_tiers(
                 weight if least[tpot] <= ttft else 0 for weight, (ttft, tpot) in zip(weights, promises, strict=True)
             ]
         if not any(open_weights):
-            infeasible += 1
+            infeasible[number] = True
             open_weights = weights
         chosen[number] = _pick(open_weights, drawn)
     return chosen, infeasible

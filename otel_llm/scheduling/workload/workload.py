@@ -50,7 +50,7 @@ class WorkloadSpec:
 class Workload:
     """Drawn requests, (R,) int64 each: arrivals in ns, sorted, from 0; tokens; the position of the class.
 
-    `infeasible` counts requests that could meet no class.
+    `infeasible` (R,) bool: requests that could meet no class.
     """
 
     arrivals_ns: Ints
@@ -58,7 +58,7 @@ class Workload:
     output: Ints
     class_index: Ints
     classes: tuple[TierClass, ...]
-    infeasible: int
+    infeasible: NDArray[np.bool_]
     warmup_ns: int = 0
 
     def requests(self) -> list[SimulatedRequest]:
