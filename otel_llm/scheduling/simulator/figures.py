@@ -134,15 +134,15 @@ def _gap_percentile(run: SimulatedRun, requests: Sequence[SimulatedRequest], sha
     gaps = [np.array(between, np.int64)]
     weights = [np.ones(len(between), np.int64)]
     for instance, changes in zip(run.instances, decodes, strict=True):
-        ends = np.array(instance.ends, np.int64)
-        gaps.append(ends[1:] - ends[:-1])
+        times = np.array(instance.ends, np.int64)
+        gaps.append(times[1:] - times[:-1])
         weights.append(np.cumsum(changes)[1:-1])
-    every, times = np.concatenate(gaps), np.concatenate(weights)
-    total = int(times.sum())
+    every, counts = np.concatenate(gaps), np.concatenate(weights)
+    total = int(counts.sum())
     if not total:
         return None
     order = np.argsort(every)
-    place = np.searchsorted(np.cumsum(times[order]), rank(total, share), side="right")
+    place = np.searchsorted(np.cumsum(counts[order]), rank(total, share), side="right")
     return int(every[order[place]]) / 1e9
 
 

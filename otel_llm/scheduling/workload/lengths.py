@@ -20,6 +20,11 @@ class UniformLengths:
     low: int
     high: int
 
+    @property
+    def least(self) -> int:
+        """Return the shortest possible length."""
+        return max(1, self.low)
+
     def draw(self, requests: int, draw: np.random.Generator) -> Ints:
         """Return lengths (R,)."""
         return np.maximum(1, draw.integers(self.low, self.high, requests, endpoint=True, dtype=np.int64))
@@ -30,6 +35,11 @@ class FixedLength:
     """The same length for all."""
 
     length: int
+
+    @property
+    def least(self) -> int:
+        """Return the shortest possible length."""
+        return max(1, self.length)
 
     def draw(self, requests: int, draw: np.random.Generator) -> Ints:  # noqa: ARG002
         """Return lengths (R,)."""
@@ -45,6 +55,11 @@ class PercentileLengths:
     """
 
     points: tuple[tuple[float, int], ...]
+
+    @property
+    def least(self) -> int:
+        """Return the shortest possible length."""
+        return max(1, self.points[0][1]) if self.points[0][0] == 0 else 1
 
     def draw(self, requests: int, draw: np.random.Generator) -> Ints:
         """Return lengths (R,)."""
@@ -66,6 +81,11 @@ class TraceLengths:
     """The lengths of a trace: a `column` (T,) int64 of it, T > 0."""
 
     column: Ints
+
+    @property
+    def least(self) -> int:
+        """Return the shortest possible length."""
+        return max(1, int(self.column.min()))
 
     def draw(self, requests: int, draw: np.random.Generator) -> Ints:
         """Return lengths (R,) of rows drawn with replacement: equal generators draw equal rows."""
