@@ -136,9 +136,9 @@ FAULTS = [
     (", output: {uniform: [1, 20]}", "", 7, "workload.lengths: no output (write {uniform: [1, 8191]}"),
     (
         "{uniform: [1, 20]}",
-        "{uniform: [990, 1000]}",
+        "{uniform: [1000, 2000]}",
         7,
-        "workload.lengths: a request has 991 tokens or more, and the KV",
+        "workload.lengths: a request has 1001 tokens or more, and the KV",
     ),
     ("tpot: 200ns", "tpot: 0s", 9, "workload.tiers[0].tpot: must be longer than zero"),
     ("[500ns, 1us]", "[500ns, 0]", 9, "workload.tiers[0].ttft[1]: must be longer than zero"),
