@@ -46,6 +46,9 @@ COMMANDS: Final = {
     "calibrate": Lazy(
         "otel_llm.cli.commands.calibrate_command", "calibrate", "Alpha and first-token targets from recordings.", True
     ),
+    "simulate": Lazy(
+        "otel_llm.cli.commands.simulate_command", "simulate", "Simulate a fleet of engines by a scenario."
+    ),
     "doctor": Lazy(
         "otel_llm.cli.commands.doctor_command", "doctor", "Find faults that keep streams from being recorded."
     ),

@@ -58,6 +58,10 @@ class ConfigError(Exception):
         self.advice = advice
         super().__init__(str(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # It crosses from one process to another whole; an exception's own form holds its text only.
+        return type(self), (self.file, self.line, self.column, self.key, self.message, self.advice), self.__dict__
+
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         key = f"{self.key}: " if self.key else ""
