@@ -17,6 +17,7 @@ from otel_llm.scheduling.scenario.parallel import run_sweep
 from otel_llm.scheduling.scenario.running import at_objective
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.shared.formatting import number, seconds, share
+from otel_llm.shared.outputs import OutputError
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ Examples:
   otel-llm simulate scenario.yaml                                    # every combination of its sweep
   otel-llm simulate scenario.yaml --set workload.requests=2000 --set policy.placement=lmetric
   otel-llm simulate scenario.yaml --seed 7 --format json > runs.json
+  otel-llm simulate scenario.yaml --streams runs
+  otel-llm audit runs/run-0.parquet --slo runs/slo.yaml
 
 \b
 Exit code: 0 fine; 2 bad usage, or a scenario that is refused.
@@ -43,8 +46,16 @@ Exit code: 0 fine; 2 bad usage, or a scenario that is refused.
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N")
 @click.option("--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes; one for each processor by default.")
+@click.option(
+    "--streams",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the token times of each run as run-N.parquet, and slo.yaml, for `otel-llm audit`.",
+)
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def simulate(scenario: Path, settings: tuple[str, ...], seed: int, jobs: int | None, form: str) -> None:
+def simulate(
+    scenario: Path, settings: tuple[str, ...], seed: int, jobs: int | None, streams: Path | None, form: str
+) -> None:
     """Simulate requests on a fleet of engines: which promises does it keep, at which load, with which placement?
 
     SCENARIO is a YAML file: a profile of the engine, the fleet, the workload, the policy, and a sweep of any of them.
@@ -52,9 +63,13 @@ def simulate(scenario: Path, settings: tuple[str, ...], seed: int, jobs: int | N
     """
     try:
         runs = load_runs(scenario, settings)
+        if streams is not None:
+            from otel_llm.scheduling.scenario.streams import prepare_folder  # it imports the kernels of the audit
+
+            prepare_folder(streams, runs)
         with counting("simulating", len(runs)) as progress:
-            rows = run_sweep(scenario, settings, runs, seed, jobs or len(os.sched_getaffinity(0)), progress)
-    except ConfigError as error:
+            rows = run_sweep(scenario, settings, runs, seed, jobs or len(os.sched_getaffinity(0)), progress, streams)
+    except (ConfigError, OutputError) as error:
         raise click.UsageError(str(error)) from error
     loads = at_objective(runs, rows)
     if form == "json":

@@ -19,12 +19,19 @@ if TYPE_CHECKING:
 
     from otel_llm.scheduling.scenario.scenario import Objective, Scenario
     from otel_llm.scheduling.scenario.sweep import PlannedRun
+    from otel_llm.scheduling.simulator.engine import SimulatedRun
+    from otel_llm.scheduling.workload.workload import Workload
 
 
-def run_scenario(scenario: Scenario, seed: int, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
-    """Simulate a scenario; return its row, a function of both arguments but for `wall_s` and `decisions_per_s`.
+def run_scenario(
+    scenario: Scenario,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
+    observe: Callable[[SimulatedRun, Workload], None] | None = None,
+) -> dict[str, Any]:
+    """Simulate a scenario; return its row, a function of scenario and seed but for `wall_s` and `decisions_per_s`.
 
-    `progress` is called with the requests that arrived, and all.
+    `progress` is called with the requests that arrived, and all; `observe` with the finished run.
 
     Raises:
         ConfigError: the arrivals would last more than 31 years.
@@ -42,10 +49,13 @@ def run_scenario(scenario: Scenario, seed: int, progress: Callable[[int, int], N
     simulated_ns = monotonic_ns() - begin_ns
     row = asdict(figures_of(run, workload))
     simulated_s = row.pop("simulated_s")
+    wall_s = (monotonic_ns() - begin_ns) / 1e9
+    if observe is not None:
+        observe(run, workload)
     return row | {
         "decisions_per_s": run.decisions / (simulated_ns / 1e9) if simulated_ns else None,
         "simulated_s": simulated_s,
-        "wall_s": (monotonic_ns() - begin_ns) / 1e9,
+        "wall_s": wall_s,
     }
 
 

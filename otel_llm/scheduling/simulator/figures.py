@@ -56,12 +56,12 @@ class RunFigures:
 
 def figures_of(run: SimulatedRun, workload: Workload, block_tokens: int = BLOCK_TOKENS) -> RunFigures:
     """Judge a finished run of a workload, in blocks of `block_tokens`."""
-    judged = [one for one in run.requests if one.arrival_ns >= workload.warmup_ns]
+    judged = judged_requests(run, workload)
     met = np.zeros(len(judged), np.bool_)
     benefits: list[float] = []
     classes = [one.slo for one in workload.classes]
     at = 0
-    for block in _blocks(judged, block_tokens):
+    for block in blocks_of(judged, block_tokens):
         verdicts = judge_many(_recorded(run, block), classes, np.array([one.tier for one in block], np.int64))
         met[at : at + len(block)] = verdicts.met & verdicts.met_known
         benefits += verdicts.benefit[verdicts.judged].tolist()
@@ -91,7 +91,13 @@ def figures_of(run: SimulatedRun, workload: Workload, block_tokens: int = BLOCK_
     )
 
 
-def _blocks(requests: Sequence[SimulatedRequest], tokens: int) -> Iterator[Sequence[SimulatedRequest]]:
+def judged_requests(run: SimulatedRun, workload: Workload) -> list[SimulatedRequest]:
+    """Return the requests that arrived after the warm-up, by number."""
+    return [one for one in run.requests if one.arrival_ns >= workload.warmup_ns]
+
+
+def blocks_of(requests: Sequence[SimulatedRequest], tokens: int) -> Iterator[Sequence[SimulatedRequest]]:
+    """Yield the requests in blocks of about so many output tokens."""
     begin = held = 0
     for place, request in enumerate(requests):
         held += request.output

@@ -50,7 +50,7 @@ def tier_classes(tiers: Sequence[Tier]) -> list[TierClass]:
         TierClass(
             tier.name,
             SloClass(
-                tier.name if len(tier.ttft_ns) == 1 else f"{tier.name}-{_duration_text(ttft)}",
+                tier.name if len(tier.ttft_ns) == 1 else f"{tier.name}-{duration_text(ttft)}",
                 deadline=Deadline("dslo", ttft, tier.tpot_ns),
             ),
             tier.share / len(tier.ttft_ns),
@@ -60,7 +60,8 @@ def tier_classes(tiers: Sequence[Tier]) -> list[TierClass]:
     ]
 
 
-def _duration_text(length_ns: int) -> str:
+def duration_text(length_ns: int) -> str:
+    """Return a duration in its largest unit, as `300ms`."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if length_ns % size == 0:
             return f"{length_ns // size}{unit}"
