@@ -7,9 +7,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.scheduling.scenario.figures import figures_of
 from otel_llm.scheduling.scenario.sweep import LOADS
 from otel_llm.scheduling.simulator.engine import simulate
-from otel_llm.scheduling.simulator.figures import figures_of
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.workload.workload import draw_workload
 from otel_llm.shared.clock import monotonic_ns

@@ -121,6 +121,8 @@ def _one_of(model: StrictModel, kinds: dict[str, tuple[str, ...]], advice: str) 
     given = [kind for kind in kinds if kind in model.model_fields_set]
     if len(given) != 1:
         raise wrong(f"{' and '.join(given)} together" if given else "nothing to draw from", advice, *given[1:2])
+    if getattr(model, given[0]) is None:
+        raise wrong("no value", advice, given[0])
     for name in sorted(model.model_fields_set - {given[0]}):
         if name not in kinds[given[0]]:
             raise wrong(f"{given[0]} has no {name}", advice, name)

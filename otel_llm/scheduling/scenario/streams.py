@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from otel_llm.audit.input.parquet_streams import Writer
 from otel_llm.audit.input.stream_batch import BATCH_TOKENS, STREAMS, lists
-from otel_llm.scheduling.simulator.figures import blocks_of, judged_requests
+from otel_llm.scheduling.scenario.figures import blocks_of, judged_requests
 from otel_llm.scheduling.workload.tiers import duration_text, tier_classes
 from otel_llm.scheduling.workload.workload import DEFAULT_CLASS
 from otel_llm.shared.outputs import OutputError, replacing

@@ -126,6 +126,7 @@ FAULTS = [
     ("poisson: 1000000", "poisson: -3", 6, "workload.arrivals.poisson: -3 is no number above 0"),
     ("poisson: 1000000", "poisson: .nan", 6, "not a finite number"),
     ("poisson: 1000000", "poisson: 4, constant: 4", 6, "workload.arrivals.constant: poisson and constant together"),
+    ("poisson: 1000000", "poisson: null", 6, "workload.arrivals.poisson: no value (write {poisson: 40}"),
     ("poisson: 1000000", "gamma: 4", 6, "workload.arrivals: gamma without cv (write {poisson: 40}"),
     ("poisson: 1000000", "poisson: 4, cv: 2", 6, "workload.arrivals.cv: poisson has no cv"),
     ("{poisson: 1000000}", "{}", 6, "workload.arrivals: nothing to draw from"),

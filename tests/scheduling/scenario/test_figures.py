@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scheduling.simulated import HandProfile, Scripted
 
+from otel_llm.scheduling.scenario.figures import RunFigures, figures_of
 from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun, simulate
-from otel_llm.scheduling.simulator.figures import RunFigures, figures_of
 from otel_llm.scheduling.workload.tiers import Tier, TierClass, tier_classes
 from otel_llm.scheduling.workload.workload import Workload
 from otel_llm.slo.classes import SloClass
