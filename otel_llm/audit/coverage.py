@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit.formatting import plural
 from otel_llm.audit.kernel.judged_columns import column_of, texts_of
 from otel_llm.readers.io.skipped import HARMLESS
+from otel_llm.shared.formatting import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

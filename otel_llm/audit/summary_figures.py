@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.audit.formatting import number, seconds, share
+from otel_llm.shared.formatting import number, seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

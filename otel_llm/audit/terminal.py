@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit import coverage, objectives, summary_figures, top_offenders
 from otel_llm.audit.compare import by_group
-from otel_llm.audit.formatting import number, plural, seconds, share, truth
 from otel_llm.audit.kernel.judged_columns import rows_of
 from otel_llm.audit.write import csv_text
+from otel_llm.shared.formatting import number, plural, seconds, share, truth
 from otel_llm.shared.printable import MISSING, printable
 
 if TYPE_CHECKING:

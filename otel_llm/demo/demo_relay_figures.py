@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.audit.formatting import seconds, share
+from otel_llm.shared.formatting import seconds, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.audit.coverage import timeless
-from otel_llm.audit.formatting import number, seconds, share
 from otel_llm.audit.kernel.judged_columns import judgements, positions_by, span_s
+from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.shared.printable import printable
 from otel_llm.slo.summary import figures
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.audit.formatting import number, plural, seconds
 from otel_llm.audit.report.report_model import by_class, reals
+from otel_llm.shared.formatting import number, plural, seconds
 from otel_llm.slo.ranks import P50, rank
 
 if TYPE_CHECKING:

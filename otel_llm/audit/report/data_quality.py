@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit import coverage
 from otel_llm.audit.coverage import NO_START_TIMES
-from otel_llm.audit.formatting import number, share
 from otel_llm.audit.report.html_page import table, text
 from otel_llm.audit.report.report_model import by_class, clock_of, reals
+from otel_llm.shared.formatting import number, share
 
 if TYPE_CHECKING:
     from otel_llm.audit.report.report_model import ReportModel

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.audit.formatting import number, plural, seconds, truth
 from otel_llm.audit.report import classical
 from otel_llm.audit.report.charts.delivery_chart import MOST_SHADES, Figure, timeline_figure
 from otel_llm.audit.report.charts.timeline import build
 from otel_llm.audit.report.html_page import facts, picture, table, text
+from otel_llm.shared.formatting import number, plural, seconds, truth
 from otel_llm.shared.printable import MISSING
 from otel_llm.slo.request import arrivals
 

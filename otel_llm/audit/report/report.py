@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_llm.audit import objectives, summary_figures, top_offenders
-from otel_llm.audit.formatting import instant, number, plural, seconds, share
 from otel_llm.audit.report import caveats, data_quality, sections
 from otel_llm.audit.report.delivery_sections import Chosen, deliveries
 from otel_llm.audit.report.html_page import contents, page, table, text
 from otel_llm.audit.report.report_model import ReportModel, clock_of, reals
 from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.shared.formatting import instant, number, plural, seconds, share
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:

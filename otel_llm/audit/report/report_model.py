@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otel_llm.audit.formatting import instant, seconds
 from otel_llm.audit.tables import REQUESTS
+from otel_llm.shared.formatting import instant, seconds
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.coverage import NO_START_TIMES
-from otel_llm.audit.formatting import number, plural, seconds, share
 from otel_llm.audit.report import classical
 from otel_llm.audit.report.charts import distributions, load_curve, starving_map, time_series
 from otel_llm.audit.report.data_quality import timeless
 from otel_llm.audit.report.html_page import key, picture, table, text, values
 from otel_llm.audit.report.report_model import by_class, groups
+from otel_llm.shared.formatting import number, plural, seconds, share
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:

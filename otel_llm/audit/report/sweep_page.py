@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.audit.formatting import number, plural, seconds, share
 from otel_llm.audit.report.html_page import page, picture, table, text
+from otel_llm.shared.formatting import number, plural, seconds, share
 from otel_llm.shared.printable import MISSING
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from rich.text import Text
 from otel_llm.audit import load_streams
 from otel_llm.audit.calibrate import churn, prefill
 from otel_llm.audit.calibrate.alpha_fit import SHAPES
-from otel_llm.audit.formatting import number, seconds, share
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
 from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.cli.output.progress import reading_files
@@ -21,6 +20,7 @@ from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.durations import exact
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError
 

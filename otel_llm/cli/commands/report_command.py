@@ -8,11 +8,11 @@ from typing import Final
 import click
 
 from otel_llm.audit import write
-from otel_llm.audit.formatting import plural
 from otel_llm.audit.report.report import TITLE, build
 from otel_llm.audit.report.saved import load_saved
 from otel_llm.cli.output.echo import echo
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.shared.formatting import plural
 from otel_llm.shared.outputs import Inputs
 from otel_llm.shared.printable import printable
 

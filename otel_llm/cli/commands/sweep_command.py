@@ -12,7 +12,6 @@ from rich.text import Text
 from otel_llm.audit import load_streams, write
 from otel_llm.audit.compare import sweep
 from otel_llm.audit.compare.bootstrap import RESAMPLES, Drawing
-from otel_llm.audit.formatting import number, seconds, share
 from otel_llm.audit.report import sweep_page
 from otel_llm.cli.number_options import NumbersError, numbers
 from otel_llm.cli.output.echo import CSV_RAW, write_data
@@ -20,6 +19,7 @@ from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.shared.outputs import Inputs
 from otel_llm.shared.printable import MISSING, printable
 from otel_llm.slo.classes import UnknownClassError

@@ -14,12 +14,12 @@ from otel_llm.audit import coverage, load, write
 from otel_llm.audit.compare import bootstrap, gate, tiers
 from otel_llm.audit.compare import comparison as compare
 from otel_llm.audit.compare.bootstrap import GIVEN
-from otel_llm.audit.formatting import number, share
 from otel_llm.audit.summary_figures import FIGURES as WORDS
 from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.shared.formatting import number, share
 from otel_llm.shared.printable import MISSING, printable
 
 if TYPE_CHECKING:

@@ -1,11 +1,19 @@
-"""Progress bars for long inputs, on a terminal only."""
+"""Progress bars for long inputs and many runs, on a terminal only."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from otel_llm.cli.output.terminal_console import SafeConsole
 
@@ -27,6 +35,19 @@ def reading(size: int, long_bytes: int = LONG_INPUT_BYTES) -> Iterator[Callable[
     columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("reading", total=size)
+        yield lambda done: bar.update(task, completed=done)
+
+
+@contextlib.contextmanager
+def counting(word: str, total: int) -> Iterator[Callable[[float], None] | None]:
+    """Give a function that shows how many of `total` are done, also in fractions; None without a terminal."""
+    console = SafeConsole(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn(word), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(word, total=total)
         yield lambda done: bar.update(task, completed=done)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit.formatting import instant, number, plural, seconds
+from otel_llm.shared.formatting import instant, number, plural, seconds
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:

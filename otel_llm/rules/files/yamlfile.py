@@ -58,6 +58,10 @@ class ConfigError(Exception):
         self.advice = advice
         super().__init__(str(self))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # It crosses from one process to another whole; an exception's own form holds its text only.
+        return type(self), (self.file, self.line, self.column, self.key, self.message, self.advice), self.__dict__
+
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
         key = f"{self.key}: " if self.key else ""
@@ -101,11 +105,12 @@ class YamlFile:
         return ConfigError(self.file, mark.line, mark.column, dotted(path), message, advice)
 
 
-def load_yaml(path: Path | str) -> YamlFile:
+def load_yaml(path: Path | str, *, number_keys: bool = False) -> YamlFile:
     """Read a strict YAML file of version 1: a mapping, at most 64 KiB.
 
     Tags, anchors, aliases, merge keys, duplicate keys, keys that are no strings, numbers that are not finite and a
-    second document are refused with ConfigError; a file that cannot be read with UnreadableConfigError.
+    second document are refused with ConfigError; a file that cannot be read with UnreadableConfigError. With
+    `number_keys`, a key that is a number is accepted, as a string with its text.
     """
     try:
         with open_input(Path(path)) as stream:
@@ -113,10 +118,10 @@ def load_yaml(path: Path | str) -> YamlFile:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnreadableConfigError(str(path), None, None, "", reason, "name a file that can be read") from error
-    return parse_yaml(raw, str(path))
+    return parse_yaml(raw, str(path), number_keys=number_keys)
 
 
-def parse_yaml(raw: bytes, file: str) -> YamlFile:
+def parse_yaml(raw: bytes, file: str, *, number_keys: bool = False) -> YamlFile:
     """Parse bytes as `load_yaml` does; `file` is the name in errors."""
     if len(raw) > MAX_BYTES:
         raise ConfigError(file, None, None, "", f"more than {MAX_BYTES // 1024} KiB", "split it into several files")
@@ -125,7 +130,7 @@ def parse_yaml(raw: bytes, file: str) -> YamlFile:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(file, line, None, "", "not UTF-8", "save the file as UTF-8") from error
-    builder = _Builder(file)
+    builder = _Builder(file, number_keys=number_keys)
     try:
         data = builder.document(yaml.parse(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
@@ -171,8 +176,9 @@ def _short_tag(tag: str) -> str:
 class _Builder:
     """A builder of plain data from parse events, which still show the tags and anchors that we refuse."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, number_keys: bool) -> None:
         self.file = file
+        self.number_keys = number_keys
         self.values: dict[KeyPath, Mark] = {}
         self.keys: dict[KeyPath, Mark] = {}
 
@@ -211,6 +217,8 @@ class _Builder:
         while not isinstance(event := next(events), yaml.MappingEndEvent):
             key = self._value(event, events, (*path, "?")) if isinstance(event, yaml.ScalarEvent) else None
             self.values.pop((*path, "?"), None)
+            if self.number_keys and isinstance(key, int | float) and not isinstance(key, bool):
+                key = str(getattr(event, "value", ""))
             if not isinstance(key, str):
                 shown = getattr(event, "value", "a collection or an alias")
                 raise self._error(event, path, f"{shown!r} is no key", "keys are words; put others in quotes")

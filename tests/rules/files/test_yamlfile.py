@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from support.patience import examples
 
 from otel_llm.rules.files.durations import exact, parse_duration_ns
+from otel_llm.rules.files.source_map import RuleError
 from otel_llm.rules.files.yamlfile import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -127,6 +129,25 @@ def test_nesting_has_a_greatest_depth() -> None:
     for brackets in (MAX_DEPTH + 1, 30_000):
         assert "nested" in refused("version: 1\nx: " + "[" * brackets + "]" * brackets).message
     assert "nested" in refused("version: 1\nx: " + "{a: " * 100 + "}" * 100).message
+
+
+def test_numbers_are_keys_only_where_they_are_asked_for() -> None:
+    raw = b"version: 1\npercentiles: {25: 1, 99.5: 2, -3: 3}\n"
+    assert parse_yaml(raw, "f", number_keys=True).data["percentiles"] == {"25": 1, "99.5": 2, "-3": 3}
+    for raw_key in (b"version: 1\ntrue: 1\n", b"version: 1\n~: 1\n", b"version: 1\n1: 1\n'1': 2\n"):
+        with pytest.raises(ConfigError):
+            parse_yaml(raw_key, "f", number_keys=True)
+    with pytest.raises(ConfigError, match="keys are words"):
+        parse_yaml(raw, "f")
+
+
+def test_an_error_is_whole_in_another_process() -> None:
+    error = ConfigError("f", 2, 3, "a.b", "wrong", "right")
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.advice) == (str(error), "right")
+    rule = RuleError("f", 2, 3, "a.b", "wrong")
+    rule.length = 7
+    assert pickle.loads(pickle.dumps(rule)).length == 7
 
 
 def test_a_file_that_is_not_there_is_unreadable(tmp_path: Path) -> None:

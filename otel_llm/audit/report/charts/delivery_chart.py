@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.audit.formatting import number, plural, seconds
 from otel_llm.audit.report.charts.timeline import Point, Stall, Timeline, thin
+from otel_llm.shared.formatting import number, plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from otel_llm.audit.formatting import number, seconds
 from otel_llm.audit.report.report_model import by_class, label, reals
+from otel_llm.shared.formatting import number, seconds
 from otel_llm.slo.ranks import rank
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otel_llm.audit.formatting import number, plural
 from otel_llm.audit.report.report_model import groups, integers, reals
+from otel_llm.shared.formatting import number, plural
 from otel_llm.slo.ranks import rank
 
 if TYPE_CHECKING:

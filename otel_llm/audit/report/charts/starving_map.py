@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.audit.formatting import number, plural, seconds
 from otel_llm.audit.report.charts.time_series import steps
 from otel_llm.audit.report.report_model import Clock, groups, integers, label, reals
+from otel_llm.shared.formatting import number, plural, seconds
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otel_llm.audit.formatting import number, plural, share
 from otel_llm.audit.report.report_model import Clock, clock_of, integers, reals
+from otel_llm.shared.formatting import number, plural, share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

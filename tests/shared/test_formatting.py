@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from otel_llm.audit.formatting import instant, number, plural, seconds, share, truth
+from otel_llm.shared.formatting import instant, number, plural, seconds, share, truth
 from otel_llm.shared.printable import MISSING, printable
 
 

@@ -1,0 +1,133 @@
+"""`otel-llm simulate`: simulates a fleet of engines by a scenario file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from otel_llm.cli.output.progress import counting
+from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.scheduling.scenario.parallel import run_sweep
+from otel_llm.scheduling.scenario.running import at_objective
+from otel_llm.scheduling.scenario.sweep import load_runs
+from otel_llm.shared.formatting import number, seconds, share
+from otel_llm.shared.outputs import OutputError
+from otel_llm.shared.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.table import Table
+
+EXAMPLES = """
+\b
+Examples:
+  otel-llm simulate scenario.yaml                                    # every combination of its sweep
+  otel-llm simulate scenario.yaml --set workload.requests=2000 --set policy.placement=lmetric
+  otel-llm simulate scenario.yaml --seed 7 --format json > runs.json
+  otel-llm simulate scenario.yaml --streams runs
+  otel-llm audit runs/run-0.parquet --slo runs/slo.yaml
+
+\b
+Exit code: 0 fine; 2 bad usage, or a scenario that is refused.
+"""
+
+
+@click.command("simulate", epilog=EXAMPLES, short_help="Simulate a fleet of engines by a scenario.")
+@click.argument("scenario", type=click.Path(path_type=Path))
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A value over the file's, KEY dotted; repeatable."
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N")
+@click.option("--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes; one for each processor by default.")
+@click.option(
+    "--streams",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the token times of each run as run-N.parquet, and slo.yaml, for `otel-llm audit`.",
+)
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def simulate(
+    scenario: Path, settings: tuple[str, ...], seed: int, jobs: int | None, streams: Path | None, form: str
+) -> None:
+    """Simulate requests on a fleet of engines: which promises does it keep, at which load, with which placement?
+
+    SCENARIO is a YAML file: a profile of the engine, the fleet, the workload, the policy, and a sweep of any of them.
+    Results depend on the scenario and the seed only.
+    """
+    try:
+        runs = load_runs(scenario, settings)
+        if streams is not None:
+            from otel_llm.scheduling.scenario.streams import prepare_folder  # it imports the kernels of the audit
+
+            prepare_folder(streams, runs)
+        with counting("simulating", len(runs)) as progress:
+            rows = run_sweep(scenario, settings, runs, seed, jobs or len(os.sched_getaffinity(0)), progress, streams)
+    except (ConfigError, OutputError) as error:
+        raise click.UsageError(str(error)) from error
+    loads = at_objective(runs, rows)
+    if form == "json":
+        whole = [{"settings": run.settings} | row for run, row in zip(runs, rows, strict=True)]
+        click.echo(json.dumps({"runs": whole, "at_objective": loads}, allow_nan=False))
+        return
+    console = wide_console()
+    console.print(_runs_table([run.settings for run in runs], rows))
+    if loads:
+        console.print(_loads_table(loads))
+
+
+def _runs_table(settings: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> Table:
+    keys = list(settings[0])
+    columns = (
+        "requests",
+        "attained",
+        "goodput\nreq/s",
+        "output\ntok/s",
+        "TTFT\np50",
+        "TTFT\np99",
+        "TBT\np99",
+        "dropped",
+    )
+    names = [key.rpartition(".")[2] for key in keys]
+    table = _table("Simulated runs", (*names, *columns, "pre-\nempted", "instance\nhours"), len(keys))
+    for chosen, row in zip(settings, rows, strict=True):
+        cells = (
+            *(printable(str(chosen[key]), 24) for key in keys),
+            number(row["requests"]),
+            share(row["attainment"]),
+            number(row["goodput_req_s"]),
+            number(row["tokens_s"]),
+            seconds(row["ttft_p50_s"]),
+            seconds(row["ttft_p99_s"]),
+            seconds(row["tbt_p99_s"]),
+            number(row["dropped"]),
+            number(row["preemptions"]),
+            number(row["instance_seconds"] / 3600),
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _loads_table(loads: Mapping[str, float | None]) -> Table:
+    table = _table("The highest load that meets the objective", ("settings", "requests/s"), 1)
+    for settings, load in loads.items():
+        cell = "below the lowest" if load is None else number(load)
+        table.add_row(Text(printable(settings, 80) or "all runs"), Text(cell))
+    return table
+
+
+def _table(title: str, headings: Sequence[str], text_columns: int) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for place, heading in enumerate(headings):
+        is_text = place < text_columns
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text, overflow="fold")
+    return table

@@ -1,0 +1,140 @@
+"""A scenario: profile, fleet, workload, policy; read from the data of a file with the settings of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from otel_llm.rules.files.schema_errors import config_errors
+from otel_llm.scheduling.profiles.profile_file import load_profile, shipped_profiles
+from otel_llm.scheduling.scenario.schema import ScenarioShape
+from otel_llm.scheduling.workload.arrivals import (
+    ArrivalProcess,
+    ConstantArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    TraceArrivals,
+)
+from otel_llm.scheduling.workload.lengths import (
+    FixedLength,
+    LengthDistribution,
+    PercentileLengths,
+    TraceLengths,
+    UniformLengths,
+)
+from otel_llm.scheduling.workload.trace_file import Trace, read_trace
+from otel_llm.scheduling.workload.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from otel_llm.rules.files.yamlfile import YamlFile
+    from otel_llm.scheduling.profiles.profile import Profile
+    from otel_llm.scheduling.scenario.schema import ArrivalsShape, LengthShape
+    from otel_llm.scheduling.simulator.engine import Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A load counts as carried with this attainment; with `every_tier` each tier needs it."""
+
+    attainment: Fraction
+    every_tier: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One run; `source` is its file, for errors."""
+
+    source: str
+    profile: Profile
+    fleet: Fleet
+    workload: WorkloadSpec
+    placement: str
+    objective: Objective | None
+
+
+def scenario_of(file: YamlFile) -> Scenario:
+    """Build the scenario of a file without a sweep; paths are relative to the file.
+
+    Raises:
+        ConfigError: the file, its profile or a trace is refused: file, line, key and remedy.
+    """
+    try:
+        shape = ScenarioShape.model_validate(file.data)
+    except ValidationError as error:
+        raise config_errors(file, error)[0] from None
+    folder = Path(file.file).parent
+    name = shape.profile
+    profile = load_profile(name if name in shipped_profiles() else folder / name)
+    work = shape.workload
+    inputs, outputs = _lengths(work.lengths.input, work.lengths.output, work.lengths.trace, folder)
+    arrivals = _arrivals(work.arrivals, folder)
+    if isinstance(arrivals, TraceArrivals) and (work.requests or 0) > len(arrivals.trace):
+        rows = len(arrivals.trace)
+        raise file.refuse(("workload", "requests"), f"the trace has {rows} rows", f"write at most {rows}")
+    least = inputs.least + outputs.least
+    if least > profile.kv_tokens:
+        message = f"a request has {least} tokens or more, and the KV of an instance holds {profile.kv_tokens}"
+        raise file.refuse(("workload", "lengths"), message, "shorten the lengths, or choose another profile")
+    return Scenario(
+        source=file.file,
+        profile=profile,
+        fleet=shape.fleet.build(),
+        workload=WorkloadSpec(
+            arrivals,
+            inputs,
+            outputs,
+            work.requests,
+            tuple(tier.build() for tier in work.tiers),
+            feasible=work.feasible,
+            warmup_ns=work.warmup,
+        ),
+        placement=shape.policy.placement,
+        objective=None
+        if shape.objective is None
+        else Objective(shape.objective.attainment, every_tier=shape.objective.every_tier),
+    )
+
+
+@lru_cache(maxsize=8)
+def _trace(path: Path) -> Trace:
+    return read_trace(path)  # a sweep asks for the same file many times
+
+
+def _arrivals(shape: ArrivalsShape, folder: Path) -> ArrivalProcess:
+    if shape.trace is not None:
+        return TraceArrivals(_trace(folder / shape.trace), shape.speed)
+    if shape.constant is not None:
+        return ConstantArrivals(shape.constant)
+    if shape.gamma is not None and shape.cv is not None:
+        return GammaArrivals(shape.gamma, shape.cv)
+    assert shape.poisson is not None  # noqa: S101 - the schema has one kind
+    return PoissonArrivals(shape.poisson)
+
+
+def _lengths(
+    inputs: LengthShape | None, outputs: LengthShape | None, trace: str | None, folder: Path
+) -> tuple[LengthDistribution, LengthDistribution]:
+    if trace is not None:
+        read = _trace(folder / trace)
+        return TraceLengths(read.input), TraceLengths(read.output)
+    assert inputs is not None  # noqa: S101 - the schema has both
+    assert outputs is not None  # noqa: S101
+    return _length(inputs, folder, "input"), _length(outputs, folder, "output")
+
+
+def _length(shape: LengthShape, folder: Path, side: str) -> LengthDistribution:
+    if shape.uniform is not None:
+        return UniformLengths(*shape.uniform)
+    if shape.fixed is not None:
+        return FixedLength(shape.fixed)
+    if shape.percentiles is not None:
+        return PercentileLengths(shape.percentiles)
+    assert shape.trace is not None  # noqa: S101 - the schema has one kind
+    read = _trace(folder / shape.trace)
+    return TraceLengths(read.input if side == "input" else read.output)

@@ -1,0 +1,164 @@
+"""The event loop: a fleet of instances from the first arrival until every request is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from otel_llm.scheduling.simulator.instance import Instance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from otel_llm.scheduling.simulator.instance import IterationProfile
+    from otel_llm.scheduling.simulator.placing import Placement
+    from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
+
+_END: Final = 0
+_VISIBLE: Final = 1
+"""Events of one instant by their order: iterations end, then requests become visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The way of a context from a prefill to a decode instance: `latency_ns`, and `per_token_ns` of its input."""
+
+    latency_ns: int = 0
+    per_token_ns: Fraction = Fraction(0)
+
+    def of(self, input_tokens: int) -> int:
+        """Return the time of a transfer in ns, rounded once, half up."""
+        numerator, denominator = (self.per_token_ns * input_tokens).as_integer_ratio()
+        return self.latency_ns + (2 * numerator + denominator) // (2 * denominator)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The instances; of a disaggregated fleet the first `prefill` only prefill, and the others decode.
+
+    Raises:
+        ValueError: no instance, or a pool of a disaggregated fleet without one.
+    """
+
+    instances: int
+    prefill: int = 0
+    transfer: Transfer = field(default_factory=Transfer)
+
+    def __post_init__(self) -> None:
+        if self.instances < 1 or not 0 <= self.prefill < self.instances:
+            raise ValueError(f"{self.prefill} prefill instances of {self.instances}: each pool needs at least one")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """A finished run: its requests by number, and its instances with the end of every iteration.
+
+    `decisions`: placements; `end_ns`: the last event.
+    """
+
+    requests: Sequence[SimulatedRequest]
+    instances: Sequence[Instance]
+    decisions: int
+    end_ns: int
+
+    def token_times(self, request: SimulatedRequest) -> NDArray[np.int64]:
+        """Return the times of a request's tokens (output,) int64, ns, from its runs of iterations; none if dropped."""
+        times = np.empty(sum(run.tokens for run in request.runs), np.int64)
+        at = 0
+        for run in request.runs:
+            ends = np.frombuffer(self.instances[run.instance].ends, np.int64)
+            times[at : at + run.tokens] = ends[run.first : run.first + run.tokens]
+            at += run.tokens
+        return times
+
+
+def simulate(
+    requests: Sequence[SimulatedRequest],
+    profile: IterationProfile,
+    fleet: Fleet,
+    placement: Placement,
+    progress: Callable[[int], None] | None = None,
+    every: int = 1000,
+) -> SimulatedRun:
+    """Serve all requests, sorted by arrival and numbered from 0, which changes them; a run is a function of these.
+
+    `progress` is called with the number of requests that arrived, at each `every`.
+
+    Raises:
+        ValueError: requests that are not sorted or not numbered by position.
+    """
+    for number, request in enumerate(requests):
+        if request.number != number or (number and request.arrival_ns < requests[number - 1].arrival_ns):
+            raise ValueError(f"request {request.number} at position {number}: sort by arrival, number from 0")
+    return _Simulation(requests, profile, fleet, placement).run(progress, every)
+
+
+class _Simulation:
+    def __init__(
+        self, requests: Sequence[SimulatedRequest], profile: IterationProfile, fleet: Fleet, placement: Placement
+    ) -> None:
+        self.requests = requests
+        self.profile = profile
+        self.transfer = fleet.transfer
+        self.placement = placement
+        self.instances = [
+            Instance(number, profile, placement.budget, hands_over=number < fleet.prefill)
+            for number in range(fleet.instances)
+        ]
+        self.arrivals = self.instances[: fleet.prefill] or self.instances
+        self.decoders = self.instances[fleet.prefill :]
+        self.events: list[tuple[int, int, int]] = []
+        self.decisions = 0
+
+    def run(self, progress: Callable[[int], None] | None, every: int) -> SimulatedRun:
+        events, instances, requests = self.events, self.instances, self.requests
+        self._push_arrival(0)
+        idle: dict[int, Instance] = {}
+        now = 0
+        while events:
+            now, kind, number = heappop(events)
+            if kind == _END:
+                instance = instances[number]
+                for request in instance.end(now):
+                    heappush(events, (now + self.transfer.of(request.input), _VISIBLE, request.number))
+                idle[number] = instance
+            else:
+                request = requests[number]
+                if not request.produced:
+                    self._push_arrival(number + 1)
+                    if progress is not None and (number + 1) % every == 0:
+                        progress(number + 1)
+                placed = self._place(request, now)
+                if placed is not None and placed.end_ns is None:
+                    idle[placed.number] = placed
+            # All ends and placements of an instant stand before the batches that form at it.
+            if idle and (not events or events[0][0] > now):
+                for instance in idle.values():
+                    end_ns = instance.form(now)
+                    if end_ns is not None:
+                        heappush(events, (end_ns, _END, instance.number))
+                idle.clear()
+        return SimulatedRun(requests, instances, self.decisions, now)
+
+    def _push_arrival(self, number: int) -> None:
+        if number < len(self.requests):
+            visible = self.requests[number].arrival_ns + self.profile.request_overhead_ns
+            heappush(self.events, (visible, _VISIBLE, number))
+
+    def _place(self, request: SimulatedRequest, now: int) -> Instance | None:
+        if request.input + request.output > self.profile.kv_tokens:
+            request.dropped = True
+            request.end_ns = now
+            return None
+        pool = self.decoders if request.ready else self.arrivals
+        instance = self.placement.place(request, pool, now)
+        self.decisions += 1
+        instance.turn = self.decisions
+        instance.add(request)
+        return instance

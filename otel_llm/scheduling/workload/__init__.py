@@ -1,0 +1,1 @@
+"""Workloads: arrivals, lengths and promises of requests, drawn from a seed."""

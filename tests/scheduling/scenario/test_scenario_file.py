@@ -1,0 +1,216 @@
+"""Scenario files: the contract's sample is read, every fault is named with its line and a remedy."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from support.scheduling.scenarios import SCENARIO, scenario
+
+from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.scheduling.scenario.scenario import Objective, Scenario
+from otel_llm.scheduling.scenario.sweep import load_runs
+from otel_llm.scheduling.simulator.engine import Fleet, Transfer
+from otel_llm.scheduling.workload.arrivals import ConstantArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
+from otel_llm.scheduling.workload.lengths import FixedLength, PercentileLengths, TraceLengths, UniformLengths
+from otel_llm.scheduling.workload.tiers import Tier
+
+SAMPLE = """\
+version: 1
+profile: h200-llama-3.1-8b
+fleet: {instances: 20, mode: colocated}
+workload:
+  requests: 20000
+  warmup: 60s
+  arrivals: {poisson: 40}
+  lengths: {input: {uniform: [1, 8191]}, output: {uniform: [1, 2047]}}
+  feasible: true
+  tiers:
+  - {name: t20, tpot: 20ms, ttft: [300ms, 500ms, 1s], share: 0.1}
+  - {name: t30, tpot: 30ms, ttft: [300ms, 500ms, 1s], share: 0.9}
+policy: {placement: least_load, order: fcfs}
+sweep: {workload.arrivals.poisson: [10, 20, 40], policy.placement: [random, minimal]}
+objective: {attainment: 0.9, every_tier: false}
+"""
+MS = 10**6
+
+
+def one(folder: Path, text: str, *settings: str) -> Scenario:
+    (run,) = load_runs(scenario(folder, text), settings)
+    return run.scenario
+
+
+def test_the_sample_is_read(tmp_path: Path) -> None:
+    runs = load_runs(scenario(tmp_path, SAMPLE))
+    assert [run.settings for run in runs] == [
+        {"workload.arrivals.poisson": load, "policy.placement": name}
+        for load in (10, 20, 40)
+        for name in ("random", "minimal")
+    ]
+    last = runs[-1].scenario
+    assert last.profile.name == "h200-llama-3.1-8b"
+    assert last.fleet == Fleet(20)
+    assert (last.placement, last.objective) == ("minimal", Objective(Fraction(9, 10), every_tier=False))
+    assert last.workload.arrivals == PoissonArrivals(Fraction(40))
+    assert (last.workload.input, last.workload.output) == (UniformLengths(1, 8191), UniformLengths(1, 2047))
+    assert (last.workload.requests, last.workload.warmup_ns, last.workload.feasible) == (20000, 60_000 * MS, True)
+    assert last.workload.tiers[0] == Tier("t20", 20 * MS, (300 * MS, 500 * MS, 1000 * MS), Fraction(1, 10))
+
+
+def test_a_disaggregated_fleet_is_read(tmp_path: Path) -> None:
+    fleet = "{instances: 5, mode: disaggregated, prefill: 2, transfer: {latency: 1ms, per_token: 0.76ns}}"
+    found = one(tmp_path, SCENARIO.replace("{instances: 2}", fleet))
+    assert found.fleet == Fleet(5, 2, Transfer(MS, Fraction("0.76")))
+
+
+@pytest.mark.parametrize(
+    ("text", "arrivals"),
+    [
+        ("{constant: 2.5}", ConstantArrivals(Fraction(5, 2))),
+        ("{gamma: 40, cv: 3}", GammaArrivals(Fraction(40), 3.0)),
+    ],
+)
+def test_arrivals_are_read(tmp_path: Path, text: str, arrivals: object) -> None:
+    assert one(tmp_path, SCENARIO.replace("{poisson: 1000000}", text)).workload.arrivals == arrivals
+
+
+def test_lengths_and_traces_are_read_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,10,1\n2023-11-16 18:15:47,20,2\n"
+    )
+    found = one(
+        tmp_path,
+        SCENARIO.replace("{poisson: 1000000}", "{trace: t.csv, speed: 2.0}")
+        .replace("{input: {uniform: [1, 50]}, output: {uniform: [1, 20]}}", "{trace: t.csv}")
+        .replace("  requests: 50\n", ""),
+    )
+    work = found.workload
+    assert isinstance(work.arrivals, TraceArrivals)
+    assert work.arrivals.speed == 2
+    assert isinstance(work.input, TraceLengths)
+    assert isinstance(work.output, TraceLengths)
+    assert (work.requests, work.input.column.tolist(), work.output.column.tolist()) == (None, [10, 20], [1, 2])
+    sides = "{input: {percentiles: {25: 10, '50': 20, 99.5: 90}}, output: {fixed: 7}}"
+    found = one(tmp_path, SCENARIO.replace("{input: {uniform: [1, 50]}, output: {uniform: [1, 20]}}", sides))
+    assert found.workload.input == PercentileLengths(((25.0, 10), (50.0, 20), (99.5, 90)))
+    assert found.workload.output == FixedLength(7)
+
+
+def test_settings_come_before_the_file_and_its_sweep(tmp_path: Path) -> None:
+    runs = load_runs(
+        scenario(tmp_path, SAMPLE),
+        ["workload.arrivals.poisson=15", "policy.placement=random", "workload.lengths.output={fixed: 7}"],
+    )
+    assert [run.settings for run in runs] == [{}]
+    assert runs[0].scenario.workload.arrivals == PoissonArrivals(Fraction(15))
+    assert runs[0].scenario.workload.output == FixedLength(7)
+
+
+FAULTS = [
+    ("workload:", "worklod:", 4, "worklod: unknown key (did you mean workload?)"),
+    ("hand.yaml", "nothere.yaml", None, "nothere.yaml: No such file"),
+    ("hand.yaml", "h200-llama", None, "h200-llama"),
+    ("instances: 2", "instances: 0", 3, "fleet.instances: 0 is not a whole number from 1 to 10000"),
+    ("instances: 2", "instances: 2, prefill: 1", 3, "fleet.prefill: a colocated fleet has none (write `mode: dis"),
+    ("instances: 2", "instances: 2, mode: disaggregated", 3, "fleet: no prefill instances (write `prefill: N`"),
+    (
+        "instances: 2",
+        "instances: 2, mode: disaggregated, prefill: 2",
+        3,
+        "fleet.prefill: 2 of 2 leave none to decode (write less)",
+    ),
+    ("  requests: 50\n", "", 5, "workload: requests: missing (write `requests: 20000`"),
+    ("requests: 50", "requests: 0", 5, "workload.requests: 0 is not a whole number from 1"),
+    ("poisson: 1000000", "poisson: 0", 6, "workload.arrivals.poisson: 0 is no number above 0"),
+    ("poisson: 1000000", "poisson: -3", 6, "workload.arrivals.poisson: -3 is no number above 0"),
+    ("poisson: 1000000", "poisson: .nan", 6, "not a finite number"),
+    ("poisson: 1000000", "poisson: 4, constant: 4", 6, "workload.arrivals.constant: poisson and constant together"),
+    ("poisson: 1000000", "poisson: null", 6, "workload.arrivals.poisson: no value (write {poisson: 40}"),
+    ("poisson: 1000000", "gamma: 4", 6, "workload.arrivals: gamma without cv (write {poisson: 40}"),
+    ("poisson: 1000000", "poisson: 4, cv: 2", 6, "workload.arrivals.cv: poisson has no cv"),
+    ("{poisson: 1000000}", "{}", 6, "workload.arrivals: nothing to draw from"),
+    ("{uniform: [1, 20]}", "{uniform: [20, 1]}", 7, "workload.lengths.output.uniform: 20 is above 1"),
+    ("{uniform: [1, 20]}", "{percentiles: {50: 9, 25: 10}}", 7, "output.percentiles.25: percentiles and lengths do"),
+    ("{uniform: [1, 20]}", "{percentiles: {50: 9, 75: 8}}", 7, "output.percentiles.75: percentiles and lengths do"),
+    ("{uniform: [1, 20]}", "{percentiles: {101: 9}}", 7, "percentiles.101: '101' is no percentile"),
+    (", output: {uniform: [1, 20]}", "", 7, "workload.lengths: no output (write {uniform: [1, 8191]}"),
+    (
+        "{uniform: [1, 20]}",
+        "{uniform: [1000, 2000]}",
+        7,
+        "workload.lengths: a request has 1001 tokens or more, and the KV",
+    ),
+    ("tpot: 200ns", "tpot: 0s", 9, "workload.tiers[0].tpot: must be longer than zero"),
+    ("[500ns, 1us]", "[500ns, 0]", 9, "workload.tiers[0].ttft[1]: must be longer than zero"),
+    ("[500ns, 1us]", "[500ns, 500ns]", 9, "workload.tiers: two classes 'fast-500ns'"),
+    ("[500ns, 1us]", "[]", 9, "workload.tiers[0].ttft: empty"),
+    ("share: 0.5}\npolicy", "share: 0.4}\npolicy", 9, "workload.tiers: the shares add up to 0.9 (they must"),
+    ("share: 0.5}\npolicy", "share: 1.5}\npolicy", 10, "workload.tiers[1].share: 1.5 is no share"),
+    ("name: slow", "name: fast-1us", 9, "workload.tiers: two classes 'fast-1us'"),
+    (
+        "least_load",
+        "least_lod",
+        11,
+        "policy.placement: no placement 'least_lod' in the simulator (did you mean least_l",
+    ),
+    ("fcfs", "lifo", 11, "policy.order: 'lifo' is not allowed here (write 'fcfs')"),
+    ("policy:", "sweep: {policy: {}}\npolicy:", 11, "sweep.policy: not a list of values"),
+    (
+        "policy:",
+        "sweep: {polcy.placement: [random]}\npolicy:",
+        11,
+        "polcy.placement: unknown key (did you mean policy?",
+    ),
+    ("policy:", "sweep: {policy.placment: [random]}\npolicy:", 11, "policy.placment: unknown key (did you mean placem"),
+    ("policy:", "sweep: {policy.placement: [random, x]}\npolicy:", 11, "policy.placement: no placement 'x'"),
+    ("policy:", "sweep: {policy.placement: [random, random]}\npolicy:", 11, "'random' stands here twice"),
+    ("policy:", "sweep: {profile.x: [1]}\npolicy:", 11, "profile.x: profile is no mapping"),
+    ("policy:", "sweep: [1]\npolicy:", 11, "sweep: not a mapping"),
+    ("{poisson: 1000000}", "{trace: empty.csv}", None, "empty.csv: no rows"),
+    ("{poisson: 1000000}", "{trace: two.csv}", 5, "workload.requests: the trace has 2 rows (write at most 2)"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "words"), FAULTS)
+def test_a_fault_is_named_with_its_line_and_a_remedy(
+    tmp_path: Path, old: str, new: str, line: int | None, words: str
+) -> None:
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    (tmp_path / "empty.csv").write_text(head)
+    (tmp_path / "two.csv").write_text(head + "2023-11-16 18:15:46,10,1\n" * 2)
+    assert SCENARIO.count(old) == 1
+    with pytest.raises(ConfigError) as refused:
+        load_runs(scenario(tmp_path, SCENARIO.replace(old, new)))
+    assert words in str(refused.value)
+    assert refused.value.line == line
+    assert refused.value.advice or "finite" in words
+    assert str(tmp_path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("workload.requests", "--set: workload.requests: no value (write KEY=VALUE, as workload.requests=2000)"),
+        ("workload.requests=x", "--set: workload.requests: 'x' is not a whole number"),
+        ("worklod.requests=1", "--set: worklod.requests: unknown key (did you mean workload?)"),
+        ("workload.requets=1", "--set: workload.requets: unknown key (did you mean requests?)"),
+        ("workload.requests={", "--set: workload.requests: not YAML"),
+        ("profile.x=1", "--set: profile.x: profile is no mapping"),
+        ("workload.tiers.x=1", "--set: workload.tiers.x: tiers is no mapping"),
+        ("sweep=1", "--set: sweep: unknown key"),
+        ("workload..x=1", "--set: workload..x: unknown key"),
+        ("workload.arrivals.constant=4", "--set: workload.arrivals.constant: poisson and constant together"),
+    ],
+)
+def test_a_faulty_setting_is_named(tmp_path: Path, setting: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_runs(scenario(tmp_path), [setting])
+    assert words in str(refused.value)
+
+
+def test_a_sweep_is_not_endless(tmp_path: Path) -> None:
+    levels = list(range(1, 102))
+    sweep = f"sweep: {{workload.requests: {levels}, fleet.instances: {levels}}}\n"
+    with pytest.raises(ConfigError, match=r"10201 runs .a sweep has at most 10000"):
+        load_runs(scenario(tmp_path, SCENARIO + sweep))
