@@ -1,1 +1,5 @@
-"""Placement: the backend of each request, decided without I/O."""
+"""Placement and order of requests, decided without I/O."""
+
+from otel_llm.scheduling.annealing import Job, Plan, anneal, exact
+
+__all__ = ["Job", "Plan", "anneal", "exact"]
