@@ -6,6 +6,7 @@ positive at these prices has a better ratio, and there is none once the largest 
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
@@ -40,21 +41,24 @@ def exact(jobs: Sequence[Job], profile: Profile | Predictor, max_batch: int = 1)
     # A good start saves rounds, and leaves little that could be better.
     start = anneal(jobs, profile, max_batch)
     batches = [batch for members in start.batches if (batch := table.get(sum(1 << index for index in members)))]
-    if not jobs:
-        return start
+    return plan_of(best_from(table, batches)) if jobs else start
+
+
+def best_from(table: BatchTable, batches: Sequence[Batch]) -> list[Batch]:
+    """Return the best batches there are, from any schedule of all jobs; `batches` where none are better."""
     better: Callable[[Score], list[Batch] | None]
-    if max_batch == 1:
-        alone = [table.alone(index) for index in range(len(jobs))]
-        better = lambda over: best_order(alone, over)  # noqa: E731
+    count = len(table.jobs)
+    if table.max_batch == 1:
+        better = partial(best_order, [table.alone(index) for index in range(count)])
     else:
-        better = BatchOptimum(_possible(table), len(jobs), max_batch).better
+        better = BatchOptimum(_possible(table), count, table.max_batch).better
     best = Schedule(batches)
     while (found := better(best.score)) is not None:
         schedule = Schedule(found)
         if not schedule.score.better(best.score):
             break
         best = schedule
-    return plan_of(best.batches)
+    return best.batches
 
 
 def _possible(table: BatchTable) -> list[Batch]:

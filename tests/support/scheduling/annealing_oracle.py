@@ -69,6 +69,9 @@ class Uneven:
 
 Profile = Linear | Hidden | Uneven
 PLAIN = Linear(Terms(Fraction(10_000_000), Fraction(100_000), Fraction(67), Fraction(21_000)))
+"""A GPU: another request in a batch costs little."""
+STEEP = Linear(Terms(Fraction(2_000_000), Fraction(4_000_000), Fraction(67), Fraction(600_000)))
+"""Another request in a batch costs nearly as much as one alone: it is open which ones should share one."""
 
 
 def walk(jobs: Sequence[Job], batches: Sequence[Sequence[int]], profile: Profile) -> tuple[int, int]:
