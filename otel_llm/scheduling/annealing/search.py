@@ -1,0 +1,121 @@
+"""Simulated annealing over the order and the batches of jobs (section 4.3, algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.scheduling.annealing.batches import BatchTable
+from otel_llm.scheduling.annealing.moves import Change, delay, squeeze, swap
+from otel_llm.scheduling.annealing.schedule import Schedule, plan_of, starting_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from otel_llm.scheduling.annealing.batches import Batch
+    from otel_llm.scheduling.annealing.jobs import Job, Plan
+    from otel_llm.scheduling.annealing.prediction import Predictor, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Cooling:
+    """A cooling schedule: from `start` down to `end`, times `factor` a level, with `moves` moves at each level.
+
+    A temperature is a difference of the objective (1/s); where `relative`, it is a share of the best objective so far.
+    """
+
+    start: float
+    end: float
+    factor: float
+    moves: int
+    relative: bool
+
+    def temperatures(self) -> Iterator[float]:
+        """Yield the temperature of each level."""
+        temperature = self.start
+        while temperature >= self.end:
+            yield temperature
+            temperature *= self.factor
+
+
+SCHEDULES: Final[Mapping[str, Cooling]] = {
+    # Section 5.1. The objective is a few tenths, so that every move is accepted: a random walk that keeps its best.
+    "paper": Cooling(500.0, 20.0, 0.95, 100, relative=False),
+    # Chosen by shares of the optimum of drawn jobs (`benchmarks/annealing.py`): 29 levels, 3,480 moves.
+    "scaled": Cooling(0.1, 0.005, 0.9, 120, relative=True),
+}
+"""Cooling schedules by name."""
+
+
+def anneal(
+    jobs: Sequence[Job], profile: Profile | Predictor, max_batch: int = 1, seed: int = 0, schedule: str = "scaled"
+) -> Plan:
+    """Return the best plan that the search passes; the same arguments give the same plan.
+
+    The start is the better of arrival order and shortest first, in batches as large as they may be. `schedule`: a name
+    of `SCHEDULES`.
+
+    Raises: ValueError for an unknown schedule, or for a `max_batch` or a job that the profile forbids.
+    """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"no schedule is named {schedule!r}; give one of {', '.join(SCHEDULES)}")
+    table = BatchTable(jobs, profile, max_batch)
+    arrival, shortest = map(Schedule, starting_batches(table))
+    cooling = SCHEDULES[schedule]
+    # With every target met, shortest first is the optimum for single jobs. The paper stops there for batches, too.
+    all_met = shortest.score.met == len(jobs) and (max_batch == 1 or not cooling.relative)
+    start = shortest if all_met or not arrival.score.better(shortest.score) else arrival
+    return plan_of(start.batches if all_met or len(jobs) < 2 else _search(table, start, cooling, Random(seed)))  # noqa: S311 - reproducible
+
+
+def _search(table: BatchTable, current: Schedule, cooling: Cooling, draw: Random) -> Sequence[Batch]:
+    """Return the best batches that the search passes."""
+    where = [0] * len(table.jobs)
+    _note_places(where, current.batches, range(len(current.batches)))
+    best, best_score = list(current.batches), current.score
+    g = best_g = best_score.g
+    for level in cooling.temperatures():
+        temperature = level * best_g if cooling.relative else level
+        for _ in range(cooling.moves):
+            change = _draw_move(table, current, where, draw)
+            if change is None:
+                continue
+            score = current.changed(*change)
+            if score.g < g and (temperature <= 0.0 or draw.random() >= math.exp((score.g - g) / temperature)):
+                continue
+            g = score.g
+            current.replace(*change)
+            as_many = len(change.new) == change.stop - change.at
+            moved = (change.at, change.stop - 1) if as_many else range(change.at, len(current.batches))
+            _note_places(where, current.batches, moved)
+            if g >= best_g and score.better(best_score):
+                best, best_score, best_g = list(current.batches), score, g
+                temperature = level * best_g if cooling.relative else level
+    return best
+
+
+def _draw_move(table: BatchTable, current: Schedule, where: list[int], draw: Random) -> Change | None:
+    """Draw one of the possible moves of a random job; with single jobs only swaps are."""
+    jobs = len(where)
+    job = int(draw.random() * jobs)
+    kind = int(draw.random() * 3) if table.max_batch > 1 else 2
+    if kind == 0:
+        change = squeeze(table, current.batches, where[job], job)
+    elif kind == 1:
+        change = delay(table, current.batches, where[job], job)
+    else:
+        change = None
+    if change is None:
+        other = int(draw.random() * (jobs - 1))
+        other += other >= job
+        change = swap(table, current.batches, where[job], job, where[other], other)
+    return change
+
+
+def _note_places(where: list[int], batches: Sequence[Batch], places: Iterable[int]) -> None:
+    """Note the batch of each job of the batches at these places."""
+    for at in places:
+        for job in batches[at].jobs:
+            where[job] = at
