@@ -9,7 +9,6 @@ import click
 from rich.text import Text
 
 from otel_llm.audit import load_streams, write
-from otel_llm.audit.formatting import number, share
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
@@ -25,6 +24,7 @@ from otel_llm.scheduling.profiles.profile_page import (
     render,
 )
 from otel_llm.scheduling.profiles.summary import PRIORS, batches_of, chunks_of, contexts_of
+from otel_llm.shared.formatting import number, share
 from otel_llm.shared.outputs import Inputs, OutputError
 from otel_llm.shared.printable import printable
 

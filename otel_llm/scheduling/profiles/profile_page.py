@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.audit.formatting import number, seconds
 from otel_llm.audit.report.html_page import facts, page, picture, table, text, values
 from otel_llm.scheduling.profiles.summary import (
     PRIORS,
@@ -16,6 +15,7 @@ from otel_llm.scheduling.profiles.summary import (
     most_decodes,
     prefills_ns,
 )
+from otel_llm.shared.formatting import number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
