@@ -49,6 +49,9 @@ COMMANDS: Final = {
     "simulate": Lazy(
         "otel_llm.cli.commands.simulate_command", "simulate", "Simulate a fleet of engines by a scenario."
     ),
+    "profile": Lazy(
+        "otel_llm.cli.commands.profile_command", "profile", "How long the iterations of an engine last.", True
+    ),
     "doctor": Lazy(
         "otel_llm.cli.commands.doctor_command", "doctor", "Find faults that keep streams from being recorded."
     ),

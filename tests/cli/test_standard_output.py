@@ -17,6 +17,7 @@ COMMANDS = {
     "json": ("audit", ROWS, "--format", "json"),
     "csv": ("audit", ROWS, "--format", "csv"),
     "sweep": ("sweep", ROWS, "--alpha", "1"),
+    "profile": ("profile", "show", "h200-paper-era"),
     "prometheus": ("rules", "prometheus"),
     "help": ("--help",),
     "help of a command": ("audit", "--help"),

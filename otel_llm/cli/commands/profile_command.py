@@ -1,0 +1,178 @@
+"""`otel-llm profile`: how long the iterations of an engine last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.text import Text
+
+from otel_llm.audit import load_streams, write
+from otel_llm.cli.output.echo import echo
+from otel_llm.cli.output.progress import reading_files
+from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.scheduling.profiles import load_profile, shipped_profiles
+from otel_llm.scheduling.profiles.profile_fit import fit_profile, profile_text, read_requests
+from otel_llm.scheduling.profiles.profile_page import (
+    decode_rows,
+    facts_of,
+    headline,
+    most_rows,
+    prefill_rows,
+    render,
+)
+from otel_llm.scheduling.profiles.summary import PRIORS, batches_of, chunks_of, contexts_of
+from otel_llm.shared.formatting import number, share
+from otel_llm.shared.outputs import Inputs, OutputError
+from otel_llm.shared.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from otel_llm.scheduling.profiles.profile import Profile
+    from otel_llm.scheduling.profiles.profile_fit import Fit
+
+SHOW_EXAMPLES: Final = """
+\b
+Examples:
+  otel-llm profile show h200-llama-3.1-8b
+  otel-llm profile show mine.yaml --html mine.html
+
+\b
+Exit code: 0 fine; 2 bad usage, or a profile that is refused.
+"""
+FIT_EXAMPLES: Final = """
+\b
+Examples:
+  otel-llm profile fit journal --out mine --kv-tokens 35000 --max-batch 64 --max-batched-tokens 2048
+  otel-llm profile show mine.yaml
+
+\b
+Exit code: 0 fine; 2 bad usage, nothing to read, or too little to fit.
+"""
+_COUNT: Final = click.IntRange(1, 10**12)
+
+
+@click.group("profile", short_help="How long the iterations of an engine last.")
+def profile() -> None:
+    """Show how long the iterations of an engine last, as a scheduler knows it, and fit this to a recording."""
+
+
+@profile.command("show", epilog=SHOW_EXAMPLES, short_help="Print and draw a profile.")
+@click.argument("name", metavar="NAME")
+@click.option("--html", type=click.Path(path_type=Path), metavar="OUT", help="The page to write, with pictures.")
+def show(name: str, html: Path | None) -> None:
+    """Print how long iterations of decodes and of prefills last, and how many decodes a TPOT allows.
+
+    NAME is a profile that ships (h100-llama-3.1-8b, h200-llama-3.1-8b, h200-paper-era) or a file.
+    """
+    try:
+        if html is not None:
+            write.check_outputs([(html, (".html",))], Inputs(recordings=[], files=_files(name)))
+        found = load_profile(name)
+        if html is not None:
+            write.write_text(html, render(found))
+    except (ConfigError, OutputError) as error:
+        raise click.UsageError(printable(str(error), 1000)) from error
+    _print(found)
+    if html is not None:
+        echo(f"{printable(str(html), 300)}: {html.stat().st_size / 1e6:.1f} MB")
+
+
+@profile.command("fit", epilog=FIT_EXAMPLES, short_help="Fit a profile to recordings of the vLLM plugin.")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="JOURNAL...")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="NAME", help="Write NAME.yaml.")
+@click.option("--kv-tokens", type=_COUNT, required=True, metavar="N", help="Tokens that the KV cache holds.")
+@click.option("--max-batch", type=_COUNT, required=True, metavar="N", help="vLLM's --max-num-seqs.")
+@click.option("--max-batched-tokens", type=_COUNT, required=True, metavar="N", help="vLLM's --max-num-batched-tokens.")
+@click.option("--tensor-parallel", type=_COUNT, default=1, show_default=True, metavar="N", help="GPUs of an engine.")
+@click.option("--accelerator", default="unknown", show_default=True, metavar="WORDS", help="What it runs on.")
+@click.option("--engine", default="vLLM", show_default=True, metavar="WORDS", help="The engine and its version.")
+def fit(
+    paths: tuple[Path, ...],
+    out: Path,
+    kv_tokens: int,
+    max_batch: int,
+    max_batched_tokens: int,
+    tensor_parallel: int,
+    accelerator: str,
+    engine: str,
+) -> None:
+    """Fit a linear profile to what the plugin of otel-llm recorded in vLLM.
+
+    JOURNAL is any input of `otel-llm audit`. The iterations are rebuilt from the token times and lengths of all
+    requests; record a load with several streams at once and prompts of several lengths, without prefix caching.
+    """
+    target = out if out.suffix in (".yaml", ".yml") else out.with_name(f"{out.name}.yaml")
+    try:
+        write.check_outputs([(target, (".yaml", ".yml"))], Inputs(recordings=paths))
+        with reading_files(paths) as advance:
+            engines, model = read_requests(load_streams(*paths, progress=advance))
+        found = fit_profile(engines, model, max_batched_tokens)
+        facts = {
+            "accelerator": accelerator,
+            "engine": engine,
+            "tensor_parallel": tensor_parallel,
+            "kv_tokens": kv_tokens,
+            "max_batch": max_batch,
+            "max_batched_tokens": max_batched_tokens,
+        }
+        write.write_text(target, profile_text(found, facts))
+    except (ConfigError, ValueError, OSError) as error:
+        raise click.UsageError(printable(str(error), 1000)) from error
+    _print_fit(found)
+    echo(f"{printable(str(target), 300)}: a profile for `otel-llm profile show`")
+
+
+def _files(name: str) -> list[Path | None]:
+    return [] if name in shipped_profiles() else [Path(name)]
+
+
+def _print(found: Profile) -> None:
+    console = wide_console()
+    console.print(Text(f"{found.name}: {headline(found)}", style="bold"))
+    console.print(Text(", ".join(f"{name} {value}" for name, value in facts_of(found))))
+    console.print(Text(found.source, style="dim"))
+    contexts = [f"{one:,} tokens" for one in contexts_of(found)]
+    decodes = [(f"{size:,}", *map(_ms, line)) for size, line in decode_rows(found, batches_of(found))]
+    _table("Iterations of decodes, by the context of each, ms", ["decodes", *contexts], decodes)
+    prefills = [(f"{size:,}", *map(_ms, line)) for size, line in prefill_rows(found, chunks_of(found))]
+    _table("Iterations of a prefill chunk alone, ms", ["chunk", *(f"after {one:,}" for one in PRIORS)], prefills)
+    _table("The most decodes that a TPOT allows, overhead included", ["TPOT", *contexts], most_rows(found))
+
+
+def _print_fit(found: Fit) -> None:
+    console = wide_console()
+    console.print(
+        f"{found.requests:,} requests, {found.steps:,} iterations; of unknown length {found.idle_before:,}, doubtful "
+        f"{found.doubtful:,}",
+        style="bold",
+    )
+    terms = {**found.terms, "request_overhead": found.request_overhead}
+    _table("Terms", ["term", "value"], list(terms.items()))
+    seen = [(name, f"{low:,}", f"{high:,}") for name, (low, high) in found.ranges.items()]
+    _table("Sizes that were seen", ["", "from", "to"], seen)
+    residuals = [
+        (kind, f"{one.iterations:,}", share(one.median), share(one.p90), f"{one.bias:+.2%}")
+        for kind, one in found.residuals.items()
+    ]
+    headings = ["iterations", "number", "median of sizes", "p90 of sizes", "median"]
+    _table("Residuals, relative", headings, residuals)
+
+
+def _ms(length_ns: int | None) -> str:
+    return number(None if length_ns is None else length_ns / 1e6)
+
+
+def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    wide_console().print(table)
