@@ -10,6 +10,7 @@ from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.scenario.figures import figures_of
 from otel_llm.scheduling.scenario.sweep import LOADS
 from otel_llm.scheduling.simulator.engine import simulate
+from otel_llm.scheduling.simulator.ordering import ORDERS
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.workload.workload import draw_workload
 from otel_llm.shared.clock import monotonic_ns
@@ -45,7 +46,7 @@ def run_scenario(
     requests = workload.requests()
     advance = None if progress is None else (lambda arrived: progress(arrived, len(requests)))
     placement = PLACEMENTS[scenario.placement](Random(seed))  # noqa: S311 - it draws instances
-    run = simulate(requests, scenario.profile, scenario.fleet, placement, advance)
+    run = simulate(requests, scenario.profile, scenario.fleet, placement, advance, order=ORDERS[scenario.order])
     simulated_ns = monotonic_ns() - begin_ns
     row = asdict(figures_of(run, workload))
     simulated_s = row.pop("simulated_s")

@@ -55,6 +55,7 @@ class Scenario:
     fleet: Fleet
     workload: WorkloadSpec
     placement: str
+    order: str
     objective: Objective | None
     inputs: tuple[Path, ...]
 
@@ -97,6 +98,7 @@ def scenario_of(file: YamlFile) -> Scenario:
             warmup_ns=work.warmup,
         ),
         placement=shape.policy.placement,
+        order=shape.policy.order,
         objective=None
         if shape.objective is None
         else Objective(shape.objective.attainment, every_tier=shape.objective.every_tier),

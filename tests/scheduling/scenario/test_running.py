@@ -62,6 +62,16 @@ def test_a_row_worked_by_hand(tmp_path: Path) -> None:
     assert seen == []  # fewer than a thousand
 
 
+def test_the_order_is_that_of_the_policy(tmp_path: Path) -> None:
+    text = SCENARIO.replace("poisson: 1000000", "poisson: 9000000").replace("ttft: 2us", "ttft: 100us")
+    path = scenario(tmp_path, text.replace("[500ns, 1us]", "2us").replace("tpot: 200ns", "tpot: 1us"))
+    first, due = (
+        run_scenario(load_runs(path, [f"policy.order={order}"])[0].scenario, 0)["attainment_by_tier"]
+        for order in ("fcfs", "edf")
+    )
+    assert due["fast"] > first["fast"], "those due earlier no longer wait behind the others"
+
+
 def test_progress_counts_arrivals(tmp_path: Path) -> None:
     (run,) = load_runs(scenario(tmp_path), ["workload.requests=2500"])
     seen: list[tuple[int, int]] = []
