@@ -109,6 +109,13 @@ def test_the_highest_load_stands_where_it_meets_and_every_tier_may_have_to(tmp_p
     assert at_objective(runs, missed) == {"": pytest.approx(30)}
 
 
+def test_exactly_the_objective_meets_it(tmp_path: Path) -> None:
+    runs = load_runs(
+        scenario(tmp_path, SCENARIO + "objective: {attainment: 0.9}\n" + SWEEP), ["policy.placement=random"]
+    )
+    assert at_objective(runs, [row_of(0.5), row_of(27 / 30), row_of(0.4)]) == {"": 10}
+
+
 def test_without_an_objective_or_a_load_there_is_none(tmp_path: Path) -> None:
     runs = load_runs(scenario(tmp_path, SCENARIO + SWEEP))
     assert at_objective(runs, [row_of(1.0)] * 6) == {}
