@@ -1,4 +1,4 @@
-"""Scheduling: placement and profiles, decided without I/O."""
+"""Scheduling: placement, decided without I/O, and profiles of engines."""
 
 from otel_llm.scheduling.profiles.profile_file import load_profile
 

@@ -13,7 +13,8 @@ from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.scheduling.profiles import load_profile, shipped_profiles
+from otel_llm.scheduling.profiles import aic_import, load_profile, shipped_profiles
+from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
 from otel_llm.scheduling.profiles.profile_fit import fit_profile, profile_text, read_requests
 from otel_llm.scheduling.profiles.profile_page import (
     decode_rows,
@@ -51,6 +52,15 @@ Examples:
 
 \b
 Exit code: 0 fine; 2 bad usage, nothing to read, or too little to fit.
+"""
+AIC_EXAMPLES: Final = """
+\b
+Example:
+  otel-llm profile import-aic --model meta-llama/Meta-Llama-3.1-8B --system h100_sxm --tensor-parallel 2 \\
+    --kv-tokens 1000000 --max-batch 512 --max-batched-tokens 8192 --step-overhead 1.75ms --out h100-tp2
+
+\b
+Exit code: 0 fine; 2 bad usage, or no data of this engine.
 """
 _COUNT: Final = click.IntRange(1, 10**12)
 
@@ -124,6 +134,75 @@ def fit(
         raise click.UsageError(printable(str(error), 1000)) from error
     _print_fit(found)
     echo(f"{printable(str(target), 300)}: a profile for `otel-llm profile show`")
+
+
+@profile.command("import-aic", epilog=AIC_EXAMPLES, short_help="Make a profile from AIConfigurator's data.")
+@click.option("--model", required=True, metavar="NAME", help="As on Hugging Face: its configuration may be fetched.")
+@click.option("--system", required=True, metavar="NAME", help="AIConfigurator's name of the GPU, as h200_sxm.")
+@click.option("--backend", default="vllm", show_default=True, metavar="NAME", help="vllm, sglang or trtllm.")
+@click.option("--backend-version", default="current", show_default=True, metavar="V", help="Of those with data.")
+@click.option("--tensor-parallel", type=_COUNT, default=1, show_default=True, metavar="N", help="GPUs of an engine.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="NAME", help="NAME.yaml and NAME.csv.")
+@click.option("--kv-tokens", type=_COUNT, required=True, metavar="N", help="Tokens that the KV cache holds.")
+@click.option(
+    "--max-batch", type=_COUNT, default=512, show_default=True, metavar="N", help="Requests that run at once."
+)
+@click.option(
+    "--max-batched-tokens", type=_COUNT, default=8192, show_default=True, metavar="N", help="Tokens of an iteration."
+)
+@click.option("--step-overhead", default="0ms", show_default=True, metavar="LENGTH", help="Beside each iteration.")
+@click.option("--request-overhead", default="0ms", show_default=True, metavar="LENGTH", help="Before the queue.")
+def import_aic(
+    model: str,
+    system: str,
+    backend: str,
+    backend_version: str,
+    tensor_parallel: int,
+    out: Path,
+    kv_tokens: int,
+    max_batch: int,
+    max_batched_tokens: int,
+    step_overhead: str,
+    request_overhead: str,
+) -> None:
+    """Make a profile from AIConfigurator's data: sums of measured kernels, without the engine's own overhead.
+
+    It needs the extra `aic`: pip install 'otel-llm[collector,aic]'.
+    """
+    profile_path, table_path = (out.with_name(f"{out.name}{ending}") for ending in (".yaml", ".csv"))
+    try:
+        for option, overhead in (("--step-overhead", step_overhead), ("--request-overhead", request_overhead)):
+            _check_duration(option, overhead)
+        write.check_outputs([(profile_path, (".yaml",)), (table_path, (".csv",))], Inputs())
+        estimate = aic_import.estimator(model, system, backend, backend_version, tensor_parallel)
+        facts = {
+            "model": model,
+            "accelerator": system,
+            "engine": f"{backend} {backend_version}",
+            "tensor_parallel": tensor_parallel,
+            "kv_tokens": kv_tokens,
+            "max_batch": max_batch,
+            "max_batched_tokens": max_batched_tokens,
+            "step_overhead": step_overhead,
+            "request_overhead": request_overhead,
+        }
+        table = aic_import.table_text(estimate, aic_import.sizes(kv_tokens, max_batch, max_batched_tokens))
+        write.write_text(table_path, table)
+        write.write_text(profile_path, aic_import.profile_text(table_path.name, facts))
+    except ModuleNotFoundError as missing:
+        advice = "pip install 'otel-llm[collector,aic]'"
+        raise click.UsageError(f"`otel-llm profile import-aic` needs {aic_import.PACKAGE}: {advice}") from missing
+    except (ConfigError, ValueError, OSError) as error:
+        raise click.UsageError(printable(str(error), 1000)) from error
+    _print(load_profile(profile_path))
+    echo(f"{printable(str(profile_path), 300)}, {printable(str(table_path), 300)}")
+
+
+def _check_duration(option: str, length: str) -> None:
+    try:
+        exact_duration_ns(length)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error}; write a length as 1.75ms") from error
 
 
 def _files(name: str) -> list[Path | None]:

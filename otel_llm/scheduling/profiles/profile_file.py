@@ -37,7 +37,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
         UnreadableConfigError: there is no such profile, or it cannot be read.
     """
     shipped = shipped_profiles()
-    if name_or_path in shipped:
+    if str(name_or_path) in shipped:
         return _load(SHIPPED / f"{name_or_path}.yaml")
     path = Path(name_or_path)
     if path.name == str(name_or_path) and path.suffix not in _SUFFIXES and not path.exists():

@@ -157,6 +157,16 @@ def test_an_answer_does_not_depend_on_what_was_asked_before(
     assert [copy.iteration_ns(*at) for at in asked] == fresh
 
 
+def test_no_more_than_so_many_cells_are_kept() -> None:
+    lengths: Lengths = {(1, 100, chunk, prior): 1000 for chunk in range(1, 40) for prior in range(40)}
+    few, many = table(lengths, most_cells=10), table(lengths)
+    for profile in (few, many):
+        for chunk in range(1, 40):
+            for prior in range(40):
+                profile.iteration_ns(1, 100, chunk, prior)
+    assert len(pickle.dumps(few)) < 0.5 * len(pickle.dumps(many))
+
+
 @given(tables())
 def test_measured_points_are_given_back_and_no_order_of_rows_matters(drawn: tuple[Lengths, bool]) -> None:
     lengths, _ = drawn
