@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import counting
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.yamlfile import ConfigError
@@ -17,7 +18,7 @@ from otel_llm.scheduling.scenario.parallel import run_sweep
 from otel_llm.scheduling.scenario.running import at_objective
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.shared.formatting import number, seconds, share
-from otel_llm.shared.outputs import OutputError
+from otel_llm.shared.outputs import Inputs, OutputError, check_output_path, refuse_clashes, replacing
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ Examples:
   otel-llm simulate scenario.yaml                                    # every combination of its sweep
   otel-llm simulate scenario.yaml --set workload.requests=2000 --set policy.placement=lmetric
   otel-llm simulate scenario.yaml --seed 7 --format json > runs.json
+  otel-llm simulate scenario.yaml --html sweep.html
   otel-llm simulate scenario.yaml --streams runs
   otel-llm audit runs/run-0.parquet --slo runs/slo.yaml
 
@@ -52,9 +54,16 @@ Exit code: 0 fine; 2 bad usage, or a scenario that is refused.
     metavar="DIR",
     help="Write the token times of each run as run-N.parquet, and slo.yaml, for `otel-llm audit`.",
 )
+@click.option("--html", type=click.Path(path_type=Path), metavar="OUT", help="Write the charts: one page, no network.")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def simulate(
-    scenario: Path, settings: tuple[str, ...], seed: int, jobs: int | None, streams: Path | None, form: str
+    scenario: Path,
+    settings: tuple[str, ...],
+    seed: int,
+    jobs: int | None,
+    streams: Path | None,
+    html: Path | None,
+    form: str,
 ) -> None:
     """Simulate requests on a fleet of engines: which promises does it keep, at which load, with which placement?
 
@@ -63,15 +72,24 @@ def simulate(
     """
     try:
         runs = load_runs(scenario, settings)
+        if html is not None:
+            _check_page(html, [scenario, *(path for run in runs for path in run.scenario.inputs)])
+        if streams is not None or html is not None:
+            _compile_kernels()
         if streams is not None:
-            from otel_llm.scheduling.scenario.streams import prepare_folder  # it imports the kernels of the audit
+            from otel_llm.scheduling.scenario.streams import prepare_folder
 
             prepare_folder(streams, runs)
         with counting("simulating", len(runs)) as progress:
             rows = run_sweep(scenario, settings, runs, seed, jobs or len(os.sched_getaffinity(0)), progress, streams)
+        loads = at_objective(runs, rows)
+        if html is not None:
+            from otel_llm.scheduling.scenario.page import render
+
+            with replacing(html) as file:
+                file.write(render(f"Simulation of {scenario.stem}", runs, rows, loads, seed).encode())
     except (ConfigError, OutputError) as error:
         raise click.UsageError(str(error)) from error
-    loads = at_objective(runs, rows)
     if form == "json":
         whole = [{"settings": run.settings} | row for run, row in zip(runs, rows, strict=True)]
         click.echo(json.dumps({"runs": whole, "at_objective": loads}, allow_nan=False))
@@ -80,6 +98,25 @@ def simulate(
     console.print(_runs_table([run.settings for run in runs], rows))
     if loads:
         console.print(_loads_table(loads))
+
+
+def _check_page(path: Path, inputs: Sequence[Path]) -> None:
+    """Refuse a page that cannot be written, or is an input; raises OutputError."""
+    if path.suffix.lower() != ".html":
+        raise OutputError(f"{path}: the page is HTML; name a file that ends with .html")
+    check_output_path(path)
+    refuse_clashes([path], Inputs(files=inputs))
+
+
+def _compile_kernels() -> None:
+    """Compile the kernels that the page and the recordings import with the audit; a simulation alone needs none."""
+    from otel_llm.core.compiling.mode import ModeError
+    from otel_llm.core.compiling.warm import prepare
+
+    try:
+        prepare(lambda line: echo(line, err=True))
+    except ModeError as wrong:
+        raise click.UsageError(str(wrong)) from wrong
 
 
 def _runs_table(settings: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> Table:

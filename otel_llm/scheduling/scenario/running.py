@@ -10,12 +10,13 @@ from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.scenario.figures import figures_of
 from otel_llm.scheduling.scenario.sweep import LOADS
 from otel_llm.scheduling.simulator.engine import simulate
+from otel_llm.scheduling.simulator.ordering import ORDERS
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.workload.workload import draw_workload
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from otel_llm.scheduling.scenario.scenario import Objective, Scenario
     from otel_llm.scheduling.scenario.sweep import PlannedRun
@@ -45,7 +46,7 @@ def run_scenario(
     requests = workload.requests()
     advance = None if progress is None else (lambda arrived: progress(arrived, len(requests)))
     placement = PLACEMENTS[scenario.placement](Random(seed))  # noqa: S311 - it draws instances
-    run = simulate(requests, scenario.profile, scenario.fleet, placement, advance)
+    run = simulate(requests, scenario.profile, scenario.fleet, placement, advance, order=ORDERS[scenario.order])
     simulated_ns = monotonic_ns() - begin_ns
     row = asdict(figures_of(run, workload))
     simulated_s = row.pop("simulated_s")
@@ -59,6 +60,16 @@ def run_scenario(
     }
 
 
+def load_of(settings: Mapping[str, Any]) -> float | None:
+    """Return the load in requests/s that a run's settings name, None where none does."""
+    return next((float(settings[key]) for key in LOADS if key in settings), None)
+
+
+def others_of(settings: Mapping[str, Any]) -> str:
+    """Return the settings that are no load, as `KEY=VALUE, ...`."""
+    return ", ".join(f"{key}={value}" for key, value in settings.items() if key not in LOADS)
+
+
 def at_objective(runs: Sequence[PlannedRun], rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """Return the highest load in requests/s that meets the objective, for each combination of the other settings.
 
@@ -68,11 +79,12 @@ def at_objective(runs: Sequence[PlannedRun], rows: Sequence[dict[str, Any]]) -> 
     found: dict[str, list[tuple[float, float, float]]] = {}
     for run, row in zip(runs, rows, strict=True):
         objective = run.scenario.objective
-        load = next((run.settings[key] for key in LOADS if key in run.settings), None)
+        load = load_of(run.settings)
         if objective is None or load is None:
             continue
-        rest = ", ".join(f"{key}={value}" for key, value in run.settings.items() if key not in LOADS)
-        found.setdefault(rest, []).append((float(load), _attained(row, objective), float(objective.attainment)))
+        found.setdefault(others_of(run.settings), []).append(
+            (load, _attained(row, objective), float(objective.attainment))
+        )
     return {rest: _crossing(sorted(levels)) for rest, levels in found.items()}
 
 

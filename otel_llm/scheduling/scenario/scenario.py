@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from otel_llm.rules.files.yamlfile import YamlFile
     from otel_llm.scheduling.profiles.profile import Profile
-    from otel_llm.scheduling.scenario.schema import ArrivalsShape, LengthShape
+    from otel_llm.scheduling.scenario.schema import ArrivalsShape, LengthShape, WorkloadShape
     from otel_llm.scheduling.simulator.engine import Fleet
 
 
@@ -48,14 +48,16 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run; `source` is its file, for errors."""
+    """One run; `source` is its file, for errors, and `inputs` are the other files that it reads."""
 
     source: str
     profile: Profile
     fleet: Fleet
     workload: WorkloadSpec
     placement: str
+    order: str
     objective: Objective | None
+    inputs: tuple[Path, ...]
 
 
 def scenario_of(file: YamlFile) -> Scenario:
@@ -70,7 +72,8 @@ def scenario_of(file: YamlFile) -> Scenario:
         raise config_errors(file, error)[0] from None
     folder = Path(file.file).parent
     name = shape.profile
-    profile = load_profile(name if name in shipped_profiles() else folder / name)
+    is_shipped = name in shipped_profiles()
+    profile = load_profile(name if is_shipped else folder / name)
     work = shape.workload
     inputs, outputs = _lengths(work.lengths.input, work.lengths.output, work.lengths.trace, folder)
     arrivals = _arrivals(work.arrivals, folder)
@@ -95,10 +98,17 @@ def scenario_of(file: YamlFile) -> Scenario:
             warmup_ns=work.warmup,
         ),
         placement=shape.policy.placement,
+        order=shape.policy.order,
         objective=None
         if shape.objective is None
         else Objective(shape.objective.attainment, every_tier=shape.objective.every_tier),
+        inputs=tuple(folder / one for one in (None if is_shipped else name, *_traces(work)) if one is not None),
     )
+
+
+def _traces(work: WorkloadShape) -> list[str | None]:
+    sides = (work.lengths.input, work.lengths.output)
+    return [work.arrivals.trace, work.lengths.trace, *(None if side is None else side.trace for side in sides)]
 
 
 @lru_cache(maxsize=8)

@@ -263,7 +263,7 @@ class PolicyShape(StrictModel):
     """The policy."""
 
     placement: Annotated[str, AfterValidator(_placement)] = "least_load"
-    order: Literal["fcfs"] = "fcfs"
+    order: Literal["fcfs", "edf"] = "fcfs"
 
 
 class ObjectiveShape(StrictModel):

@@ -85,9 +85,11 @@ def simulate(
     placement: Placement,
     progress: Callable[[int], None] | None = None,
     every: int = 1000,
+    order: Callable[[SimulatedRequest], int] | None = None,
 ) -> SimulatedRun:
     """Serve all requests, sorted by arrival and numbered from 0, which changes them; a run is a function of these.
 
+    `order`: the key by which an instance sorts its waiting requests (`ordering`); None: by their placement.
     `progress` is called with the number of requests that arrived, at each `every`.
 
     Raises:
@@ -96,19 +98,24 @@ def simulate(
     for number, request in enumerate(requests):
         if request.number != number or (number and request.arrival_ns < requests[number - 1].arrival_ns):
             raise ValueError(f"request {request.number} at position {number}: sort by arrival, number from 0")
-    return _Simulation(requests, profile, fleet, placement).run(progress, every)
+    return _Simulation(requests, profile, fleet, placement, order).run(progress, every)
 
 
 class _Simulation:
     def __init__(
-        self, requests: Sequence[SimulatedRequest], profile: IterationProfile, fleet: Fleet, placement: Placement
+        self,
+        requests: Sequence[SimulatedRequest],
+        profile: IterationProfile,
+        fleet: Fleet,
+        placement: Placement,
+        order: Callable[[SimulatedRequest], int] | None,
     ) -> None:
         self.requests = requests
         self.profile = profile
         self.transfer = fleet.transfer
         self.placement = placement
         self.instances = [
-            Instance(number, profile, placement.budget, hands_over=number < fleet.prefill)
+            Instance(number, profile, placement.budget, order, hands_over=number < fleet.prefill)
             for number in range(fleet.instances)
         ]
         self.arrivals = self.instances[: fleet.prefill] or self.instances

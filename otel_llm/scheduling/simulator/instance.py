@@ -62,6 +62,7 @@ class Instance:
 
     Args:
         budget: returns the prefill tokens that the next batch may have, given this instance.
+        key: waiting requests are sorted by it; None: by their placement.
         hands_over: after its first token a request leaves for the decode pool.
     """
 
@@ -71,6 +72,7 @@ class Instance:
         "_finishing",
         "_hands_over",
         "_iteration_ns",
+        "_key",
         "_starts",
         "decode_context",
         "decoding",
@@ -88,7 +90,13 @@ class Instance:
     )
 
     def __init__(
-        self, number: int, profile: IterationProfile, budget: Callable[[Instance], int], *, hands_over: bool = False
+        self,
+        number: int,
+        profile: IterationProfile,
+        budget: Callable[[Instance], int],
+        key: Callable[[SimulatedRequest], int] | None = None,
+        *,
+        hands_over: bool = False,
     ) -> None:
         self.number = number
         self.profile = profile
@@ -104,6 +112,7 @@ class Instance:
         self.turn = 0
         self.preemptions = 0
         self._budget = budget
+        self._key = key
         self._hands_over = hands_over
         self._iteration_ns = profile.iteration_ns
         self._starts = 0
@@ -121,8 +130,16 @@ class Instance:
         return self.decode_context + self.pending_context
 
     def add(self, request: SimulatedRequest) -> None:
-        """Append a request to the waiting ones."""
-        self.waiting.append(request)
+        """Add a request to the waiting ones, behind those with the same key."""
+        waiting, key = self.waiting, self._key
+        if key is None:
+            waiting.append(request)
+        else:
+            place = len(waiting)
+            # Those that were preempted here are before all others.
+            while place and not waiting[place - 1].preemptions and key(waiting[place - 1]) > key(request):
+                place -= 1
+            waiting.insert(place, request)
         self.pending_context += request.context
         if not request.ready:
             self.prefill_tokens += request.context

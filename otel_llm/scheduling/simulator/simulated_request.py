@@ -19,7 +19,8 @@ class Run(NamedTuple):
 class SimulatedRequest:
     """A request of the simulator: `input` and `output` tokens are known to it, a policy decides whether to use them.
 
-    `number` is the position by arrival; `tier` the position of its tier; times are ns from the start of the run.
+    `number` is the position by arrival; `tier` the position of its class; `due_ns`: its first token is due then, the
+    arrival where nothing is promised; times are ns from the start of the run.
     While it has no instance or waits for or does its prefill, `context` are the tokens to prefill, `prefilled` those
     that are done or in the current iteration; `produced` are the tokens before the current run, `first` is the first
     iteration of the current run, `start` its start number on the instance. `ready`: its context came from a prefill
@@ -30,6 +31,7 @@ class SimulatedRequest:
         "arrival_ns",
         "context",
         "dropped",
+        "due_ns",
         "end_ns",
         "first",
         "input",
@@ -44,7 +46,15 @@ class SimulatedRequest:
         "tier",
     )
 
-    def __init__(self, number: int, arrival_ns: int, input: int, output: int, tier: int = 0) -> None:  # noqa: A002
+    def __init__(
+        self,
+        number: int,
+        arrival_ns: int,
+        input: int,  # noqa: A002
+        output: int,
+        tier: int = 0,
+        due_ns: int | None = None,
+    ) -> None:
         if input < 1 or output < 1 or arrival_ns < 0:
             raise ValueError(
                 f"request {number}: input {input}, output {output} and arrival {arrival_ns} ns must be "
@@ -55,6 +65,7 @@ class SimulatedRequest:
         self.input = input
         self.output = output
         self.tier = tier
+        self.due_ns = arrival_ns if due_ns is None else due_ns
         self.context = input
         self.prefilled = 0
         self.produced = 0

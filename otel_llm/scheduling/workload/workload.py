@@ -63,7 +63,9 @@ class Workload:
 
     def requests(self) -> list[SimulatedRequest]:
         """Return fresh requests for one run."""
-        columns = (self.arrivals_ns, self.input, self.output, self.class_index)
+        first_ns = np.array([one.slo.deadline.first_ns for one in self.classes], np.int64)
+        due_ns = self.arrivals_ns + first_ns[self.class_index]
+        columns = (self.arrivals_ns, self.input, self.output, self.class_index, due_ns)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [SimulatedRequest(number, *row) for number, row in enumerate(rows)]
 

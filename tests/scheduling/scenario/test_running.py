@@ -62,6 +62,16 @@ def test_a_row_worked_by_hand(tmp_path: Path) -> None:
     assert seen == []  # fewer than a thousand
 
 
+def test_the_order_is_that_of_the_policy(tmp_path: Path) -> None:
+    text = SCENARIO.replace("poisson: 1000000", "poisson: 9000000").replace("ttft: 2us", "ttft: 100us")
+    path = scenario(tmp_path, text.replace("[500ns, 1us]", "2us").replace("tpot: 200ns", "tpot: 1us"))
+    first, due = (
+        run_scenario(load_runs(path, [f"policy.order={order}"])[0].scenario, 0)["attainment_by_tier"]
+        for order in ("fcfs", "edf")
+    )
+    assert due["fast"] > first["fast"], "those due earlier no longer wait behind the others"
+
+
 def test_progress_counts_arrivals(tmp_path: Path) -> None:
     (run,) = load_runs(scenario(tmp_path), ["workload.requests=2500"])
     seen: list[tuple[int, int]] = []
@@ -97,6 +107,13 @@ def test_the_highest_load_stands_where_it_meets_and_every_tier_may_have_to(tmp_p
     assert at_objective(runs, met) == {"": 40}
     missed = [row_of(0.95, 0.92, None), row_of(1.0, 0.99), row_of(0.93, 0.88)]
     assert at_objective(runs, missed) == {"": pytest.approx(30)}
+
+
+def test_exactly_the_objective_meets_it(tmp_path: Path) -> None:
+    runs = load_runs(
+        scenario(tmp_path, SCENARIO + "objective: {attainment: 0.9}\n" + SWEEP), ["policy.placement=random"]
+    )
+    assert at_objective(runs, [row_of(0.5), row_of(27 / 30), row_of(0.4)]) == {"": 10}
 
 
 def test_without_an_objective_or_a_load_there_is_none(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ FAULTS = [
         11,
         "policy.placement: no placement 'least_lod' in the simulator (did you mean least_l",
     ),
-    ("fcfs", "lifo", 11, "policy.order: 'lifo' is not allowed here (write 'fcfs')"),
+    ("fcfs", "lifo", 11, "policy.order: 'lifo' is not allowed here (write 'fcfs' or 'edf')"),
     ("policy:", "sweep: {policy: {}}\npolicy:", 11, "sweep.policy: not a list of values"),
     (
         "policy:",

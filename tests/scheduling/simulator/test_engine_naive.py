@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 
@@ -31,12 +32,18 @@ transfers = st.tuples(st.integers(0, 60), st.fractions(0, 3, max_denominator=4))
 
 
 def both(
-    drawn: Rows, profile: HandProfile, instances: int, prefill: int, transfer: tuple[int, Fraction], budget: int | None
+    drawn: Rows,
+    profile: HandProfile,
+    instances: int,
+    prefill: int,
+    transfer: tuple[int, Fraction],
+    budget: int | None,
+    due_ns: Sequence[int] = (),
 ) -> tuple[SimulatedRun, NaiveRun]:
     placement = Scripted(budget)
-    run = run_of(drawn, profile, Fleet(instances, prefill, Transfer(*transfer)), placement)
+    run = run_of(drawn, profile, Fleet(instances, prefill, Transfer(*transfer)), placement, due_ns)
     fixed = None if budget is None else (lambda _: budget)
-    return run, run_naively(drawn, profile, instances, prefill, transfer, fixed)
+    return run, run_naively(drawn, profile, instances, prefill, transfer, fixed, due_ns)
 
 
 @given(rows, profiles, st.integers(1, 3), transfers, st.none() | st.integers(1, 30), st.data())
@@ -49,7 +56,9 @@ def test_every_token_stands_where_the_naive_engine_has_it(
     data: st.DataObject,
 ) -> None:
     prefill = data.draw(st.integers(0, instances - 1))
-    run, naive = both(drawn, profile, instances, prefill, transfer, budget)
+    is_sorted = data.draw(st.booleans())
+    due_ns = data.draw(st.lists(st.integers(0, 5), min_size=len(drawn), max_size=len(drawn))) if is_sorted else ()
+    run, naive = both(drawn, profile, instances, prefill, transfer, budget, due_ns)
     assert times_of(run) == [one.tokens for one in naive.requests]
     assert [one.dropped for one in run.requests] == [one.dropped for one in naive.requests]
     assert sum(one.preemptions for one in run.instances) == naive.preempted

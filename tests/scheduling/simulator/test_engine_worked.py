@@ -189,6 +189,16 @@ def test_of_equal_arrivals_the_lower_number_is_first() -> None:
     ]
 
 
+def test_the_earliest_deadline_is_first_but_for_preempted_ones() -> None:
+    # One runs at a time; the third is due before the second, the fourth with the second.
+    run = run_of([(0, 10, 1), (0, 20, 1), (0, 30, 1), (0, 5, 1)], HandProfile(max_batch=1), due_ns=[90, 80, 70, 80])
+    assert times_of(run) == [[557], [317], [172], [432]]  # 7 + 165, + 145, + 115, + 125
+    # As with the first to come, but the third arrives while the second is preempted, and is due before it.
+    rows = [(0, 10, 5), (0, 18, 2), (200, 18, 1)]
+    run = run_of(rows, HandProfile(kv_tokens=30), due_ns=[1, 1, 0])
+    assert [times[-1] for times in times_of(run)] == [678, 821, 962]  # 821 + 100 + 2 x 18 + 5
+
+
 def test_a_request_that_fits_no_instance_is_dropped() -> None:
     run = run_of([(0, 10, 3), (0, 28, 3)], HandProfile(kv_tokens=30))
     assert times_of(run) == [[132, 258, 385], []]

@@ -58,6 +58,31 @@ def test_minimal_takes_the_shortest_iteration() -> None:
     assert place(request, pool_of([([], 5), ([], 4)]), 0).number == 1
 
 
+def with_decodes(instance: Instance, *contexts: int) -> Instance:
+    """Start decodes with these contexts."""
+    for number, context in enumerate(contexts, 100):
+        request = SimulatedRequest(number, 0, context, 5)
+        request.ready = True
+        instance.add(request)
+    instance.form(0)
+    return instance
+
+
+def test_minimal_cuts_the_chunk_at_the_budget() -> None:
+    # 100 + 2 x 100 without decodes; 100 + 10 + 50 + 2 x 99 with one, although fewer tokens wait there.
+    pool = [pool_of([([400, 100], 0)])[0], with_decodes(pool_of([([], 0)])[0], 50)]
+    pool[1].add(SimulatedRequest(8, 0, 110, 5))
+    assert PLACEMENTS["minimal"](Random(0)).place(SimulatedRequest(9, 0, 10, 5), pool, 0) is pool[0]
+
+
+def test_lmetric_without_prefill_takes_the_smallest_batch() -> None:
+    first, second, third = pool_of([([], 0)] * 3)
+    pool = [with_decodes(first, 5, 5), with_decodes(second, 90), with_decodes(third, 5, 5)]
+    request = SimulatedRequest(9, 0, 10, 5)
+    request.ready = True
+    assert PLACEMENTS["lmetric"](Random(0)).place(request, pool, 0) is pool[1]
+
+
 @pytest.mark.parametrize("name", list(PLACEMENTS))
 @pytest.mark.parametrize("prefill", [0, 2])
 def test_every_placement_serves_a_fleet(name: str, prefill: int) -> None:

@@ -203,3 +203,10 @@ def test_without_tiers_all_are_of_the_class_chat() -> None:
 def test_the_number_of_requests_is_needed_without_a_trace() -> None:
     with pytest.raises(ValueError, match="number of requests is missing"):
         draw_workload(spec_of(requests=None), HandProfile(), 0)
+
+
+def test_the_first_token_is_due_by_the_class() -> None:
+    tiers = tiers_of(("a", MS, (S, 2 * S), "0.2"), ("b", MS, (3 * S,), "0.8"))
+    drawn = draw_workload(spec_of(tiers=tiers), HandProfile(), 1)
+    allowed = [S, 2 * S, 3 * S]
+    assert [one.due_ns - one.arrival_ns for one in drawn.requests()] == [allowed[one] for one in drawn.class_index]

@@ -19,6 +19,7 @@ class NaiveRequest:
     input: int
     output: int
     visible_ns: int
+    due_ns: int = 0
     tokens: list[int] = field(default_factory=list)
     to_prefill: int = 0
     done: int = 0
@@ -27,6 +28,7 @@ class NaiveRequest:
     transferred: bool = False
     held: int = 0
     start: int = -1
+    preempted: bool = False
     dropped: bool = False
     over: bool = False
 
@@ -60,14 +62,17 @@ def run_naively(
     prefill: int = 0,
     transfer: tuple[int, Fraction] = (0, Fraction(0)),
     budget_of: Callable[[int], int] | None = None,
+    due_ns: Sequence[int] = (),
 ) -> NaiveRun:
     """Serve rows (arrival ns, input, output) placed by number, modulo the size of the pool.
 
     `budget_of`: the prefill budget of a batch by its decodes; `max_batched_tokens` less the decodes where not given.
+    With `due_ns`, the waiting requests that were not preempted are sorted by it.
     """
     fleet = [NaiveInstance(number < prefill) for number in range(instances)]
     requests = [
-        NaiveRequest(number, row[1], row[2], row[0] + profile.request_overhead_ns) for number, row in enumerate(rows)
+        NaiveRequest(number, row[1], row[2], row[0] + profile.request_overhead_ns, due_ns[number] if due_ns else 0)
+        for number, row in enumerate(rows)
     ]
     run = NaiveRun(requests)
     invisible = list(requests)
@@ -86,7 +91,9 @@ def run_naively(
                 request.dropped = True
                 continue
             pool = fleet[:prefill] if prefill and not request.transferred else fleet[prefill:]
-            pool[request.number % len(pool)].waiting.append(request)
+            waiting = pool[request.number % len(pool)].waiting
+            waiting.append(request)
+            waiting.sort(key=lambda one: (not one.preempted, 0 if one.preempted else one.due_ns))
         for number, instance in enumerate(fleet):
             if instance.end_ns is None and (instance.waiting or instance.running):
                 _form(run, number, instance, now, profile, budget_of)
@@ -138,6 +145,7 @@ def _form(
         running.remove(last)
         last.held = last.done = 0
         last.decodes = last.transferred = False
+        last.preempted = True
         waiting.insert(0, last)
         run.preempted += 1
     for one in decodes():

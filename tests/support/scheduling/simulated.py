@@ -8,6 +8,7 @@ from random import Random
 
 from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun, simulate
 from otel_llm.scheduling.simulator.instance import Instance
+from otel_llm.scheduling.simulator.ordering import ORDERS
 from otel_llm.scheduling.simulator.placing import Placement
 from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
@@ -40,9 +41,11 @@ class Scripted(Placement):
         return super().budget(instance) if self.tokens is None else self.tokens
 
 
-def requests_of(rows: Sequence[tuple[int, int, int]]) -> list[SimulatedRequest]:
-    """Return fresh requests of rows (arrival ns, input, output)."""
-    return [SimulatedRequest(number, *row) for number, row in enumerate(rows)]
+def requests_of(rows: Sequence[tuple[int, int, int]], due_ns: Sequence[int] = ()) -> list[SimulatedRequest]:
+    """Return fresh requests of rows (arrival ns, input, output), their first tokens due at `due_ns` if given."""
+    return [
+        SimulatedRequest(number, *row, due_ns=due_ns[number] if due_ns else None) for number, row in enumerate(rows)
+    ]
 
 
 def run_of(
@@ -50,8 +53,16 @@ def run_of(
     profile: HandProfile | None = None,
     fleet: Fleet | None = None,
     placement: Placement | None = None,
+    due_ns: Sequence[int] = (),
 ) -> SimulatedRun:
-    return simulate(requests_of(rows), profile or HandProfile(), fleet or Fleet(1), placement or Scripted())
+    """Serve the rows, with `due_ns` by earliest deadline first."""
+    return simulate(
+        requests_of(rows, due_ns),
+        profile or HandProfile(),
+        fleet or Fleet(1),
+        placement or Scripted(),
+        order=ORDERS["edf" if due_ns else "fcfs"],
+    )
 
 
 def times_of(run: SimulatedRun) -> list[list[int]]:
