@@ -215,7 +215,7 @@ WRONG: list[dict[str, Any]] = [
     *(
         {name: value}
         for name in ("e2e", "ttft", "tpot")
-        for value in (0, 0.0, -1.0, math.nan, math.inf, True, "1s", 1e-10)
+        for value in (0, 0.0, -1.0, math.nan, math.inf, True, "1s", 1e-10, 1e300, 10**400)
     ),
 ]
 
