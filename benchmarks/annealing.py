@@ -1,6 +1,6 @@
 """How close annealing comes to the optimum, and how long it takes: drawn jobs, beside simple orders.
 
-    python benchmarks/annealing.py [--instances 4] [--jobs 6,8,10,12] [--max-batch 1,2,4] [--seed 0]
+    python benchmarks/annealing.py [--instances 3] [--jobs 6,8,10,12] [--max-batch 1,2,4] [--seed 0]
 
 Prints, for each number of jobs and largest batch, the share of the optimal objective (mean and least over the
 instances) and the time of one search (mean, ms): with the temperatures of the paper (`paper`) and with those in units
@@ -107,7 +107,7 @@ def compare(count: int, max_batch: int, instances: int, draw: Random) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--instances", type=int, default=4, help="drawn instances of each row")
+    parser.add_argument("--instances", type=int, default=3, help="drawn instances of each row")
     parser.add_argument("--jobs", default="6,8,10,12", help="numbers of jobs, at most 16, in batches 12")
     parser.add_argument("--max-batch", default="1,2,4", help="largest batches")
     parser.add_argument("--seed", type=int, default=0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 NS_PER_S: Final = 1_000_000_000
+SHORTEST_S: Final = 1e-9
+LONGEST_S: Final = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Job:
     `e2e` bounds the time to the last token, `ttft` that to the first, both from now; `tpot` the mean time between
     tokens. None promises nothing; a job without any target is met wherever it runs.
 
-    Raises: ValueError for a length that is no whole number from 1, or a target that is not positive and finite.
+    Raises: ValueError for a length that is no whole number from 1, or a target outside of 1e-9 to 1e15 s.
     """
 
     input: int
@@ -32,8 +33,10 @@ class Job:
                 raise ValueError(f"{name} is {tokens!r}; give a whole number of tokens, at least 1")
         for name in ("e2e", "ttft", "tpot"):
             target_s = getattr(self, name)
-            if target_s is not None and not _is_duration(target_s):
-                raise ValueError(f"{name} is {target_s!r}; give positive seconds, or None where nothing is promised")
+            if target_s is not None and not _is_target(target_s):
+                raise ValueError(
+                    f"{name} is {target_s!r}; give seconds, 1e-9 to 1e15, or None where nothing is promised"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,5 @@ def to_ns(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * NS_PER_S)
 
 
-def _is_duration(value: object) -> bool:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and to_ns(value) != 0
-        and value > 0
-    )  # fmt: skip
+def _is_target(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and SHORTEST_S <= value <= LONGEST_S

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Cooling:
     """A cooling schedule: from `start` down to `end`, times `factor` a level, with `moves` moves at each level.
 
-    A temperature is a difference of the objective (1/s); where `relative`, it is a share of the best objective so far.
+    A temperature is a difference of the objective (1/s). Where `relative`, its unit is the best objective so far over
+    the number of jobs: about what one of them adds.
     """
 
     start: float
@@ -43,8 +44,8 @@ class Cooling:
 SCHEDULES: Final[Mapping[str, Cooling]] = {
     # Section 5.1. The objective is a few tenths, so that every move is accepted: a random walk that keeps its best.
     "paper": Cooling(500.0, 20.0, 0.95, 100, relative=False),
-    # Chosen by shares of the optimum of drawn jobs (`benchmarks/annealing.py`): 29 levels, 3,480 moves.
-    "scaled": Cooling(0.1, 0.005, 0.9, 120, relative=True),
+    # Chosen by shares of the optimum of drawn jobs (`benchmarks/annealing.py`): 38 levels, 3,800 moves.
+    "scaled": Cooling(1.0, 0.02, 0.9, 100, relative=True),
 }
 """Cooling schedules by name."""
 
@@ -72,12 +73,13 @@ def anneal(
 
 def _search(table: BatchTable, current: Schedule, cooling: Cooling, draw: Random) -> Sequence[Batch]:
     """Return the best batches that the search passes."""
-    where = [0] * len(table.jobs)
+    jobs = len(table.jobs)
+    where = [0] * jobs
     _note_places(where, current.batches, range(len(current.batches)))
     best, best_score = list(current.batches), current.score
     g = best_g = best_score.g
     for level in cooling.temperatures():
-        temperature = level * best_g if cooling.relative else level
+        temperature = level * best_g / jobs if cooling.relative else level
         for _ in range(cooling.moves):
             change = _draw_move(table, current, where, draw)
             if change is None:
@@ -92,7 +94,7 @@ def _search(table: BatchTable, current: Schedule, cooling: Cooling, draw: Random
             _note_places(where, current.batches, moved)
             if g >= best_g and score.better(best_score):
                 best, best_score, best_g = list(current.batches), score, g
-                temperature = level * best_g if cooling.relative else level
+                temperature = level * best_g / jobs if cooling.relative else level
     return best
 
 

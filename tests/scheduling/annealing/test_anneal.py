@@ -142,10 +142,10 @@ def test_the_same_seed_gives_the_same_plan(schedule: str) -> None:
 
 
 def test_the_schedules_are_those_described() -> None:
-    """63 levels of 100 moves, and 29 of 120."""
+    """63 levels of 100 moves, and 38 of 100."""
     assert {name: len(list(one.temperatures())) * one.moves for name, one in SCHEDULES.items()} == {
         "paper": 6300,
-        "scaled": 3480,
+        "scaled": 3800,
     }
 
 
@@ -157,8 +157,8 @@ def test_scaled_temperatures_come_closer_to_the_optimum_than_those_of_the_paper(
         name: [anneal(jobs, PLAIN, schedule=name).g / g for jobs, g in zip(cases, best, strict=True)]
         for name in SCHEDULES
     }
-    assert min(shares["scaled"]) > 0.97
-    assert sum(shares["scaled"]) > sum(shares["paper"])
+    mean = {name: sum(found) / len(found) for name, found in shares.items()}
+    assert mean["scaled"] > max(0.98, mean["paper"])
 
 
 def test_where_no_target_can_be_met_the_shortest_is_first() -> None:
@@ -215,7 +215,7 @@ WRONG: list[dict[str, Any]] = [
     *(
         {name: value}
         for name in ("e2e", "ttft", "tpot")
-        for value in (0, 0.0, -1.0, math.nan, math.inf, True, "1s", 1e-10)
+        for value in (0, 0.0, -1.0, math.nan, math.inf, True, "1s", 1e-10, 1e300, 10**400)
     ),
 ]
 
