@@ -6,69 +6,41 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.collector.flow import flowing
 from support.collector.journal_states import SlowDisk, wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import export
 
-from otel_llm.actions.sinks.console import Console
-from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector import plain_mode
-from otel_llm.collector.config.settings import Limits, Settings
+from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
-from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
-from otel_llm.collector.service import build_pipeline
 from otel_llm.core.compiling import mode
-from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.journal.journal import FsyncPolicy, Journal
+from otel_llm.journal.journal import FsyncPolicy
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.records import DecodeError
-from otel_llm.rules.engine.rule_engine import RuleEngine
-from otel_llm.rules.files.ruleset import RuleSet
-from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.clock import FakeClock
 from otel_llm.shared.errors import UnavailableError
 
 SENDERS = 12
 
 
-@contextmanager
 def pipeline(
     folder: Path,
     disk: SlowDisk | None = None,
     fsync: FsyncPolicy = "never",
     limits: Limits | None = None,
     large_bytes: int = BACKGROUND_DECODE_BYTES,
-) -> Iterator[Pipeline]:
-    clock, limits = FakeClock(), limits or Limits()
-    calls = {} if disk is None else {"fsync_call": disk}
-    with Journal(folder, fsync=fsync, compress=False, **calls) as journal:  # type: ignore[arg-type]
-        flow = build_pipeline(
-            clock=clock,
-            journal=journal,
-            classes=load_slo(),
-            rules=RuleEngine(RuleSet(())),
-            sinks=Sinks(clock, Console(lambda line: None), UserMetrics(), None),
-            limits=limits,
-            window_ns=10**10,
-            timeouts=Timeouts(),
-            egress=Egress(Settings(limits=limits), clock),
-            sizes=PartSizes(background=large_bytes),
-        )
-        flow.start()
-        try:
-            yield flow
-        finally:
-            flow.stop()
+) -> AbstractContextManager[Pipeline]:
+    return flowing(folder, limits, PartSizes(background=large_bytes), fsync=fsync, fsync_call=disk)
 
 
 def raw_of(sender: int) -> bytes:

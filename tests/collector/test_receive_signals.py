@@ -118,7 +118,7 @@ def test_stopping_is_said_at_once_and_what_was_begun_is_finished(tmp_path: Path)
             running.process.send_signal(signal.SIGTERM)
             wait_until("not ready", lambda: status(f"{running.web}/readyz") == (503, "stopping\n"))
             assert status(f"{running.web}/healthz")[0] == 200
-            wait_until("nobody new is let in", lambda: not can_connect(running.http))
+            wait_until("the listener takes no new connection", lambda: not can_connect(running.http))
             connection.sendall(RAW[-1:])
             assert connection.recv(13) == b"HTTP/1.1 200 "
         said = running.rest()

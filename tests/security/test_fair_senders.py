@@ -16,15 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.collector.fake_evaluator import FakeEvaluator
+from support.collector.flow import flowing
 from support.commands import wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import export
 
-from otel_llm.actions.sinks.console import Console
-from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector.config.settings import Limits, Settings
+from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
-from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.inbox import HEAVY_WAIT_NS
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
@@ -39,15 +37,8 @@ from otel_llm.collector.receive.senders import (
     Room,
     sender_of,
 )
-from otel_llm.collector.service import build_pipeline
-from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.journal.journal import Journal
-from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.batch import Batch
 from otel_llm.readers.io.journal_format import split
-from otel_llm.rules.engine.rule_engine import RuleEngine
-from otel_llm.rules.files.ruleset import RuleSet
-from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.clock import FakeClock
 from otel_llm.shared.web.address import Address
 
@@ -305,29 +296,6 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
 
 
 # The flow.
-
-
-@contextmanager
-def flowing(folder: Path, limits: Limits | None = None, sizes: PartSizes | None = None) -> Iterator[Pipeline]:
-    clock, limits = FakeClock(), limits or Limits()
-    with Journal(folder, fsync="never", compress=False) as journal:
-        flow = build_pipeline(
-            clock=clock,
-            journal=journal,
-            classes=load_slo(),
-            rules=RuleEngine(RuleSet(())),
-            sinks=Sinks(clock, Console(lambda line: None), UserMetrics(), None),
-            limits=limits,
-            window_ns=10**10,
-            timeouts=Timeouts(),
-            egress=Egress(Settings(limits=limits), clock),
-            sizes=sizes,
-        )
-        flow.start()
-        try:
-            yield flow
-        finally:
-            flow.stop()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.audit.report.charts.line_chart import line_figure, pen
 from otel_llm.audit.report.html_page import page, picture, table, text
 from otel_llm.shared.formatting import number, plural, seconds, share
 from otel_llm.shared.printable import MISSING
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 MOST_LINES: Final = 6
 """The most alphas drawn in one chart, spread over the given ones; the values have them all."""
-_COLOURS: Final = ("$reading", "$delivered", "$deadline", "$first", "$waiting", "$ink")
-_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def render(found: Sweep, *, title: str = "Smooth goodput by load, alpha and reading speed") -> str:
@@ -52,13 +51,14 @@ def load_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     traces = [_line(base, "load_req_s", "throughput_tok_s", "throughput", "$muted", "dot")]
     for place, alpha in enumerate(_some(sorted({row["alpha"] for row in rows}))):
         mine = [row for row in rows if row["alpha"] == alpha and row["load_req_s"] is not None]
-        traces.append(_line(mine, "load_req_s", "smooth_goodput_tok_s", f"alpha {number(alpha)}", *_pen(place)))
-    return _figure(traces, "requests per second", "tokens/s")
+        traces.append(_line(mine, "load_req_s", "smooth_goodput_tok_s", f"alpha {number(alpha)}", *pen(place)))
+    return line_figure(traces, "requests per second", "tokens/s", y_from_zero=False)
 
 
 def alpha_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     """Draw alpha against the smooth goodput of one recording."""
-    return _figure([_line(rows, "alpha", "smooth_goodput_tok_s", "smooth goodput", *_pen(0))], "alpha", "tokens/s")
+    trace = _line(rows, "alpha", "smooth_goodput_tok_s", "smooth goodput", *pen(0))
+    return line_figure([trace], "alpha", "tokens/s", y_from_zero=False)
 
 
 def optimum_figure(rows: Sequence[dict[str, Any]]) -> Figure:
@@ -66,7 +66,7 @@ def optimum_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     traces = []
     for place, speed in enumerate(dict.fromkeys(row["reading_speed_tok_s"] for row in rows)):
         mine = [row for row in rows if row["reading_speed_tok_s"] == speed]
-        trace = _line(mine, "alpha", "load_req_s", _reader(speed), *_pen(place))
+        trace = _line(mine, "alpha", "load_req_s", _reader(speed), *pen(place))
         if all(row["load_low"] is not None for row in mine):
             trace["error_y"] = {
                 "type": "data",
@@ -77,7 +77,7 @@ def optimum_figure(rows: Sequence[dict[str, Any]]) -> Figure:
                 "color": trace["line"]["color"],
             }
         traces.append(trace)
-    return _figure(traces, "alpha", "best load, requests/s")
+    return line_figure(traces, "alpha", "best load, requests/s", y_from_zero=False)
 
 
 def _lead(found: Sweep) -> str:
@@ -109,10 +109,6 @@ def _some(values: Sequence[float]) -> list[float]:
     return [values[round(at * (len(values) - 1) / (MOST_LINES - 1))] for at in range(MOST_LINES)]
 
 
-def _pen(place: int) -> tuple[str, str]:
-    return _COLOURS[place % len(_COLOURS)], _DASHES[place // len(_COLOURS) % len(_DASHES)]
-
-
 def _line(rows: Sequence[dict[str, Any]], x: str, y: str, name: str, colour: str, dash: str) -> Figure:
     return {
         "type": "scatter",
@@ -123,19 +119,6 @@ def _line(rows: Sequence[dict[str, Any]], x: str, y: str, name: str, colour: str
         "x": [row[x] for row in rows],
         "y": [row[y] for row in rows],
         "hovertemplate": f"{name}: %{{y:.4g}} at %{{x:.4g}}<extra></extra>",
-    }
-
-
-def _figure(traces: list[Figure], x: str, y: str) -> Figure:
-    return {
-        "data": traces,
-        "layout": {
-            "height": 380,
-            "hovermode": "closest",
-            "showlegend": True,
-            "xaxis": {"title": {"text": x}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": y}},
-        },
     }
 
 

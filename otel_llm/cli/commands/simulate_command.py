@@ -14,10 +14,11 @@ from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import counting
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.scheduling.scenario.figures import figure_cells
 from otel_llm.scheduling.scenario.parallel import run_sweep
 from otel_llm.scheduling.scenario.running import at_objective
 from otel_llm.scheduling.scenario.sweep import load_runs
-from otel_llm.shared.formatting import number, seconds, share
+from otel_llm.shared.formatting import number
 from otel_llm.shared.outputs import Inputs, OutputError, check_output_path, refuse_clashes, replacing
 from otel_llm.shared.printable import printable
 
@@ -136,16 +137,7 @@ def _runs_table(settings: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[st
     for chosen, row in zip(settings, rows, strict=True):
         cells = (
             *(printable(str(chosen[key]), 24) for key in keys),
-            number(row["requests"]),
-            share(row["attainment"]),
-            number(row["goodput_req_s"]),
-            number(row["tokens_s"]),
-            seconds(row["ttft_p50_s"]),
-            seconds(row["ttft_p99_s"]),
-            seconds(row["tbt_p99_s"]),
-            number(row["dropped"]),
-            number(row["preemptions"]),
-            number(row["instance_seconds"] / 3600),
+            *figure_cells(row),
         )
         table.add_row(*(Text(cell) for cell in cells))
     return table

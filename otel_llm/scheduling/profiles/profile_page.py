@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.audit.report.charts.line_chart import line_figure, pen
 from otel_llm.audit.report.html_page import facts, page, picture, table, text, values
 from otel_llm.scheduling.profiles.summary import (
     PRIORS,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from otel_llm.scheduling.profiles.profile import Profile
 
-_COLOURS: Final = ("$reading", "$delivered", "$deadline", "$first", "$waiting")
 _NS_PER_MS: Final = 1_000_000
 _POINTS: Final = 32
 
@@ -114,7 +114,7 @@ def _decodes_figure(profile: Profile) -> dict[str, Any]:
         sizes = _spread(most)
         lengths = [profile.iteration_ns(size, size * context) for size in sizes]
         traces.append(_line(f"{context:,} tokens", sizes, lengths, place))
-    return _figure(traces, "decodes")
+    return line_figure(traces, "decodes", "iteration, ms")
 
 
 def _prefills_figure(profile: Profile) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _prefills_figure(profile: Profile) -> dict[str, Any]:
         _line(f"after {prior:,}", sizes, prefills_ns(profile, sizes, prior), place)
         for place, prior in enumerate(PRIORS)
     ]
-    return _figure(lines, "tokens of the chunk")
+    return line_figure(lines, "tokens of the chunk", "iteration, ms")
 
 
 def _spread(most: int) -> list[int]:
@@ -131,7 +131,7 @@ def _spread(most: int) -> list[int]:
 
 
 def _line(name: str, sizes: Sequence[int], lengths_ns: Sequence[int], place: int) -> dict[str, Any]:
-    colour = _COLOURS[place % len(_COLOURS)]
+    colour, _ = pen(place)
     return {
         "type": "scatter",
         "mode": "lines",
@@ -140,17 +140,4 @@ def _line(name: str, sizes: Sequence[int], lengths_ns: Sequence[int], place: int
         "x": list(sizes),
         "y": [length_ns / _NS_PER_MS for length_ns in lengths_ns],
         "hovertemplate": f"{name}: %{{y:.4g}} ms at %{{x:,}}<extra></extra>",
-    }
-
-
-def _figure(traces: list[dict[str, Any]], x: str) -> dict[str, Any]:
-    return {
-        "data": traces,
-        "layout": {
-            "height": 380,
-            "hovermode": "closest",
-            "showlegend": True,
-            "xaxis": {"title": {"text": x}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": "iteration, ms"}, "rangemode": "tozero"},
-        },
     }

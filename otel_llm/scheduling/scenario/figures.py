@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.slo.batch.many import judge_many
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import OUTCOMES
 from otel_llm.slo.ranks import P50, P99, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -162,3 +163,19 @@ def _rate(amount: float, span_s: float) -> float | None:
 
 def _percentile(ordered: Ints, share: tuple[int, int]) -> float | None:
     return int(ordered[rank(len(ordered), share)]) / 1e9 if len(ordered) else None
+
+
+def figure_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the figures of a run as text, in the order of the columns of the table and of the page."""
+    return (
+        number(row["requests"]),
+        share(row["attainment"]),
+        number(row["goodput_req_s"]),
+        number(row["tokens_s"]),
+        seconds(row["ttft_p50_s"]),
+        seconds(row["ttft_p99_s"]),
+        seconds(row["tbt_p99_s"]),
+        number(row["dropped"]),
+        number(row["preemptions"]),
+        number(row["instance_seconds"] / 3600),
+    )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from otel_llm.audit.report.charts.line_chart import line_figure, pen
 from otel_llm.audit.report.html_page import page, picture, table, text, values
+from otel_llm.scheduling.scenario.figures import figure_cells
 from otel_llm.scheduling.scenario.running import load_of, others_of
-from otel_llm.shared.formatting import number, seconds, share
+from otel_llm.shared.formatting import number, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.scenario.sweep import PlannedRun
 
 Row = dict[str, Any]
-_COLOURS: Final = ("$reading", "$delivered", "$deadline", "$first", "$waiting", "$ink")
-_DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def render(
@@ -71,7 +71,7 @@ def _load_figure(
         points = [(load, row[key]) for load, row in line if load is not None]
         traces.append(_trace(name or "all runs", [load for load, _ in points], [value for _, value in points], place))
     y = "share that met" if key == "attainment" else "requests/s that met"
-    figure = _figure(traces, "load, requests/s", y)
+    figure = line_figure(traces, "load, requests/s", y, height=400, legend=len(traces) > 1)
     if objective is not None:
         at = float(objective.attainment)
         figure["layout"]["shapes"] = [
@@ -86,13 +86,13 @@ def _tier_figure(runs: Sequence[PlannedRun], rows: Sequence[Row]) -> dict[str, A
         _trace(_label(run), list(row["attainment_by_tier"]), list(row["attainment_by_tier"].values()), place)
         for place, (run, row) in enumerate(zip(runs, rows, strict=True))
     ]
-    figure = _figure(traces, "tier", "share that met")
+    figure = line_figure(traces, "tier", "share that met", height=400, legend=len(traces) > 1)
     figure["layout"]["xaxis"] = {"title": {"text": "tier"}, "type": "category"}
     return figure
 
 
 def _trace(name: str, x: Sequence[Any], y: Sequence[float | None], place: int) -> dict[str, Any]:
-    colour, dash = _COLOURS[place % len(_COLOURS)], _DASHES[place // len(_COLOURS) % len(_DASHES)]
+    colour, dash = pen(place)
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -101,19 +101,6 @@ def _trace(name: str, x: Sequence[Any], y: Sequence[float | None], place: int) -
         "marker": {"color": colour},
         "x": [text(one) if isinstance(one, str) else one for one in x],
         "y": list(y),
-    }
-
-
-def _figure(traces: list[dict[str, Any]], x: str, y: str) -> dict[str, Any]:
-    return {
-        "data": traces,
-        "layout": {
-            "height": 400,
-            "hovermode": "closest",
-            "showlegend": len(traces) > 1,
-            "xaxis": {"title": {"text": x}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": y}, "rangemode": "tozero"},
-        },
     }
 
 
@@ -134,22 +121,7 @@ def _by_tier(runs: Sequence[PlannedRun], rows: Sequence[Row]) -> str:
 
 def _runs_table(runs: Sequence[PlannedRun], rows: Sequence[Row]) -> str:
     heads = ["Settings", "Requests", "Met", "Goodput, req/s", "Output, tok/s", "TTFT p50", "TTFT p99", "TBT p99"]
-    cells = [
-        (
-            _label(run),
-            number(row["requests"]),
-            share(row["attainment"]),
-            number(row["goodput_req_s"]),
-            number(row["tokens_s"]),
-            seconds(row["ttft_p50_s"]),
-            seconds(row["ttft_p99_s"]),
-            seconds(row["tbt_p99_s"]),
-            number(row["dropped"]),
-            number(row["preemptions"]),
-            number(row["instance_seconds"] / 3600),
-        )
-        for run, row in zip(runs, rows, strict=True)
-    ]
+    cells = [(_label(run), *figure_cells(row)) for run, row in zip(runs, rows, strict=True)]
     return table([*heads, "Dropped", "Preempted", "Instance hours"], cells)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.streams.live_stream import LiveStream
 
-NOBODY = cast("LiveStream", object())
+ANY_STREAM = cast("LiveStream", object())
 STEPS = st.lists(st.tuples(st.sampled_from(["take", "release", "find"]), st.integers(0, 60)), max_size=60)
 
 
@@ -32,7 +32,7 @@ def test_they_are_found_as_in_a_dict(steps: list[tuple[str, int]]) -> None:
     for step, number in steps:
         key = ids_of([number]).tobytes()
         if step == "take" and number not in known:
-            known[number] = table.take(NOBODY, key)
+            known[number] = table.take(ANY_STREAM, key)
         elif step == "release" and number in known:
             table.release(known.pop(number), key)
         asked = list(range(60)) if step == "find" else [number, 3, 59]
@@ -41,9 +41,9 @@ def test_they_are_found_as_in_a_dict(steps: list[tuple[str, int]]) -> None:
 
 def test_the_last_that_took_a_key_has_it() -> None:
     table, ids = StreamTable(), ids_of([*range(48)])
-    slots = [table.take(NOBODY, key.tobytes()) for key in ids]
+    slots = [table.take(ANY_STREAM, key.tobytes()) for key in ids]
     assert table.find(ids).tolist() == slots
-    slots[7] = table.take(NOBODY, ids[7].tobytes())
+    slots[7] = table.take(ANY_STREAM, ids[7].tobytes())
     assert table.find(ids).tolist() == slots
     table.release(7, ids[7].tobytes())  # another has the key
     assert table.find(ids).tolist() == slots

@@ -169,7 +169,7 @@ def test_where_no_file_can_be_begun_the_old_one_goes_on(
     rename = Path.rename
 
     def taken(self: Path, target: Path) -> Path:
-        target.mkdir()  # somebody else took the name between the choice and the renaming
+        target.mkdir()  # another process took the name between the choice and the renaming
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", taken)

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.scheduling.profiles import SMALL_ENGINE
 
 from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
 
@@ -17,16 +18,7 @@ NAMES = ("base", "per_decode", "per_kv_token", "per_chunk_token", "per_chunk_kv"
 def linear(*factors: str, floor_ns: int = 1) -> LinearProfile:
     return LinearProfile(
         name="formula",
-        model="m",
-        accelerator="a",
-        engine="e",
-        tensor_parallel=1,
-        source="a test",
-        kv_tokens=10_000,
-        max_batch=64,
-        max_batched_tokens=512,
-        step_overhead_ns=0,
-        request_overhead_ns=0,
+        **SMALL_ENGINE,
         terms=Terms(**dict(zip(NAMES, map(Fraction, factors), strict=False)), floor_ns=floor_ns),
     )
 

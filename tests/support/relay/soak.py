@@ -365,7 +365,7 @@ async def soak(
                 if not isinstance(ended, asyncio.CancelledError):
                     found.problems.append(f"what happens beside the clients stopped: {ended!r}")
             found.samples.append(await run.rest())
-            await asyncio.sleep(1.1)  # `/metrics` is rendered once a second: an older rendering lacks what came last
+            await asyncio.sleep(1.1)  # `/metrics` is rendered once a second: an older rendering lacks the last counts
             samples = await run.metrics()
         finally:
             await run.session.close()

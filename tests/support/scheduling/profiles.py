@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any, Final
 
 from otel_llm.scheduling.profiles.grid import Measured, Point, Points, make_grid
 from otel_llm.scheduling.profiles.table import MOST_CELLS, TableProfile
 
 Line = list[tuple[int | Fraction, Fraction]]
 """Points of a function of one number, by coordinate."""
+SMALL_ENGINE: Final[dict[str, Any]] = {
+    "model": "m",
+    "accelerator": "a",
+    "engine": "e",
+    "tensor_parallel": 1,
+    "source": "a test",
+    "kv_tokens": 10_000,
+    "max_batch": 64,
+    "max_batched_tokens": 512,
+    "step_overhead_ns": 0,
+    "request_overhead_ns": 0,
+}
+"""All of a profile but its name and the times of its iterations."""
 
 
 def measured(lengths_ns: dict[tuple[int, int, int, int], int | Fraction]) -> Points:
@@ -28,16 +42,7 @@ def table(
     """Return a profile of (decodes, KV, chunk, prior): ns."""
     return TableProfile(
         name="small",
-        model="m",
-        accelerator="a",
-        engine="e",
-        tensor_parallel=1,
-        source="a test",
-        kv_tokens=10_000,
-        max_batch=64,
-        max_batched_tokens=512,
-        step_overhead_ns=0,
-        request_overhead_ns=0,
+        **SMALL_ENGINE,
         grid=make_grid(measured(lengths_ns), small_dip),
         most_cells=most_cells,
     )
