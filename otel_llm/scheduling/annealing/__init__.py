@@ -5,6 +5,18 @@ from otel_llm.scheduling.annealing.optimum import exact
 from otel_llm.scheduling.annealing.output_lengths import OutputLengths, vary
 from otel_llm.scheduling.annealing.prediction import Predictor
 from otel_llm.scheduling.annealing.schedule import evaluate, in_order
-from otel_llm.scheduling.annealing.search import anneal
+from otel_llm.scheduling.annealing.search import SCHEDULES, Cooling, anneal
 
-__all__ = ["Job", "OutputLengths", "Plan", "Predictor", "anneal", "evaluate", "exact", "in_order", "vary"]
+__all__ = [
+    "SCHEDULES",
+    "Cooling",
+    "Job",
+    "OutputLengths",
+    "Plan",
+    "Predictor",
+    "anneal",
+    "evaluate",
+    "exact",
+    "in_order",
+    "vary",
+]

@@ -51,20 +51,24 @@ SCHEDULES: Final[Mapping[str, Cooling]] = {
 
 
 def anneal(
-    jobs: Sequence[Job], profile: Profile | Predictor, max_batch: int = 1, seed: int = 0, schedule: str = "scaled"
+    jobs: Sequence[Job],
+    profile: Profile | Predictor,
+    max_batch: int = 1,
+    seed: int = 0,
+    schedule: str | Cooling = "scaled",
 ) -> Plan:
     """Return the best plan that the search passes; the same arguments give the same plan.
 
     The start is the better of arrival order and shortest first, in batches as large as they may be. `schedule`: a name
-    of `SCHEDULES`.
+    of `SCHEDULES`, or a cooling schedule of your own.
 
     Raises: ValueError for an unknown schedule, or for a `max_batch` or a job that the profile forbids.
     """
-    if schedule not in SCHEDULES:
+    cooling = schedule if isinstance(schedule, Cooling) else SCHEDULES.get(schedule)
+    if cooling is None:
         raise ValueError(f"no schedule is named {schedule!r}; give one of {', '.join(SCHEDULES)}")
     table = BatchTable(jobs, profile, max_batch)
     arrival, shortest = map(Schedule, starting_batches(table))
-    cooling = SCHEDULES[schedule]
     # With every target met, shortest first is the optimum for single jobs. The paper stops there for batches, too.
     all_met = shortest.score.met == len(jobs) and (max_batch == 1 or not cooling.relative)
     start = shortest if all_met or not arrival.score.better(shortest.score) else arrival

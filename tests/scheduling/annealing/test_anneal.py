@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from random import Random
@@ -31,7 +32,7 @@ from otel_llm.scheduling import Job, Plan, anneal, exact
 from otel_llm.scheduling.annealing import Predictor, evaluate, in_order
 from otel_llm.scheduling.annealing.batches import BatchTable
 from otel_llm.scheduling.annealing.optimum import best_from
-from otel_llm.scheduling.annealing.schedule import Schedule
+from otel_llm.scheduling.annealing.schedule import Schedule, starting_batches
 from otel_llm.scheduling.annealing.search import SCHEDULES
 
 SEARCHES = [exact, anneal, partial(anneal, schedule="paper")]
@@ -147,6 +148,18 @@ def test_the_schedules_are_those_described() -> None:
         "paper": 6300,
         "scaled": 3800,
     }
+
+
+def test_a_cooling_schedule_of_ones_own_is_followed() -> None:
+    chance = Random(11)
+    jobs = [drawn_job(chance, 100) for _ in range(12)]
+    for name, cooling in SCHEDULES.items():
+        assert anneal(jobs, PLAIN, schedule=cooling) == anneal(jobs, PLAIN, schedule=name)
+    # Without a move the start stays: the better of arrival order and shortest first.
+    starts = [Schedule(start) for start in starting_batches(BatchTable(jobs, PLAIN, 1))]
+    still = replace(SCHEDULES["scaled"], moves=0)
+    assert anneal(jobs, PLAIN, schedule=still).g == max(start.score.g for start in starts)
+    assert anneal(jobs, PLAIN).g > anneal(jobs, PLAIN, schedule=still).g
 
 
 def test_scaled_temperatures_come_closer_to_the_optimum_than_those_of_the_paper() -> None:

@@ -1,0 +1,56 @@
+"""Charts of lines in panels side by side, as plotly figures in plain data with the colours of the audit's page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_llm.audit.report.charts.line_chart import pen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Line = tuple["Sequence[float | str]", "Sequence[float | None]"]
+GAP: float = 0.06
+"""Between two panels, as a share of the width."""
+
+
+def panel_figure(
+    panels: Mapping[str, Mapping[str, Line]],
+    x: str,
+    y: str,
+    *,
+    height: int = 380,
+    category: bool = False,
+    percent: bool = False,
+    y_from: Sequence[float] | None = None,
+) -> dict[str, Any]:
+    """Return a figure with a panel for each title; lines of one name have one colour, and one entry in the legend.
+
+    `category`: the x values are names. `percent`: y is a share. `y_from`: the range of y; else each panel's own.
+    """
+    data: list[dict[str, Any]] = []
+    names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
+    shown: set[str] = set()
+    layout: dict[str, Any] = {"height": height, "hovermode": "closest", "showlegend": True, "annotations": []}
+    width = (1 - GAP * (len(panels) - 1)) / len(panels)
+    for place, (title, lines) in enumerate(panels.items()):
+        number = "" if place == 0 else str(place + 1)
+        left = place * (width + GAP)
+        layout[f"xaxis{number}"] = {"domain": [left, left + width], "anchor": f"y{number}", "title": {"text": x}}
+        layout[f"xaxis{number}"] |= {"type": "category"} if category else {}
+        layout[f"yaxis{number}"] = {"anchor": f"x{number}", "title": {"text": y if place == 0 else ""}}
+        layout[f"yaxis{number}"] |= {"tickformat": ".0%"} if percent else {}
+        layout[f"yaxis{number}"] |= {"range": list(y_from)} if y_from else {}
+        layout["annotations"].append(
+            {"text": title, "x": left + width / 2, "y": 1.0, "xref": "paper", "yref": "paper"}
+            | {"xanchor": "center", "yanchor": "bottom", "showarrow": False}
+        )
+        for name, (xs, ys) in lines.items():
+            colour, dash = pen(names.index(name))
+            data.append(
+                {"type": "scatter", "mode": "lines+markers", "name": name, "x": list(xs), "y": list(ys)}
+                | {"xaxis": f"x{number}", "yaxis": f"y{number}", "showlegend": name not in shown, "legendgroup": name}
+                | {"line": {"color": colour, "dash": dash, "width": 2}, "marker": {"color": colour, "size": 6}}
+            )
+            shown.add(name)
+    return {"data": data, "layout": layout}
