@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from resumed_points import Row
 
 LINES_7 = {
-    "arrival order": ("arrival", "0"),
+    "shortest first, known lengths": ("shortest", "0"),
     "paper's schedule, predicted lengths": ("paper", "gaussian"),
     "scaled, predicted lengths": ("scaled", "gaussian"),
     "paper's schedule, known lengths": ("paper", "0"),
@@ -28,22 +28,29 @@ def figures(tables: Mapping[str, Sequence[Row]]) -> dict[str, tuple[str, dict[st
     """Return title and figure of each picture."""
     return {
         "figure-7": (
-            "Figure 7: G against the number of requests, on 2 x V100 by the paper's Table 2",
-            panel_figure(_by_batch(tables["figure-7"]), "requests", "G, 1/s", height=420),
+            "Figure 7: the gain of G over arrival order, on 2 x V100 by the paper's Table 2",
+            panel_figure(_by_batch(tables["figure-7"]), "requests", "gain of G", height=420, percent=".0%"),
         ),
         "figure-8": (
             "Figure 8: the gain by first temperature and moves a level, on 2 x V100, known lengths",
-            panel_figure(_by_moves(tables["figure-8"]), "moves a level", "gain of G over arrival order", percent=True),
+            panel_figure(_by_moves(tables["figure-8"]), "moves a level", "gain of G over arrival order", percent=".0%"),
         ),
         "figure-9": (
             "Figure 9: the gain by error of the output length, 40 requests, max batch 4",
             panel_figure(
-                _by_error(tables["figure-9"]), "error of the length", "gain of G", category=True, percent=True
+                _by_error(tables["figure-9"]), "error of the length", "gain of G", category=True, percent=".0%"
             ),
         ),
         "figure-10": (
             "Figure 10: what a wrong coefficient costs, 10 requests, max batch 4",
-            panel_figure(_by_deviation(tables["figure-10"]), "deviation", "change of G", percent=True, height=420),
+            panel_figure(
+                _by_deviation(tables["figure-10"]),
+                "deviation",
+                "change of G",
+                percent=".1%",
+                x_percent=".0%",
+                height=420,
+            ),
         ),
         "figure-11": (
             "Figure 11: the time of scheduling ten requests on each instance, max batch 1, known lengths",
@@ -63,7 +70,7 @@ def _line(rows: Sequence[Row], x: str, y: str) -> Line:
 def _by_batch(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     return {
         title: {
-            name: _line(_select(rows, profile="v100x2", max_batch=size, search=search, lengths=lengths), "jobs", "g")
+            name: _line(_select(rows, profile="v100x2", max_batch=size, search=search, lengths=lengths), "jobs", "gain")
             for name, (search, lengths) in LINES_7.items()
         }
         for size, title in PANELS.items()

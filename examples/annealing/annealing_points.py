@@ -11,17 +11,18 @@ from dataclasses import replace
 from functools import cache
 from itertools import permutations, product
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from drawn_jobs import draw_jobs, predicted
 from latency_model import DECODE, PREFILL, PROFILE, LatencyModel, fit, samples
+from rebuilding import Table
 from served_jobs import serve
 
 from otel_llm.scheduling import Plan, anneal, exact, load_profile
 from otel_llm.scheduling.annealing import SCHEDULES, Predictor, evaluate, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from resumed_points import Point
     from served_jobs import Served
@@ -44,13 +45,6 @@ MOST_BRUTE: Final = 8
 BRUTE_DRAWS: Final = 3
 KNOWN: Final = "0"
 """Output lengths with an error of 0."""
-
-
-class Table(NamedTuple):
-    """A table: its points, and the function of one."""
-
-    points: list[Point]
-    compute: Callable[[Point], Values]
 
 
 @cache

@@ -21,12 +21,12 @@ def panel_figure(
     *,
     height: int = 380,
     category: bool = False,
-    percent: bool = False,
-    y_from: Sequence[float] | None = None,
+    percent: str = "",
+    x_percent: str = "",
 ) -> dict[str, Any]:
     """Return a figure with a panel for each title; lines of one name have one colour, and one entry in the legend.
 
-    `category`: the x values are names. `percent`: y is a share. `y_from`: the range of y; else each panel's own.
+    `category`: the x values are names. `percent`, `x_percent`: the format of shares, as `.0%`.
     """
     data: list[dict[str, Any]] = []
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
@@ -39,11 +39,11 @@ def panel_figure(
         layout[f"xaxis{number}"] = {"domain": [left, left + width], "anchor": f"y{number}", "title": {"text": x}}
         layout[f"xaxis{number}"] |= {"type": "category"} if category else {}
         layout[f"yaxis{number}"] = {"anchor": f"x{number}", "title": {"text": y if place == 0 else ""}}
-        layout[f"yaxis{number}"] |= {"tickformat": ".0%"} if percent else {}
-        layout[f"yaxis{number}"] |= {"range": list(y_from)} if y_from else {}
+        layout[f"yaxis{number}"] |= {"tickformat": percent} if percent else {}
+        layout[f"xaxis{number}"] |= {"tickformat": x_percent} if x_percent else {}
         layout["annotations"].append(
-            {"text": title, "x": left + width / 2, "y": 1.0, "xref": "paper", "yref": "paper"}
-            | {"xanchor": "center", "yanchor": "bottom", "showarrow": False}
+            {"text": title, "x": left + width, "y": 1.0, "xref": "paper", "yref": "paper"}
+            | {"xanchor": "right", "yanchor": "top", "showarrow": False}
         )
         for name, (xs, ys) in lines.items():
             colour, dash = pen(names.index(name))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import astuple
 from pathlib import Path
 
 import pytest
 
-from otel_llm.scheduling import load_profile
+from otel_llm.scheduling import Job, load_profile
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "examples" / "annealing"
@@ -18,9 +19,11 @@ sys.path[:0] = [str(FOLDER), str(ROOT / "examples" / "sweeping")]  # scripts tha
 from annealing_figures import figures  # noqa: E402
 from annealing_points import TABLES  # noqa: E402
 from annealing_tables import readme_tables  # noqa: E402
+from drawn_jobs import draw_jobs, kind_of, predicted  # noqa: E402
 from latency_model import DECODE, PREFILL, PROFILE, LatencyModel, fit, samples, table  # noqa: E402
 from markdown_tables import inserted  # noqa: E402
 from resumed_points import Point, Row, load, text_of  # noqa: E402
+from served_jobs import serve  # noqa: E402
 
 REBUILT: dict[str, Point] = {
     "figure-7": {"profile": "v100x2", "max_batch": 2, "jobs": 8, "lengths": "gaussian", "search": "scaled"},
@@ -95,6 +98,34 @@ def test_the_fit_finds_the_coefficients() -> None:
     found, r_squared = fit(samples(LatencyModel(), "decode"))
     assert astuple(found) == pytest.approx(astuple(DECODE), rel=1e-6)
     assert r_squared == pytest.approx(1.0)
+
+
+def test_served_jobs_by_hand() -> None:
+    # A prefill of 200 tokens takes 71.37 ms, a decode 16.125 ms and 1.08 us a token of context: 201 and 202 here.
+    first_s = 0.07137
+    end_s = first_s + 2 * 0.016125 + 403 * 0.00000108
+    jobs = [Job(200, 3, ttft=first_s, tpot=(end_s - first_s) / 2), Job(200, 3, e2e=2 * end_s)]
+    profile = load_profile(PROFILE)
+    both = serve([[0], [1]], jobs, profile, 1)
+    assert (both.met, both.jobs) == (2, 2)
+    assert both.latency_s == pytest.approx(3 * end_s, abs=1e-9)
+    # The other way round the chat job is late, and the code job has time left. The second batch is sent 0.1 ms later.
+    assert serve([[1], [0]], jobs, profile, 1).met == 1
+    tight = [jobs[0], Job(200, 3, e2e=2 * end_s - 1e-9)]
+    assert serve([[0], [1]], tight, profile, 1).met == 1
+
+
+def test_drawn_jobs_are_half_code_and_below_two_thousand_tokens() -> None:
+    jobs = draw_jobs(400, "a")
+    assert jobs == draw_jobs(400, "a") != draw_jobs(400, "b")
+    assert Counter(map(kind_of, jobs)) == {"chat": 200, "code": 200}
+    assert max(job.input + job.output for job in jobs) < 2000
+    assert {(job.e2e, job.ttft, job.tpot) for job in jobs} == {(30.0, None, None), (None, 10.0, 0.05)}
+    known = predicted(jobs, "0", "x")
+    assert known == jobs
+    near = predicted(jobs, "0.1", "x")
+    assert near != jobs
+    assert all(abs(one.output - job.output) <= 0.1 * job.output + 0.5 for one, job in zip(near, jobs, strict=True))
 
 
 def test_the_help_has_an_example() -> None:
