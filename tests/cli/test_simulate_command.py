@@ -83,7 +83,7 @@ def test_a_load_below_the_lowest_level_is_said(path: Path) -> None:
     tiers = "workload.tiers=[{name: t, tpot: 1ns, ttft: 1ns, share: 1}]"
     result = run(path, "--jobs", "1", "--set", "policy.placement=random", "--set", tiers)
     assert result.exit_code == 0, result.output
-    assert ["all", "runs", "below", "the", "lowest"] in [line.split() for line in result.stdout.splitlines()]
+    assert ["all", "runs", "below", "the", "lowest"] in [line.split()[:5] for line in result.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from otel_llm.cli.output.progress import counting
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.scenario.figures import figure_cells
+from otel_llm.scheduling.scenario.fleet_cost import common_optimum, optimum_text
 from otel_llm.scheduling.scenario.parallel import run_sweep
-from otel_llm.scheduling.scenario.running import at_objective
+from otel_llm.scheduling.scenario.running import at_objective, load_cells
 from otel_llm.scheduling.scenario.sweep import load_runs
-from otel_llm.shared.formatting import number
 from otel_llm.shared.outputs import Inputs, OutputError, check_output_path, refuse_clashes, replacing
 from otel_llm.shared.printable import printable
 
@@ -93,12 +93,14 @@ def simulate(
         raise click.UsageError(str(error)) from error
     if form == "json":
         whole = [{"settings": run.settings} | row for run, row in zip(runs, rows, strict=True)]
-        click.echo(json.dumps({"runs": whole, "at_objective": loads}, allow_nan=False))
+        found = {"runs": whole, "at_objective": loads, "optimal_req_s": common_optimum(rows)}
+        click.echo(json.dumps(found, allow_nan=False))
         return
     console = wide_console()
     console.print(_runs_table([run.settings for run in runs], rows))
     if loads:
-        console.print(_loads_table(loads))
+        console.print(_loads_table(load_cells(runs, rows, loads)))
+    console.print(Text(optimum_text(rows)))
 
 
 def _check_page(path: Path, inputs: Sequence[Path]) -> None:
@@ -143,11 +145,10 @@ def _runs_table(settings: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[st
     return table
 
 
-def _loads_table(loads: Mapping[str, float | None]) -> Table:
-    table = _table("The highest load that meets the objective", ("settings", "requests/s"), 1)
-    for settings, load in loads.items():
-        cell = "below the lowest" if load is None else number(load)
-        table.add_row(Text(printable(settings, 80) or "all runs"), Text(cell))
+def _loads_table(cells: Sequence[tuple[str, str, str]]) -> Table:
+    table = _table("The highest load that meets the objective", ("settings", "requests/s", "of the optimum"), 1)
+    for settings, load, of in cells:
+        table.add_row(Text(printable(settings, 80)), Text(load), Text(of))
     return table
 
 

@@ -31,6 +31,16 @@ class Profile(ABC):
     request_overhead_ns: int
     """A request reaches the engine's queue this long after it was sent."""
 
+    @property
+    def batch_edges(self) -> tuple[int, ...]:
+        """The batches between which `iteration_ns(batch, batch x context)` is a line in the batch, but for a floor."""
+        return ()
+
+    @property
+    def chunk_edges(self) -> tuple[int, ...]:
+        """The chunks between which `iteration_ns(0, 0, chunk, prior)` is a line in the chunk, but for a floor."""
+        return ()
+
     @abstractmethod
     def iteration_ns(self, decodes: int, kv_tokens: int, chunk: int = 0, prior: int = 0) -> int:
         """Return how long one iteration lasts, without `step_overhead_ns`; any numbers from 0 are answered.

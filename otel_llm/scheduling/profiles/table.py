@@ -72,6 +72,16 @@ class TableProfile(Profile):
         object.__setattr__(self, "_chunk_edges", Axis(self.grid.chunks).edges)
         object.__setattr__(self, "_prior_edges", Axis(self.grid.priors).edges)
 
+    @property
+    def batch_edges(self) -> tuple[int, ...]:
+        """The measured batches; all of them where the KV axis is not the context, which is no line in between then."""
+        return self.grid.decodes if self.grid.per_decode else tuple(range(1, self.max_batch + 1))
+
+    @property
+    def chunk_edges(self) -> tuple[int, ...]:
+        """The measured chunks."""
+        return self.grid.chunks
+
     def iteration_ns(self, decodes: int, kv_tokens: int, chunk: int = 0, prior: int = 0) -> int:
         """Return how long one iteration lasts, without overhead; `prior` counts only with a chunk, KV with decodes."""
         batch = self._by_decodes.get(decodes)

@@ -34,8 +34,10 @@ class RunFigures:
     """The figures of a run, of the requests that arrived after the warm-up; None where one has no value.
 
     `attainment` is the share that met its promise, dropped ones included; rates are over the time from the first to
-    the last arrival, percentiles nearest rank: TTFT over requests, TBT over all gaps between tokens. `preemptions`
-    and `instance_seconds` are of the whole run, which ends at `simulated_s`.
+    the last arrival, percentiles nearest rank: TTFT over requests, TBT over all gaps between tokens. `e2e_mean_s` is
+    the mean time from the arrival to the last token, `g_per_s` the requests that met over the sum of these times, in
+    1/s (arXiv 2504.14966, equation 2). `preemptions` and `instance_seconds` are of the whole run, which ends at
+    `simulated_s`.
     """
 
     requests: int
@@ -49,6 +51,8 @@ class RunFigures:
     ttft_p50_s: float | None
     ttft_p99_s: float | None
     tbt_p99_s: float | None
+    e2e_mean_s: float | None
+    g_per_s: float | None
     smooth_goodput_tok_s: float | None
     instance_seconds: float
     preemptions: int
@@ -68,23 +72,26 @@ def figures_of(run: SimulatedRun, workload: Workload, block_tokens: int = BLOCK_
         benefits += verdicts.benefit[verdicts.judged].tolist()
         at += len(block)
     span_s = (judged[-1].arrival_ns - judged[0].arrival_ns) / 1e9 if judged else 0.0
-    dropped = sum(one.dropped for one in judged)
-    ttft = np.sort(np.array([_first_token(run, one) - one.arrival_ns for one in judged if not one.dropped], np.int64))
+    served = [one for one in judged if not one.dropped]
+    ttft = np.sort(np.array([_first_token(run, one) - one.arrival_ns for one in served], np.int64))
+    e2e_ns = sum(one.end_ns - one.arrival_ns for one in served if one.end_ns is not None)
     tiers = np.array([workload.classes[one.tier].tier for one in judged], object)
     return RunFigures(
         requests=len(judged),
-        dropped=dropped,
+        dropped=len(judged) - len(served),
         infeasible=int(workload.infeasible[workload.arrivals_ns >= workload.warmup_ns].sum()),
         attainment=_share(met),
         attainment_by_tier={
             name: _share(met[tiers == name]) for name in dict.fromkeys(one.tier for one in workload.classes)
         },
         goodput_req_s=_rate(int(met.sum()), span_s),
-        throughput_req_s=_rate(len(judged) - dropped, span_s),
-        tokens_s=_rate(sum(one.output for one in judged if not one.dropped), span_s),
+        throughput_req_s=_rate(len(served), span_s),
+        tokens_s=_rate(sum(one.output for one in served), span_s),
         ttft_p50_s=_percentile(ttft, P50),
         ttft_p99_s=_percentile(ttft, P99),
         tbt_p99_s=_gap_percentile(run, judged, P99),
+        e2e_mean_s=e2e_ns / len(served) / 1e9 if served else None,
+        g_per_s=_rate(int(met.sum()), e2e_ns / 1e9),
         smooth_goodput_tok_s=_rate(math.fsum(benefits), span_s),
         instance_seconds=len(run.instances) * run.end_ns / 1e9,
         preemptions=sum(one.preemptions for one in run.instances),

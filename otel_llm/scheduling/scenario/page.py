@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from otel_llm.audit.report.charts.line_chart import line_figure, pen
 from otel_llm.audit.report.html_page import page, picture, table, text, values
 from otel_llm.scheduling.scenario.figures import figure_cells
-from otel_llm.scheduling.scenario.running import load_of, others_of
+from otel_llm.scheduling.scenario.fleet_cost import optimum_text
+from otel_llm.scheduling.scenario.running import load_cells, load_of, others_of
 from otel_llm.shared.formatting import number, share
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ def render(
             ("goodput", "goodput_req_s", "Requests a second that met every deadline, against the load"),
         ):
             figures[name] = _load_figure(lines, key, objective if key == "attainment" else None)
+            figures[name]["layout"].setdefault("shapes", []).extend(_optimum_marks(rows))
             parts.append(picture(name, words, words, "", values(_by_load(lines, key))))
+        parts.append(f"<p>{text(optimum_text(rows))} A dotted line marks it.</p>")
     if loads:
-        cells = [(name or "all runs", "below the lowest" if at is None else number(at)) for name, at in loads.items()]
-        parts += ["<h2>The highest load that meets the objective</h2>", table(["Settings", "Requests/s"], cells)]
+        heads = ["Settings", "Requests/s", "Of the optimum"]
+        parts += ["<h2>The highest load that meets the objective</h2>", table(heads, load_cells(runs, rows, loads))]
     words = "The share of requests that met every deadline, by tier"
     figures["tiers"] = _tier_figure(runs, rows)
     parts.append(picture("tiers", words, words, "", values(_by_tier(runs, rows))))
@@ -79,6 +82,15 @@ def _load_figure(
             | {"line": {"color": "$muted", "dash": "dash", "width": 1}}
         ]
     return figure
+
+
+def _optimum_marks(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return a vertical line at each load of the closed form."""
+    return [
+        {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at}
+        | {"line": {"color": "$muted", "dash": "dot", "width": 1}}
+        for at in sorted({row["optimal_req_s"] for row in rows if row["optimal_req_s"] is not None})
+    ]
 
 
 def _tier_figure(runs: Sequence[PlannedRun], rows: Sequence[Row]) -> dict[str, Any]:

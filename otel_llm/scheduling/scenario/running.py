@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.scheduling.scenario.figures import figures_of
+from otel_llm.scheduling.closed_form import best_split, optimal_req_s
+from otel_llm.scheduling.scenario.figures import RunFigures, figures_of
+from otel_llm.scheduling.scenario.fleet_cost import mean_cost
+from otel_llm.scheduling.scenario.orders import order_of
 from otel_llm.scheduling.scenario.sweep import LOADS
 from otel_llm.scheduling.simulator.engine import simulate
-from otel_llm.scheduling.simulator.ordering import ORDERS
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.workload.workload import draw_workload
 from otel_llm.shared.clock import monotonic_ns
+from otel_llm.shared.formatting import number, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_llm.scheduling.scenario.scenario import Objective, Scenario
     from otel_llm.scheduling.scenario.sweep import PlannedRun
-    from otel_llm.scheduling.simulator.engine import SimulatedRun
+    from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun
     from otel_llm.scheduling.workload.workload import Workload
+
+LEAST_BUDGET: Final = 256
+"""The smallest static budget that is searched, in tokens of a batch; each further one is twice as large."""
+
+
+class _Done(NamedTuple):
+    run: SimulatedRun
+    figures: RunFigures
+    budget: int | None
+    simulated_ns: int
 
 
 def run_scenario(
@@ -43,21 +56,61 @@ def run_scenario(
     except ValueError as error:
         advice = "raise the rate, or lower the number of requests"
         raise ConfigError(scenario.source, None, None, "workload.arrivals", str(error), advice) from None
-    requests = workload.requests()
-    advance = None if progress is None else (lambda arrived: progress(arrived, len(requests)))
-    placement = PLACEMENTS[scenario.placement](Random(seed))  # noqa: S311 - it draws instances
-    run = simulate(requests, scenario.profile, scenario.fleet, placement, advance, order=ORDERS[scenario.order])
-    simulated_ns = monotonic_ns() - begin_ns
-    row = asdict(figures_of(run, workload))
+    cost = mean_cost(scenario, workload)
+    fleet = scenario.fleet
+    if scenario.is_split and cost is not None:
+        fleet = replace(fleet, prefill=best_split(fleet.instances, cost))
+    done = _best_budget(scenario, workload, fleet, seed, progress)
+    row = asdict(done.figures)
     simulated_s = row.pop("simulated_s")
     wall_s = (monotonic_ns() - begin_ns) / 1e9
     if observe is not None:
-        observe(run, workload)
+        observe(done.run, workload)
     return row | {
-        "decisions_per_s": run.decisions / (simulated_ns / 1e9) if simulated_ns else None,
+        "prefill_instances": fleet.prefill,
+        "budget": done.budget,
+        "optimal_req_s": None if cost is None else optimal_req_s(fleet.instances, cost),
+        "decisions_per_s": done.run.decisions / (done.simulated_ns / 1e9) if done.simulated_ns else None,
         "simulated_s": simulated_s,
         "wall_s": wall_s,
     }
+
+
+def static_budgets(most: int) -> list[int]:
+    """Return the budgets that are searched, largest first: `most`, and the powers of two from 256 below it."""
+    budgets, budget = [most], LEAST_BUDGET
+    while budget < most:
+        budgets.insert(1, budget)
+        budget *= 2
+    return budgets
+
+
+def _best_budget(
+    scenario: Scenario, workload: Workload, fleet: Fleet, seed: int, progress: Callable[[int, int], None] | None
+) -> _Done:
+    """Simulate the scenario's budget, or each one to search, and return the best: that with the highest attainment.
+
+    Of equal ones the largest is returned.
+    """
+    budgets: list[int | None] = [scenario.policy.budget]
+    if scenario.policy.placement == "chunk" and scenario.policy.budget is None:
+        budgets = [*static_budgets(scenario.profile.max_batched_tokens)]
+    count = len(workload.arrivals_ns)
+    best: _Done | None = None
+    for place, budget in enumerate(budgets):
+        advance = None
+        if progress is not None:
+            advance = lambda arrived, before=place * count: progress(before + arrived, len(budgets) * count)  # noqa: E731
+        begin_ns = monotonic_ns()
+        placement = PLACEMENTS[scenario.policy.placement](Random(seed), budget)  # noqa: S311 - it draws instances
+        order = order_of(scenario, workload, seed)
+        run = simulate(workload.requests(), scenario.profile, fleet, placement, advance, order=order)
+        simulated_ns = monotonic_ns() - begin_ns
+        done = _Done(run, figures_of(run, workload), budget, simulated_ns)
+        if best is None or (done.figures.attainment or 0.0) > (best.figures.attainment or 0.0):
+            best = done
+    assert best is not None  # noqa: S101 - there is one budget at least
+    return best
 
 
 def load_of(settings: Mapping[str, Any]) -> float | None:
@@ -86,6 +139,21 @@ def at_objective(runs: Sequence[PlannedRun], rows: Sequence[dict[str, Any]]) -> 
             (load, _attained(row, objective), float(objective.attainment))
         )
     return {rest: _crossing(sorted(levels)) for rest, levels in found.items()}
+
+
+def load_cells(
+    runs: Sequence[PlannedRun], rows: Sequence[Mapping[str, Any]], loads: Mapping[str, float | None]
+) -> list[tuple[str, str, str]]:
+    """Return the loads at the objective as text: settings, requests/s, and the share of the optimum."""
+    optima = {others_of(run.settings): row["optimal_req_s"] for run, row in zip(runs, rows, strict=True)}
+    return [
+        (
+            name or "all runs",
+            "below the lowest" if load is None else number(load),
+            share(None if load is None or optima[name] is None else load / optima[name]),
+        )
+        for name, load in loads.items()
+    ]
 
 
 def _attained(row: dict[str, Any], objective: Objective) -> float:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from otel_llm.rules.files.yamlfile import YamlFile
     from otel_llm.scheduling.profiles.profile import Profile
-    from otel_llm.scheduling.scenario.schema import ArrivalsShape, LengthShape, WorkloadShape
+    from otel_llm.scheduling.scenario.schema import ArrivalsShape, LengthShape, PolicyShape, WorkloadShape
     from otel_llm.scheduling.simulator.engine import Fleet
 
 
@@ -48,14 +48,17 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run; `source` is its file, for errors, and `inputs` are the other files that it reads."""
+    """One run; `source` is its file, for errors, and `inputs` are the other files that it reads.
+
+    `is_split`: the closed form chooses how many instances of the fleet prefill.
+    """
 
     source: str
     profile: Profile
     fleet: Fleet
+    is_split: bool
     workload: WorkloadSpec
-    placement: str
-    order: str
+    policy: PolicyShape
     objective: Objective | None
     inputs: tuple[Path, ...]
 
@@ -88,6 +91,7 @@ def scenario_of(file: YamlFile) -> Scenario:
         source=file.file,
         profile=profile,
         fleet=shape.fleet.build(),
+        is_split=shape.fleet.prefill == "auto",
         workload=WorkloadSpec(
             arrivals,
             inputs,
@@ -97,8 +101,7 @@ def scenario_of(file: YamlFile) -> Scenario:
             feasible=work.feasible,
             warmup_ns=work.warmup,
         ),
-        placement=shape.policy.placement,
-        order=shape.policy.order,
+        policy=shape.policy,
         objective=None
         if shape.objective is None
         else Objective(shape.objective.attainment, every_tier=shape.objective.every_tier),

@@ -11,6 +11,7 @@ from otel_llm.rules.files.durations import exact
 from otel_llm.rules.files.schema_errors import Duration, StrictModel, quoted, wrong
 from otel_llm.rules.files.yamlfile import did_you_mean
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
+from otel_llm.scheduling.simulator.annealed_order import WINDOW
 from otel_llm.scheduling.simulator.engine import Fleet, Transfer
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.workload.tiers import Tier, tier_classes
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_REQUESTS: Final = 10_000_000
 MOST_INSTANCES: Final = 10_000
+MOST_WINDOW: Final = 256
+"""Requests of a plan: its time grows faster than their number."""
 _LARGEST: Final = 10**9
 _LARGEST_CV: Final = 100
 _ARRIVALS: Final = "write {poisson: 40}, {constant: 40}, {gamma: 40, cv: 3} or {trace: FILE, speed: 1.0}"
@@ -108,6 +111,27 @@ def _points(value: object) -> tuple[tuple[float, int], ...]:
             raise wrong("percentiles and lengths do not rise", "write the points in order", key)
         points.append((share, length))
     return tuple(points)
+
+
+def _prefill(value: object) -> object:
+    if value in ("auto", None):
+        return value
+    if isinstance(value, str):
+        raise wrong(f"{quoted(value)} is no number of instances", "write a whole number, or auto")
+    return _whole(MOST_INSTANCES, 1)(value)
+
+
+def _error(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise wrong(f"{quoted(value)} is no share of a length", "write a number from 0 to 1, as 0.05")
+    return float(value)
+
+
+def _output_lengths(value: object) -> object:
+    """Return None for `seen`."""
+    if value != "seen" and not isinstance(value, dict):
+        raise wrong(f"{quoted(value)} is no way to know output lengths", "write seen, or {error: 0.05}")
+    return value if isinstance(value, dict) else None
 
 
 def _placement(value: str) -> str:
@@ -238,7 +262,7 @@ class FleetShape(StrictModel):
 
     instances: Annotated[int, BeforeValidator(_whole(MOST_INSTANCES, 1))]
     mode: Literal["colocated", "disaggregated"] = "colocated"
-    prefill: Annotated[int, BeforeValidator(_whole(MOST_INSTANCES, 1))] | None = None
+    prefill: Annotated[int | Literal["auto"] | None, BeforeValidator(_prefill)] = None
     transfer: TransferShape | None = None
 
     @model_validator(mode="after")
@@ -248,22 +272,42 @@ class FleetShape(StrictModel):
                 if name in self.model_fields_set:
                     raise wrong("a colocated fleet has none", "write `mode: disaggregated`, or leave it out", name)
         elif self.prefill is None:
-            raise wrong("no prefill instances", "write `prefill: N`, less than instances")
+            raise wrong("no prefill instances", "write `prefill: N`, less than instances, or `prefill: auto`")
+        elif self.prefill == "auto":
+            if self.instances < 2:
+                raise wrong("one instance cannot be split", "write two instances or more", "prefill")
         elif self.prefill >= self.instances:
             raise wrong(f"{self.prefill} of {self.instances} leave none to decode", "write less", "prefill")
         return self
 
     def build(self) -> Fleet:
-        """Return the fleet."""
+        """Return the fleet; of an automatic split one with a single prefill instance."""
         way = self.transfer or TransferShape()
-        return Fleet(self.instances, self.prefill or 0, Transfer(way.latency, way.per_token))
+        prefill = 1 if self.prefill == "auto" else self.prefill or 0
+        return Fleet(self.instances, prefill, Transfer(way.latency, way.per_token))
+
+
+class AnnealingShape(StrictModel):
+    """The plans of the order `anneal`."""
+
+    window: Annotated[int, BeforeValidator(_whole(MOST_WINDOW, 2))] = WINDOW
+    max_batch: Annotated[int, BeforeValidator(_whole(MOST_WINDOW, 1))] | None = None
+
+
+class KnownLengthsShape(StrictModel):
+    """Output lengths that are known but for an error."""
+
+    error: Annotated[float, BeforeValidator(_error)]
 
 
 class PolicyShape(StrictModel):
     """The policy."""
 
     placement: Annotated[str, AfterValidator(_placement)] = "least_load"
-    order: Literal["fcfs", "edf"] = "fcfs"
+    order: Literal["fcfs", "edf", "sjf", "anneal"] = "fcfs"
+    budget: Annotated[int, BeforeValidator(_whole(MOST_TOKENS, 1))] | None = None
+    output_lengths: Annotated[KnownLengthsShape | None, BeforeValidator(_output_lengths)] = None
+    annealing: AnnealingShape = AnnealingShape()
 
 
 class ObjectiveShape(StrictModel):

@@ -10,6 +10,7 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from otel_llm.scheduling.simulator.ordering import WaitingOrder
 from otel_llm.scheduling.simulator.simulated_request import Run
 
 if TYPE_CHECKING:
@@ -62,17 +63,19 @@ class Instance:
 
     Args:
         budget: returns the prefill tokens that the next batch may have, given this instance.
-        key: waiting requests are sorted by it; None: by their placement.
+        key: waiting requests are sorted by it; None: by their placement. A `WaitingOrder` may also rearrange them.
         hands_over: after its first token a request leaves for the decode pool.
     """
 
     __slots__ = (
+        "_added",
         "_budget",
         "_completing",
         "_finishing",
         "_hands_over",
         "_iteration_ns",
         "_key",
+        "_order",
         "_starts",
         "decode_context",
         "decoding",
@@ -113,6 +116,8 @@ class Instance:
         self.preemptions = 0
         self._budget = budget
         self._key = key
+        self._order = key if isinstance(key, WaitingOrder) else None
+        self._added = False  # whether requests were added since the waiting ones were arranged
         self._hands_over = hands_over
         self._iteration_ns = profile.iteration_ns
         self._starts = 0
@@ -140,6 +145,7 @@ class Instance:
             while place and not waiting[place - 1].preemptions and key(waiting[place - 1]) > key(request):
                 place -= 1
             waiting.insert(place, request)
+            self._added = True
         self.pending_context += request.context
         if not request.ready:
             self.prefill_tokens += request.context
@@ -155,6 +161,9 @@ class Instance:
             self._preempt()
         self.kv_free -= len(decoding)
         chunk = prior = 0
+        if self._added and self._order is not None and self._has_room():
+            self._order.arrange(self.waiting, now_ns)
+            self._added = False
         if self.partial or self.waiting:
             chunk, prior = self._schedule()
         if not chunk and not decoding:
@@ -178,7 +187,7 @@ class Instance:
             self.decode_context -= context
             self.kv_free += context
             self._close_run(request, iteration)
-            request.end_ns = now_ns
+            self._finish(request, now_ns)
         return self._complete_prefills(iteration, now_ns) if self._completing else []
 
     def _complete_prefills(self, iteration: int, now_ns: int) -> list[SimulatedRequest]:
@@ -197,11 +206,22 @@ class Instance:
             self.kv_free += request.context + 1
             self._close_run(request, iteration)
             if last == iteration:
-                request.end_ns = now_ns
+                self._finish(request, now_ns)
             else:
                 request.ready = True
                 leaving.append(request)
         return leaving
+
+    def _has_room(self) -> bool:
+        """Tell whether a waiting request could start: an order that is made before would count from too early."""
+        if len(self.decoding) + len(self.partial) >= self.profile.max_batch:
+            return False
+        return any(one.context < self.kv_free for one in self.waiting)
+
+    def _finish(self, request: SimulatedRequest, now_ns: int) -> None:
+        request.end_ns = now_ns
+        if self._order is not None:
+            self._order.finish(request)
 
     def _decode_until(self, request: SimulatedRequest, last: int) -> None:
         self.decoding[request.number] = request

@@ -22,10 +22,12 @@ class Placement(ABC):
 
     Args:
         draw: the random source of the run, for policies that draw.
+        batch_tokens: the most tokens of a batch with prefill; None: `max_batched_tokens`.
     """
 
-    def __init__(self, draw: random.Random) -> None:
+    def __init__(self, draw: random.Random, batch_tokens: int | None = None) -> None:
         self.draw = draw
+        self.batch_tokens = batch_tokens
 
     @abstractmethod
     def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance:
@@ -36,8 +38,11 @@ class Placement(ABC):
         """
 
     def budget(self, instance: Instance) -> int:
-        """Return the prefill tokens of the next batch: `max_batched_tokens` less one for each decode."""
-        return instance.profile.max_batched_tokens - len(instance.decoding)
+        """Return the prefill tokens of the next batch: its most tokens less one for each decode."""
+        most = instance.profile.max_batched_tokens
+        if self.batch_tokens is not None and self.batch_tokens < most:
+            most = self.batch_tokens
+        return most - len(instance.decoding)
 
 
 class RandomPlacement(Placement):
@@ -87,6 +92,13 @@ class LMetric(Placement):
         return min(pool, key=score)
 
 
+class StaticChunk(LeastLoad):
+    """The least loaded instance, for batches with a static budget of tokens (PolyServe, section 5.1: CO-Chunk).
+
+    The paper takes the best of several budgets; `scenario.running` searches it.
+    """
+
+
 class Minimal(Placement):
     """The instance with the shortest predicted iteration (PolyServe, section 5.1: the lowest cycle time).
 
@@ -116,6 +128,7 @@ PLACEMENTS: Final[Mapping[str, type[Placement]]] = {
     "least_load": LeastLoad,
     "lmetric": LMetric,
     "power_of_two": PowerOfTwo,
+    "chunk": StaticChunk,
 }
 """Placements by name."""
 

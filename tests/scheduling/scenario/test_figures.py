@@ -55,6 +55,8 @@ def test_a_run_worked_by_hand() -> None:
         ttft_p50_s=132 / 1e9,
         ttft_p99_s=202 / 1e9,
         tbt_p99_s=127 / 1e9,
+        e2e_mean_s=(385 + 202) / 2 / 1e9,
+        g_per_s=2 / ((385 + 202) / 1e9),
         smooth_goodput_tok_s=4 / span_s,
         instance_seconds=502 / 1e9,
         preemptions=0,
@@ -99,6 +101,9 @@ def test_figures_are_those_of_single_requests(
     assert found.goodput_req_s == rate(sum(met))
     assert found.tokens_s == rate(sum(verdict.tokens for verdict in verdicts))
     assert found.smooth_goodput_tok_s == rate(math.fsum(one.benefit for one in verdicts if one.benefit is not None))
+    latencies = [times[one.number][-1] - one.arrival_ns for one in judged if not one.dropped]
+    assert found.e2e_mean_s == (sum(latencies) / len(latencies) / 1e9 if latencies else None)
+    assert found.g_per_s == (sum(met) / (sum(latencies) / 1e9) if latencies else None)
     first = sorted(verdict.ttft_ns for verdict in verdicts if verdict.ttft_ns is not None)
     gaps = sorted(after - before for one in times.values() for before, after in pairwise(one))
     for ordered, share_of, value in (

@@ -45,7 +45,9 @@ def test_a_line_for_each_placement_runs_over_the_loads(tmp_path: Path) -> None:
     assert lines["policy.placement=random"]["y"] == [rows[3]["attainment"], rows[1]["attainment"]]
     assert figures["attainment"]["layout"]["shapes"][0]["y0"] == 0.5
     assert figures["goodput"]["data"][0]["y"] == [rows[2]["goodput_req_s"], rows[0]["goodput_req_s"]]
-    assert "shapes" not in figures["goodput"]["layout"]
+    (mark,) = figures["goodput"]["layout"]["shapes"]
+    assert mark["x0"] == mark["x1"] == rows[0]["optimal_req_s"] == figures["attainment"]["layout"]["shapes"][1]["x0"]
+    assert "The optimum by the closed form, in requests/s: " in page
     assert [line["x"] for line in figures["tiers"]["data"]] == [["fast", "slow"]] * 4
     assert "The highest load that meets the objective" in page
     assert "4 runs of 50 requests on 2 simulated instances of hand, seed 0" in page

@@ -16,22 +16,23 @@ from otel_llm.scheduling.workload.arrivals import ConstantArrivals, GammaArrival
 from otel_llm.scheduling.workload.lengths import FixedLength, PercentileLengths, TraceLengths, UniformLengths
 from otel_llm.scheduling.workload.tiers import Tier
 
-SAMPLE = """\
+PLACED = ["random", "minimal", "chunk", "least_load", "lmetric", "round_robin", "power_of_two"]
+SAMPLE = f"""\
 version: 1
 profile: h200-llama-3.1-8b
-fleet: {instances: 20, mode: colocated}
+fleet: {{instances: 20, mode: colocated}}
 workload:
   requests: 20000
   warmup: 60s
-  arrivals: {poisson: 40}
-  lengths: {input: {uniform: [1, 8191]}, output: {uniform: [1, 2047]}}
+  arrivals: {{poisson: 40}}
+  lengths: {{input: {{uniform: [1, 8191]}}, output: {{uniform: [1, 2047]}}}}
   feasible: true
   tiers:
-  - {name: t20, tpot: 20ms, ttft: [300ms, 500ms, 1s], share: 0.1}
-  - {name: t30, tpot: 30ms, ttft: [300ms, 500ms, 1s], share: 0.9}
-policy: {placement: least_load, order: fcfs}
-sweep: {workload.arrivals.poisson: [10, 20, 40], policy.placement: [random, minimal]}
-objective: {attainment: 0.9, every_tier: false}
+  - {{name: t20, tpot: 20ms, ttft: [300ms, 500ms, 1s], share: 0.1}}
+  - {{name: t30, tpot: 30ms, ttft: [300ms, 500ms, 1s], share: 0.9}}
+policy: {{placement: least_load, order: fcfs}}
+sweep: {{workload.arrivals.poisson: [10, 20, 40], policy.placement: [{", ".join(PLACED)}]}}
+objective: {{attainment: 0.9, every_tier: false}}
 """
 MS = 10**6
 
@@ -44,14 +45,13 @@ def one(folder: Path, text: str, *settings: str) -> Scenario:
 def test_the_sample_is_read(tmp_path: Path) -> None:
     runs = load_runs(scenario(tmp_path, SAMPLE))
     assert [run.settings for run in runs] == [
-        {"workload.arrivals.poisson": load, "policy.placement": name}
-        for load in (10, 20, 40)
-        for name in ("random", "minimal")
+        {"workload.arrivals.poisson": load, "policy.placement": name} for load in (10, 20, 40) for name in PLACED
     ]
     last = runs[-1].scenario
     assert last.profile.name == "h200-llama-3.1-8b"
     assert last.fleet == Fleet(20)
-    assert (last.placement, last.objective) == ("minimal", Objective(Fraction(9, 10), every_tier=False))
+    assert (last.policy.placement, last.policy.order) == ("power_of_two", "fcfs")
+    assert last.objective == Objective(Fraction(9, 10), every_tier=False)
     assert last.workload.arrivals == PoissonArrivals(Fraction(40))
     assert (last.workload.input, last.workload.output) == (UniformLengths(1, 8191), UniformLengths(1, 2047))
     assert (last.workload.requests, last.workload.warmup_ns, last.workload.feasible) == (20000, 60_000 * MS, True)
@@ -62,6 +62,24 @@ def test_a_disaggregated_fleet_is_read(tmp_path: Path) -> None:
     fleet = "{instances: 5, mode: disaggregated, prefill: 2, transfer: {latency: 1ms, per_token: 0.76ns}}"
     found = one(tmp_path, SCENARIO.replace("{instances: 2}", fleet))
     assert found.fleet == Fleet(5, 2, Transfer(MS, Fraction("0.76")))
+    assert not found.is_split
+    assert one(tmp_path, SCENARIO.replace("{instances: 2}", fleet.replace("prefill: 2", "prefill: auto"))).is_split
+
+
+def test_a_policy_is_read(tmp_path: Path) -> None:
+    policy = "{order: anneal, budget: 64, output_lengths: {error: 0.05}, annealing: {window: 8, max_batch: 2}}"
+    found = one(tmp_path, SCENARIO.replace("{placement: least_load, order: fcfs}", policy)).policy
+    assert (found.placement, found.order, found.budget) == ("least_load", "anneal", 64)
+    assert found.output_lengths is not None
+    assert found.output_lengths.error == 0.05
+    assert (found.annealing.window, found.annealing.max_batch) == (8, 2)
+    found = one(tmp_path, SCENARIO).policy
+    assert (found.budget, found.output_lengths, found.annealing.window, found.annealing.max_batch) == (
+        None,
+        None,
+        16,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,6 +138,26 @@ FAULTS = [
         3,
         "fleet.prefill: 2 of 2 leave none to decode (write less)",
     ),
+    (
+        "instances: 2",
+        "instances: 1, mode: disaggregated, prefill: auto",
+        3,
+        "fleet.prefill: one instance cannot be split",
+    ),
+    ("instances: 2", "instances: 1, prefill: auto", 3, "fleet.prefill: a colocated fleet has none"),
+    (
+        "instances: 2",
+        "instances: 2, mode: disaggregated, prefill: most",
+        3,
+        "fleet.prefill: 'most' is no number of instances (write a whole number, or auto)",
+    ),
+    ("order: fcfs", "budget: 0", 11, "policy.budget: 0 is not a whole number from 1"),
+    ("order: fcfs", "output_lengths: known", 11, "policy.output_lengths: 'known' is no way to know output lengths"),
+    ("order: fcfs", "output_lengths: {error: -0.1}", 11, "policy.output_lengths.error: -0.1 is no share of a length"),
+    ("order: fcfs", "output_lengths: {eror: 0.1}", 11, "policy.output_lengths.eror: unknown key (did you mean error?"),
+    ("order: fcfs", "annealing: {window: 1}", 11, "policy.annealing.window: 1 is not a whole number from 2 to 256"),
+    ("order: fcfs", "annealing: {max_batch: 0}", 11, "policy.annealing.max_batch: 0 is not a whole number from 1"),
+    ("order: fcfs", "annealing: {moves: 9}", 11, "policy.annealing.moves: unknown key"),
     ("  requests: 50\n", "", 5, "workload: requests: missing (write `requests: 20000`"),
     ("requests: 50", "requests: 0", 5, "workload.requests: 0 is not a whole number from 1"),
     ("poisson: 1000000", "poisson: 0", 6, "workload.arrivals.poisson: 0 is no number above 0"),
@@ -154,7 +192,7 @@ FAULTS = [
         11,
         "policy.placement: no placement 'least_lod' in the simulator (did you mean least_l",
     ),
-    ("fcfs", "lifo", 11, "policy.order: 'lifo' is not allowed here (write 'fcfs' or 'edf')"),
+    ("fcfs", "lifo", 11, "policy.order: 'lifo' is not allowed here (write 'fcfs', 'edf', 'sjf' or 'anneal')"),
     ("policy:", "sweep: {policy: {}}\npolicy:", 11, "sweep.policy: not a list of values"),
     (
         "policy:",
