@@ -5,7 +5,7 @@ A simulated instance has this state itself. The relay derives it from the stream
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -109,30 +109,5 @@ class Replica(Protocol):
         ...
 
 
-class Policy(Protocol):
-    """What a caller does with the policy, in the order of events; it is single-threaded and keeps no time of its own.
-
-    The engine's caller tells it of every event below, then calls `retry` if `holds` is true and a request ended or a
-    prefill completed.
-    """
-
-    @property
-    def holds(self) -> int:
-        """Return the number of requests that wait for a replica."""
-        ...
-
-    def place(self, request: Request, now_ns: int) -> Replica | None:
-        """Return the replica of a new request, None if it waits; the caller adds it there before it calls again."""
-        ...
-
-    def retry(self, now_ns: int) -> Iterable[tuple[Request, Replica]]:
-        """Yield the waiting requests that have a replica now; the caller adds each before it takes the next."""
-        ...
-
-    def completed(self, request: Request, replica: Replica) -> None:
-        """Note a first token, or that a request which was preempted decodes again."""
-        ...
-
-    def ended(self, request: Request, replica: Replica, output: int) -> None:
-        """Note that a request is over (or was given up, or left for the decode replicas) with so many tokens."""
-        ...
+RequestT = TypeVar("RequestT", bound=Request)
+ReplicaT = TypeVar("ReplicaT", bound=Replica)

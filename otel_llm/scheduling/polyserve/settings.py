@@ -7,13 +7,13 @@ from fractions import Fraction
 from typing import Final, Literal
 
 Chunking = Literal["slack", "tpot", "engine"]
-"""The rule of a batch's prefill tokens beside decodes; `engine`: `max_batched_tokens`, which the policy cannot change."""
+"""The prefill tokens of a batch beside decodes; `engine`: `max_batched_tokens`, which the policy cannot change."""
 
 PRIOR_REQUESTS: Final = 200
 """The expected output of a tier counts as so many requests that were over."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PolyServeSettings:
     """The mechanisms of PolyServe (section 4) and what is ours.
 
@@ -21,7 +21,8 @@ class PolyServeSettings:
     go to a tighter tier when its own is full. `dynamic_chunking`: the rest of a prompt below twice the budget is one
     chunk, on a replica without decodes. `continuous_prediction`: the budget must hold until the end of the prefill.
     `slack_share`: the part of the slack that a batch may use. `kv_margin`: the part of KV that the predicted future
-    leaves free. `unlimited`: the idle pool never runs out of replicas.
+    leaves free. `late_share`: a late request joins a replica that stays below this part of its bounds. `unlimited`: the
+    idle pool never runs out of replicas.
     """
 
     load_gradient: bool = True
@@ -31,4 +32,5 @@ class PolyServeSettings:
     chunking: Chunking = "slack"
     slack_share: Fraction = Fraction(4, 5)
     kv_margin: Fraction = Fraction(1, 10)
+    late_share: Fraction = Fraction(3, 4)
     unlimited: bool = False
