@@ -156,7 +156,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         """Yield members to try, with the tier that they are in or join: own, tighter ones, pending ones, idle pool."""
         for of in range(tier, -1 if self._settings.lazy_promotion else tier - 1, -1):
             members = [one for one in self._of(of, among) if not one.is_pending]
-            members.sort(key=_load, reverse=self._settings.load_gradient)
+            members.sort(key=_fullest if self._settings.load_gradient else _emptiest)
             yield of, members
         pending = [
             one
@@ -164,11 +164,12 @@ class PolyServe(Generic[RequestT, ReplicaT]):
             for one in self._of(of, among)
             if one.is_pending and tier in (of, one.tightest())
         ]
-        pending.sort(key=_load, reverse=True)
+        pending.sort(key=_fullest)
         yield tier, pending
         pool = self._pool if among is None else [one for one in self._pool if one.replica.number in among]
-        yield tier, sorted(pool, key=_load)
-        if self._settings.unlimited and self._grow is not None:
+        yield tier, sorted(pool, key=_emptiest)
+        # Where an idle one was refused, a new one would be too.
+        if self._settings.unlimited and self._grow is not None and all(one.replica.requests for one in self._pool):
             yield tier, [self._join_pool(self._grow())]
 
     def _of(self, tier: int, among: dict[int, Member[ReplicaT]] | None) -> Sequence[Member[ReplicaT]]:
@@ -178,7 +179,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         """Return the fullest member where the bounds hold with a late request, else an empty one."""
         output = self._outputs.means[self._tier_of[request.tier]]
         members = list(self._members.values() if among is None else among.values())
-        for member in sorted(members, key=_load, reverse=True):
+        for member in sorted(members, key=_fullest):
             first = member.replica.iterations
             if not member.replica.requests or member.lives(request, self._bound_ns(member), output, first):
                 member.life.add(request.number, request.context, first, output)
@@ -218,7 +219,12 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         return member
 
 
-def _load(member: Member[ReplicaT]) -> tuple[int, int, int]:
-    """Return the load of a member: KV tokens, then requests; of equal ones the lowest number is the fullest."""
+def _fullest(member: Member[ReplicaT]) -> tuple[int, int, int]:
+    """Return the key that sorts the fullest first, by KV, then requests; of equal ones the lowest number."""
     replica = member.replica
-    return replica.tokens, replica.requests, -replica.number
+    return -replica.tokens, -replica.requests, replica.number
+
+
+def _emptiest(member: Member[ReplicaT]) -> tuple[int, int, int]:
+    replica = member.replica
+    return replica.tokens, replica.requests, replica.number

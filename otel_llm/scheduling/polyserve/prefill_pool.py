@@ -53,9 +53,9 @@ class PrefillPool(Generic[RequestT, ReplicaT]):
     def place(self, request: RequestT, now_ns: int) -> ReplicaT | None:
         """Return the replica of a new request, None if it waits."""
         replica = self._find(request, now_ns, self._replicas)
-        if replica is None and self._settings.unlimited and self._grow is not None:
-            replica = self._grow()
-            self._replicas.append(replica)
+        if replica is None and self._settings.unlimited and self._grow is not None and not _empty(self._replicas):
+            self._replicas.append(self._grow())
+            replica = self._find(request, now_ns, self._replicas[-1:])
         if replica is not None:
             return replica
         latest_ns = request.due_ns - alone_ns(self._profile, self._settings, request.context)
@@ -97,9 +97,13 @@ class PrefillPool(Generic[RequestT, ReplicaT]):
         return self._budgets.of(replica, DueTimes(), 0, now_ns)
 
     def _find(self, request: RequestT, now_ns: int, replicas: Sequence[ReplicaT]) -> ReplicaT | None:
-        """Return the fullest replica where the request and all that it overtakes are in time."""
-        gradient = self._settings.load_gradient
-        for replica in sorted(replicas, key=_load, reverse=gradient):
+        """Return a replica where the request and all that it overtakes are in time: the fullest of a pool that grows.
+
+        In a pool of a fixed size the emptiest is taken: an idle replica saves nothing, and an early first token leaves
+        time for the second.
+        """
+        gradient = self._settings.load_gradient and self._settings.unlimited
+        for replica in sorted(replicas, key=_fullest if gradient else _emptiest):
             if self._is_in_time(request, replica, now_ns):
                 return replica
         return None
@@ -132,8 +136,12 @@ class PrefillPool(Generic[RequestT, ReplicaT]):
         return done_ns <= aim_ns or now_ns + alone_ns(self._profile, self._settings, context) > aim_ns
 
 
-def _load(replica: ReplicaT) -> tuple[int, int, int]:
-    return replica.tokens, replica.requests, -replica.number
+def _fullest(replica: ReplicaT) -> tuple[int, int, int]:
+    return -replica.tokens, -replica.requests, replica.number
+
+
+def _emptiest(replica: ReplicaT) -> tuple[int, int, int]:
+    return replica.tokens, replica.requests, replica.number
 
 
 def _empty(replicas: Iterable[ReplicaT]) -> ReplicaT | None:

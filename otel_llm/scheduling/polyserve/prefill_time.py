@@ -131,7 +131,8 @@ class PrefillTime:
         """Return the iterations that the work needs, in 1 / `UNIT`; None if the decodes leave no time for it."""
         credit_ns = self._credit_ns
         share = self._settings.slack_share
-        if work_ns <= (credit_ns * share.numerator // share.denominator if credit_ns > 0 else credit_ns):
+        used, whole = share.numerator, share.denominator
+        if work_ns <= (credit_ns * used // whole if credit_ns > 0 else credit_ns):
             return least
         gain_ns = self._gain_ns(bare_ns)
         if gain_ns <= 0:
@@ -139,8 +140,8 @@ class PrefillTime:
         parts = -(-(work_ns - credit_ns) * UNIT // gain_ns)
         if credit_ns > 0:
             # Each iteration uses a share of what is left of the credit, so some of it is left in the end.
-            left = (1 - share) ** max(2, -(-parts // UNIT))
-            parts += credit_ns * left.numerator // left.denominator * UNIT // gain_ns
+            iterations = max(2, -(-parts // UNIT))
+            parts += credit_ns * (whole - used) ** iterations // whole**iterations * UNIT // gain_ns
             least = max(least, UNIT + 1)
         return max(least, parts)
 

@@ -22,6 +22,7 @@ class Placement(ABC):
 
     `observer` is told what happens to the requests of an instance. `prefill_order` sorts the waiting requests of
     prefill instances, where it is not None. `frees_idle`: an instance without requests costs nothing.
+    `holds`: the number of requests that wait with the policy.
 
     Args:
         draw: the random source of the run, for policies that draw.
@@ -30,6 +31,7 @@ class Placement(ABC):
     observer: Observer | None = None
     prefill_order: Callable[[SimulatedRequest], int] | None = None
     frees_idle = False
+    holds = 0
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
@@ -49,11 +51,6 @@ class Placement(ABC):
 
         `grow` adds an idle instance to the arrivals, or to those that decode.
         """
-
-    @property
-    def holds(self) -> int:
-        """Return the number of requests that wait with the policy."""
-        return 0
 
     def retry(self, now_ns: int) -> Iterable[tuple[SimulatedRequest, Instance]]:  # noqa: ARG002
         """Yield the waiting requests that have an instance now; each is added before the next is asked for.

@@ -50,22 +50,19 @@ class PolyServePlacement(Placement):
         if arrivals is not decoders:
             self._prefill = PrefillPool(settings, profile, tpots_ns, arrivals, lambda: grow(False))
 
-    @property
-    def holds(self) -> int:
-        """Return the number of requests that wait for an instance."""
-        return self._decode.holds + (self._prefill.holds if self._prefill is not None else 0)
-
     def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance | None:  # noqa: ARG002
         """Return the instance of a request, None if it waits."""
-        if self._prefill is None or request.ready:
-            return self._decode.place(request, now_ns)
-        return self._prefill.place(request, now_ns)
+        policy = self._decode if self._prefill is None or request.ready else self._prefill
+        instance = policy.place(request, now_ns)
+        self.holds += instance is None
+        return instance
 
     def retry(self, now_ns: int) -> Iterator[tuple[SimulatedRequest, Instance]]:
         """Yield the waiting requests that have an instance now."""
-        if self._prefill is not None:
-            yield from self._prefill.retry(now_ns)
-        yield from self._decode.retry(now_ns)
+        for policy in (self._decode,) if self._prefill is None else (self._prefill, self._decode):
+            for placed in policy.retry(now_ns):
+                self.holds -= 1
+                yield placed
 
     def completed(self, request: SimulatedRequest, instance: Instance, tokens: int) -> None:
         """Note a decode."""
