@@ -93,7 +93,7 @@ def figures_of(run: SimulatedRun, workload: Workload, block_tokens: int = BLOCK_
         e2e_mean_s=e2e_ns / len(served) / 1e9 if served else None,
         g_per_s=_rate(int(met.sum()), e2e_ns / 1e9),
         smooth_goodput_tok_s=_rate(math.fsum(benefits), span_s),
-        instance_seconds=len(run.instances) * run.end_ns / 1e9,
+        instance_seconds=run.instance_ns / 1e9,
         preemptions=sum(one.preemptions for one in run.instances),
         simulated_s=run.end_ns / 1e9,
     )

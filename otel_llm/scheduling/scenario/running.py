@@ -14,6 +14,7 @@ from otel_llm.scheduling.scenario.orders import order_of
 from otel_llm.scheduling.scenario.sweep import LOADS
 from otel_llm.scheduling.simulator.engine import simulate
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
+from otel_llm.scheduling.simulator.polyserve_placing import PolyServePlacement
 from otel_llm.scheduling.workload.workload import draw_workload
 from otel_llm.shared.clock import monotonic_ns
 from otel_llm.shared.formatting import number, share
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.scenario.scenario import Objective, Scenario
     from otel_llm.scheduling.scenario.sweep import PlannedRun
     from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun
+    from otel_llm.scheduling.simulator.placing import Placement
     from otel_llm.scheduling.workload.workload import Workload
 
 LEAST_BUDGET: Final = 256
@@ -102,7 +104,7 @@ def _best_budget(
         if progress is not None:
             advance = lambda arrived, before=place * count: progress(before + arrived, len(budgets) * count)  # noqa: E731
         begin_ns = monotonic_ns()
-        placement = PLACEMENTS[scenario.policy.placement](Random(seed), budget)  # noqa: S311 - it draws instances
+        placement = _placement(scenario, workload, seed, budget)
         order = order_of(scenario, workload, seed)
         run = simulate(workload.requests(), scenario.profile, fleet, placement, advance, order=order)
         simulated_ns = monotonic_ns() - begin_ns
@@ -111,6 +113,14 @@ def _best_budget(
             best = done
     assert best is not None  # noqa: S101 - there is one budget at least
     return best
+
+
+def _placement(scenario: Scenario, workload: Workload, seed: int, budget: int | None) -> Placement:
+    settings = scenario.policy.polyserve()
+    if settings is None:
+        return PLACEMENTS[scenario.policy.placement](Random(seed), budget)  # noqa: S311 - it draws instances
+    tpots_ns = [one.slo.deadline.next_ns or 0 for one in workload.classes]
+    return PolyServePlacement(settings, tpots_ns, scenario.workload.expected_output)
 
 
 def load_of(settings: Mapping[str, Any]) -> float | None:

@@ -83,6 +83,10 @@ def scenario_of(file: YamlFile) -> Scenario:
     if isinstance(arrivals, TraceArrivals) and (work.requests or 0) > len(arrivals.trace):
         rows = len(arrivals.trace)
         raise file.refuse(("workload", "requests"), f"the trace has {rows} rows", f"write at most {rows}")
+    if shape.policy.polyserve() is not None and not work.tiers:
+        raise file.refuse(
+            ("policy", "placement"), "polyserve without tiers", "write workload.tiers, or choose another placement"
+        )
     least = inputs.least + outputs.least
     if least > profile.kv_tokens:
         message = f"a request has {least} tokens or more, and the KV of an instance holds {profile.kv_tokens}"
@@ -100,6 +104,7 @@ def scenario_of(file: YamlFile) -> Scenario:
             tuple(tier.build() for tier in work.tiers),
             feasible=work.feasible,
             warmup_ns=work.warmup,
+            expected_output=work.expected_output,
         ),
         policy=shape.policy,
         objective=None
