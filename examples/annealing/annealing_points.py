@@ -171,12 +171,12 @@ def fit_point(point: Point) -> Values:
     return {**values, "r_squared": r_squared}
 
 
-def share_point(point: Point) -> Values:
+def share_point(point: Point, searches: Sequence[str] = SEARCHES) -> Values:
     """Return the share of the exact optimum (mean, least) and the time of each search over all drawn instances."""
     _, predictor = engine(str(point["profile"]))
     max_batch, count = int(point["max_batch"]), int(point["jobs"])
-    shares: dict[str, list[float]] = {search: [] for search in SEARCHES}
-    times_ms: dict[str, list[float]] = {search: [] for search in (*SEARCHES, "exact")}
+    shares: dict[str, list[float]] = {search: [] for search in searches}
+    times_ms: dict[str, list[float]] = {search: [] for search in (*searches, "exact")}
     for draw in range(INSTANCES):
         jobs = draw_jobs(count, f"instance {draw}")
         planned("exact", jobs, predictor, max_batch)  # the sums over decodes are kept before the clock starts
@@ -190,7 +190,8 @@ def share_point(point: Point) -> Values:
     values: Values = {}
     for search, mine in shares.items():
         values |= {f"{search}_share": fmean(mine), f"{search}_least": min(mine)}
-    return values | {f"{search}_ms": fmean(times_ms[search]) for search in ("paper", "scaled", "exact")}
+    timed = ("paper", "scaled", "exact")
+    return values | {f"{search}_ms": fmean(times_ms[search]) for search in timed if search in times_ms}
 
 
 def _every_order(jobs: Sequence[Job], predictor: Predictor) -> Plan:
@@ -223,6 +224,14 @@ def _figure_8() -> list[Point]:
     ]
 
 
+def _figure_9() -> list[Point]:
+    axes: dict[str, Any] = {"lengths": ("gaussian", "0.1", "0.05", "0.025", KNOWN), "search": ("paper", "scaled")}
+    return [
+        *_points(profile=("v100x2",), max_batch=BATCHES, jobs=(10, 40), **axes),
+        *_points(profile=("h100",), max_batch=(4,), jobs=(40,), **axes),
+    ]
+
+
 def _table_1() -> list[Point]:
     every = _points(profile=PROFILES, jobs=(4, 6, 8, 10), search=("paper", "scaled", "exact", "brute force"))
     return [one for one in every if one["search"] != "brute force" or int(one["jobs"]) <= MOST_BRUTE]
@@ -231,16 +240,7 @@ def _table_1() -> list[Point]:
 TABLES: Final = {
     "figure-7": Table(_figure_7(), served_point),
     "figure-8": Table(_figure_8(), cooling_point),
-    "figure-9": Table(
-        _points(
-            profile=PROFILES,
-            max_batch=BATCHES,
-            jobs=(10, 40),
-            lengths=("gaussian", "0.1", "0.05", "0.025", KNOWN),
-            search=("paper", "scaled"),
-        ),
-        served_point,
-    ),
+    "figure-9": Table(_figure_9(), served_point),
     "figure-10": Table(
         _points(
             phase=("prefill", "decode"),
@@ -255,5 +255,5 @@ TABLES: Final = {
     ),
     "table-1": Table(_table_1(), time_point),
     "table-2": Table(_points(profile=PROFILES, phase=("prefill", "decode")), fit_point),
-    "optimum": Table(_points(profile=PROFILES, max_batch=BATCHES, jobs=(6, 8, 10, 12)), share_point),
+    "optimum": Table(_points(profile=("v100x2",), max_batch=BATCHES, jobs=(6, 8, 10, 12)), share_point),
 }

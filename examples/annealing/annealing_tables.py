@@ -134,6 +134,8 @@ def _figure_9(rows: Sequence[Row]) -> str:
             for jobs in dict.fromkeys(row["jobs"] for row in rows):
                 for search in ("paper", "scaled"):
                     mine = _select(rows, profile=profile, max_batch=size, jobs=jobs, search=search)
+                    if not mine:
+                        continue
                     gains = [_percent(_only(mine, lengths=name)["gain"], 0) for name in LENGTHS]
                     lines.append((f"{engine}, batch {size}, {jobs} requests, `{search}`", *gains))
     return markdown(("gain of G over arrival order, by error of the length", *LENGTHS.values()), lines)

@@ -44,20 +44,19 @@ def run_scenario(
     seed: int,
     progress: Callable[[int, int], None] | None = None,
     observe: Callable[[SimulatedRun, Workload], None] | None = None,
+    workload: Workload | None = None,
 ) -> dict[str, Any]:
     """Simulate a scenario; return its row, a function of scenario and seed but for `wall_s` and `decisions_per_s`.
 
     `progress` is called with the requests that arrived, and all; `observe` with the finished run.
+    `workload` is served in place of the one that the scenario and the seed draw.
 
     Raises:
         ConfigError: the arrivals would last more than 31 years.
     """
     begin_ns = monotonic_ns()
-    try:
-        workload = draw_workload(scenario.workload, scenario.profile, seed)
-    except ValueError as error:
-        advice = "raise the rate, or lower the number of requests"
-        raise ConfigError(scenario.source, None, None, "workload.arrivals", str(error), advice) from None
+    if workload is None:
+        workload = drawn_workload(scenario, seed)
     cost = mean_cost(scenario, workload)
     fleet = scenario.fleet
     if scenario.is_split and cost is not None:
@@ -76,6 +75,19 @@ def run_scenario(
         "simulated_s": simulated_s,
         "wall_s": wall_s,
     }
+
+
+def drawn_workload(scenario: Scenario, seed: int) -> Workload:
+    """Return the workload that the scenario and the seed draw.
+
+    Raises:
+        ConfigError: the arrivals would last more than 31 years.
+    """
+    try:
+        return draw_workload(scenario.workload, scenario.profile, seed)
+    except ValueError as error:
+        advice = "raise the rate, or lower the number of requests"
+        raise ConfigError(scenario.source, None, None, "workload.arrivals", str(error), advice) from None
 
 
 def static_budgets(most: int) -> list[int]:
