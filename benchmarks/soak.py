@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +27,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the load and the
 from support.commands import wait_until
 from support.integration.interop_compare import (
     Disturbed,
+    Group,
     Row,
     audited,
     disturbed,
+    given_up,
     missing_tokens,
     read_rows,
     repeated_decisions,
@@ -180,10 +183,11 @@ def comparison_problems(folder: Path, window: str) -> list[str]:
     """Compare what was said live with the audit of the journal."""
     rows: list[Row] = []
     windows: list[Row] = []
-    left_out = Disturbed()
+    left_out, silent = Disturbed(), Counter[Group]()
     for part in split_by_sender(folder / "journal", folder / "parts"):
         found = audited(part, folder, window, AUDIT_S)
         left_out.add(disturbed(part, found[0], LATENESS_NS, LOST_AFTER_NS))
+        silent += given_up(part, found[0], LOST_AFTER_NS)
         rows += found[0]
         windows += found[1]
     live, decisions = read_rows(folder / "windows.jsonl"), read_rows(folder / "decisions.jsonl")
@@ -197,7 +201,7 @@ def comparison_problems(folder: Path, window: str) -> list[str]:
         *(f"tokens (acknowledged, audited): {one}" for one in list(missing_tokens(acknowledged, rows).items())[:10]),
         *(f"window written twice: {one}" for one in repeated_windows(live)[:10]),
         *window_differences(live, windows, left_out)[:10],
-        *total_differences(live, windows)[:10],
+        *total_differences(live, windows, silent)[:10],
         *(f"decided twice: {one}" for one in repeated_decisions(decisions)[:10]),
     ]
 

@@ -269,7 +269,7 @@ class Inbox:
     def oldest_ns(self) -> int | None:
         """Return the receipt time (unix ns) of the oldest export of this process; None where none waits."""
         with self._sorting:
-            waiting = [*(export for _, export in self._exports.first()), *tuple(self._items)]
+            waiting = [*self._exports.waiting(), *tuple(self._items)]
         return min((item.receipt_ns for item in waiting if isinstance(item, LocalExport)), default=None)
 
     def close(self) -> None:

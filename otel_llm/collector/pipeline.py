@@ -62,6 +62,7 @@ MAX_WAIT_S = 0.5
 """The longest wait for an item; timers run then, and an old file of the journal ends."""
 TIMER_SLACK_S = 0.005
 """Timers closer together than this run in one pass, each for its own instant."""
+NOT_EVALUATED = "a batch could not be evaluated; the journal has it"
 BATCH_EXPORTS = 64
 BATCH_BYTES = 2**22
 BATCH_CPU_S = 0.005
@@ -171,7 +172,7 @@ class Pipeline:
                     break
                 self.inbox.put(None)
         self.stopped_ns = now_ns = self.clock.now_ns()
-        self._guard(partial(self.evaluator.finish, now_ns))
+        self._guard(partial(self.evaluator.finish, now_ns), "ended streams could not be judged")
 
     def _next(self) -> Item:
         """Return the next item; while there is none, run timers."""
@@ -191,8 +192,8 @@ class Pipeline:
     def _run_timers(self) -> None:
         """Advance journal and evaluator to now, but not beyond the receipt time of an export that waits."""
         self._last_ns = now_ns = max(self._last_ns, self.inbox.complete_ns(self.clock.now_ns()))
-        self._guard(lambda: self.journal.tick(now_ns))
-        self._guard(lambda: self.evaluator.advance(now_ns))
+        self._guard(lambda: self.journal.tick(now_ns), "a file of the journal could not be ended")
+        self._guard(lambda: self.evaluator.advance(now_ns), "timers could not run")
 
     def _evaluate(self, first: Export) -> None:
         """Take a batch through the stages: `first`, and the exports that wait behind it."""
@@ -305,22 +306,22 @@ class Pipeline:
     def _apply(self, export: Export, batch: Batch) -> None:
         """Evaluate the records of an export, and charge its sender."""
         began_s = time.thread_time()
-        self._guard(partial(self.evaluator.apply, batch, export.receipt_ns))
+        self._guard(partial(self.evaluator.apply, batch, export.receipt_ns), NOT_EVALUATED)
         self.inbox.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
 
     def replay(self, batch: Batch, receipt_ns: int) -> None:
         """Evaluate a record of the journal again (`restart.py`); call it before `start`."""
         take_in(batch, receipt_ns, self.intake)
         self.replayed += 1
-        self._guard(lambda: self.evaluator.apply(batch, receipt_ns))
+        self._guard(lambda: self.evaluator.apply(batch, receipt_ns), NOT_EVALUATED)
 
-    def _guard(self, step: Callable[[], None]) -> None:
-        """Run a step; count its error and log the first: a bug in one batch must not end the service."""
+    def _guard(self, step: Callable[[], None], failure: str) -> None:
+        """Run a step; count its error and log the first as `failure`: a bug in a step must not end the service."""
         try:
             step()
         except Exception:
             if not self.evaluator.counts["internal_errors"]:
-                log.exception("otel-llm: a batch could not be evaluated; the journal has it")
+                log.exception("otel-llm: %s", failure)
             self.evaluator.counts["internal_errors"] += 1
 
     # For other threads.
@@ -338,7 +339,7 @@ class Pipeline:
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Queue a function for the evaluator's thread and return at once; safe from any thread."""
-        self.inbox.put(lambda: self._guard(function))
+        self.inbox.put(lambda: self._guard(function, "a queued function failed"))
 
     def reload(self, classes: SloClasses, rules: RuleSet) -> None:
         """Judge by these classes and decide by these rules from now on; safe from any thread.

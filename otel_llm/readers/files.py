@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_llm.readers.formats.form import EXPECTED
+from otel_llm.readers.formats.form import EXPECTED, all_broken
 from otel_llm.readers.formats.form_table import find_form, open_head
 from otel_llm.readers.formats.otlp_files import LENGTH_BYTES, read_json, read_records
 from otel_llm.readers.io.journal_format import is_journal
@@ -30,6 +30,7 @@ def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
         InputError: it cannot be read, or is of no known form.
     """
     good = bad = 0
+    notes = len(skipped.notes)
     for item in read_raw(path, skipped):
         if isinstance(item, RawRecord):
             try:
@@ -42,7 +43,7 @@ def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
         good += 1
         yield item
     if bad and not good and not is_journal(path):
-        _refuse(path, skipped, InputError(f"{path}: not a recording: {EXPECTED}"))
+        _refuse(path, skipped, all_broken(path, skipped, notes))
 
 
 def read_raw(path: Path, skipped: Skipped) -> Iterator[RawRecord | Received | Assembled]:
@@ -73,13 +74,13 @@ def _at_least_one(
     path: Path, records: Iterator[RawRecord | Received], skipped: Skipped
 ) -> Iterator[RawRecord | Received]:
     """Yield the records of a file that does not look like one of records; without a good one it is refused."""
-    before = skipped.broken
+    before, notes = skipped.broken, len(skipped.notes)
     count = 0
     for record in records:
         count += 1
         yield record
     if not count and skipped.broken > before and not is_journal(path):
-        raise InputError(f"{path}: not a recording: {EXPECTED}")
+        raise all_broken(path, skipped, notes)
 
 
 def _refuse(path: Path, skipped: Skipped, error: InputError) -> None:

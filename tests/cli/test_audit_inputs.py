@@ -108,6 +108,14 @@ def test_what_is_nothing_is_said_in_words(
     assert (done.exit_code, message in done.stderr, "Traceback" in done.output) == (2, True, False), done.output
 
 
+def test_a_file_without_a_good_line_is_refused_with_the_first_bad_one() -> None:
+    data = b'{"metadata": {"request_start_ns": "x"}, "responses": []}\n' * 2  # AIPerf's
+    done = run("-", stdin=data)
+    assert (done.exit_code, "Traceback" in done.output) == (2, False)
+    assert "-: not a recording: expected a journal" in done.stderr
+    assert "; -:1: request_start_ns is no number" in done.stderr
+
+
 def test_strict_stops_at_the_first_broken_record_with_its_place() -> None:
     data = b"request,t_seconds\na,1\na,x\na,2\n"
     done = run("-", stdin=data)

@@ -155,6 +155,18 @@ def test_what_waits_for_its_answer_is_counted_once() -> None:
     inbox.close()
 
 
+def test_the_oldest_export_of_this_process_is_known_behind_one_of_the_worker() -> None:
+    """Of one sender, which uses both receivers: the worker reports its own."""
+    inbox = Inbox()
+    remote, local = Export(b"", 1), LocalExport(b"", 1)
+    remote.receipt_ns, local.receipt_ns = 5, 7
+    inbox.put(remote)
+    inbox.put(local)
+    assert not inbox.empty()  # both are sorted into the sender's queue
+    assert inbox.oldest_ns() == 7
+    inbox.close()
+
+
 @given(st.lists(st.integers(0, 3), max_size=40))
 def test_neither_source_keeps_the_other_waiting(puts: list[int]) -> None:
     """While both have exports, theirs alternate; each one keeps its order."""

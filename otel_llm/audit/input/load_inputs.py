@@ -12,7 +12,7 @@ from otel_llm.audit.input.stream_batch import batches
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.assemble.stream_assembler import HELD_BYTES, StreamAssembler
 from otel_llm.readers.files import read_raw
-from otel_llm.readers.formats.form import EXPECTED
+from otel_llm.readers.formats.form import EXPECTED, all_broken
 from otel_llm.readers.formats.parquet_files import unpacked
 from otel_llm.readers.input_paths import input_files, size
 from otel_llm.readers.io.journal_format import is_journal
@@ -142,7 +142,7 @@ class Inputs:
     def _file(self, path: Path, done_bytes: int, size_bytes: int) -> Iterator[Streams | Assembled]:
         group: list[tuple[Batch, int | None] | RawRecord] = []
         group_bytes = seen_bytes = 0
-        good = self._messages
+        good, notes = self._messages, len(self.skipped.notes)
         broken = self.skipped.broken - self.skipped.counts["unreadable_file"]
         for item in read_raw(path, self.skipped):
             if isinstance(item, Assembled):
@@ -167,10 +167,10 @@ class Inputs:
             yield self._assembler.take(self._decoded(group))
         now_broken = self.skipped.broken - self.skipped.counts["unreadable_file"]
         if now_broken > broken and self._messages == good and not is_journal(path):
-            refusal = f"{path}: not a recording: {EXPECTED}"
+            refusal = all_broken(path, self.skipped, notes)
             if path not in self.skipped.chosen:
-                raise InputError(refusal)
-            self.skipped.add("unreadable_file", refusal)
+                raise refusal
+            self.skipped.add("unreadable_file", str(refusal))
 
     def _decoded(self, group: Sequence[tuple[Batch, int | None] | RawRecord]) -> list[tuple[Batch, int | None]]:
         """Return the records of a group of export requests: plain segments as columns, the rest as objects."""

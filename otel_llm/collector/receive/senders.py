@@ -165,6 +165,10 @@ class FairQueue(Generic[T]):
         """Return each sender that has an item waiting, with its oldest item."""
         return [(sender, one.waiting[0][1]) for sender, one in self._senders.items() if one.waiting]
 
+    def waiting(self) -> list[T]:
+        """Return all items that wait, held ones too, in no order."""
+        return [item for one in self._senders.values() for _, item in one.waiting]
+
     def _taken(self, sender: int, one: _Sender[T]) -> T:
         self._size -= 1
         _, item = one.waiting.popleft()

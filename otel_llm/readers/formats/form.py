@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.readers.io.json_walk import key_paths
+from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +26,12 @@ EXPECTED: Final = (
 )
 LOOK_BYTES: Final = 256 * 2**10
 """How much of a file is sniffed: benchmark tools write their settings before the times."""
+
+
+def all_broken(path: Path, skipped: Skipped, notes_before: int) -> InputError:
+    """Return the error of a file without a good part; its first broken part is the note after `notes_before`."""
+    first = "".join(f"; {note}" for note in skipped.notes[notes_before : notes_before + 1])
+    return InputError(f"{path}: not a recording: {EXPECTED}{first}")
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,7 @@ class Form(NamedTuple):
     `sniff` tells by a file's head whether it is of the form. `read` yields the contents of a file: the path names it in
     messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken part is
     counted in `Skipped` and left out; an InputError says that nothing of the file can be read. A file whose parts are
-    all broken is refused as "not a recording", without the reason: where `read` knows a remedy, it raises the
-    InputError.
+    all broken is refused as "not a recording", with the first broken part (`all_broken`).
 
     A file that no `sniff` accepts is refused; one that begins as a JSON object is tried as OTLP first ("not OTLP JSON:
     no resourceSpans").
