@@ -182,6 +182,16 @@ def test_a_plan_is_made_when_requests_were_added_and_of_the_window_only() -> Non
     assert order.made_ns == [7, 1311]
 
 
+def test_late_requests_do_not_fill_the_window() -> None:
+    # The window of two has room for one of the three that are late; the longest of all is in time, and first.
+    run = run_of(
+        [(0, 10, 1), (0, 20, 1), (0, 30, 1), (0, 90, 1)],
+        AnnealedOrder(ALONE, known(), [1000], window=2),
+        due_ns=[0, 0, 0, 292],  # 7 + 105 + 180: first, or late
+    )
+    assert served(run) == [3, 0, 1, 2]
+
+
 def test_the_prediction_contains_the_overhead_of_a_step() -> None:
     profile = HandProfile(step_overhead_ns=1000)
     assert predictor_of(profile).decodes_ns(2, 30, 3) == (120 + 30 + 1000) + (120 + 32 + 1000) + (120 + 34 + 1000)
