@@ -52,6 +52,8 @@ FOUR = [(0, 10, 3), (0, 40, 1), (0, 5, 4), (0, 20, 1)]
 
 
 def test_shortest_first_by_hand() -> None:
+    order = ShortestFirst(ALONE, known())
+    assert [order(request) for request in requests_of(FOUR)] == [378, 185, 481, 145]
     run = run_of(FOUR, ShortestFirst(ALONE, known()))
     assert served(run) == [3, 1, 0, 2]
     assert times_of(run) == [
@@ -91,6 +93,21 @@ def test_lengths_are_learnt_by_tier_as_requests_finish() -> None:
     assert [expected.of(one) for one in fresh] == [90, 4]
     expected.finish(SimulatedRequest(4, 0, 10, 40, 1))
     assert [expected.of(one) for one in fresh] == [90, 4]
+
+
+@pytest.mark.parametrize("prefill", [0, 1])
+def test_an_instance_reports_every_request_that_is_over(prefill: int) -> None:
+    class Counted(ExpectedOutput):
+        over: list[int]
+
+        def finish(self, request: SimulatedRequest) -> None:
+            self.over.append(request.number)
+
+    expected = Counted(["t"], 1000, Random(0))
+    expected.over = []
+    order = ShortestFirst(ALONE, expected, disaggregated=bool(prefill))
+    run_of(FOUR, order, fleet=Fleet(1 + prefill, prefill))
+    assert sorted(expected.over) == [0, 1, 2, 3]
 
 
 def test_a_prediction_has_room_in_the_kv_and_is_above_the_progress() -> None:
