@@ -163,7 +163,7 @@ class Service:
             decisions=self._decisions,
         )
         backends = Backends(
-            [Backend(one.name, one.url, one.kind, one.group) for one in settings.backends],
+            [Backend(one.name, one.url, one.kind, one.group, profile=one.profile) for one in settings.backends],
             monotonic_s,
             settings.eject_s,
         )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from otel_llm.scheduling.placement import Candidate
+    from otel_llm.scheduling.profiles.profile import Profile
 
 FAILURES: Final = 3
 """Failures in a row after which a backend is ejected."""
@@ -30,7 +31,7 @@ class Backend:
 
     `tokens`: of its streams' prompts and output; `waiting_tokens`: of the prompts of those without a token yet; `turn`:
     the number of the last placement on it; `coming`: the streams that were placed on it and have not begun: until when
-    each counts (s), and its tokens; `gaps`: the times of its iterations.
+    each counts (s), and its tokens; `gaps`: the times of its iterations; `profile`: how long they last, if it is known.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Backend:
     turn: int = 0
     coming: deque[tuple[float, int]] = field(default_factory=deque)
     gaps: GapHistory = field(default_factory=GapHistory)
+    profile: Profile | None = None
 
 
 class Backends:
@@ -116,7 +118,10 @@ class Backends:
         starving = self._starving if needs.counts_starving else {}
         ranked = rank(
             policy,
-            [_load(one, now_s, starving.get(one.name, 0), predicts=needs.predicts) for one in backends],
+            [
+                _load(one, now_s, starving.get(one.name, 0), demand.tokens if needs.predicts else None)
+                for one in backends
+            ],
             demand,
             self._draw,
         )
@@ -214,20 +219,30 @@ class Backends:
         ]
 
 
-def _load(backend: Backend, now_s: float, starving: int, *, predicts: bool) -> Load:
+def _load(backend: Backend, now_s: float, starving: int, new_tokens: int | None) -> Load:
+    """Return a backend's load; its iteration is predicted with a stream of so many tokens more, if they are given."""
     coming = backend.coming
     while coming and coming[0][0] <= now_s:
         coming.popleft()
-    tokens, streams = sum(tokens for _, tokens in coming), backend.streams + len(coming)
+    streams, tokens = backend.streams + len(coming), sum(tokens for _, tokens in coming)
+    in_flight = backend.tokens + tokens
     return Load(
         name=backend.name,
         streams=streams,
-        tokens=backend.tokens + tokens,
+        tokens=in_flight,
         waiting_tokens=backend.waiting_tokens + tokens,
         starving=starving,
-        iteration_s=backend.gaps.predict(streams + 1, now_s) if predicts else None,
+        iteration_s=None if new_tokens is None else _iteration_s(backend, streams + 1, in_flight + new_tokens, now_s),
         turn=backend.turn,
     )
+
+
+def _iteration_s(backend: Backend, streams: int, tokens: int, now_s: float) -> float | None:
+    """Predict an iteration of so many streams and tokens: by the profile, else by the backend's last gaps."""
+    profile = backend.profile
+    if profile is None:
+        return backend.gaps.predict(streams, now_s)
+    return (profile.iteration_ns(streams, tokens) + profile.step_overhead_ns) / 1e9
 
 
 def _nothing() -> None:

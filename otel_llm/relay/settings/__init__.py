@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.actions.settings import Receiver
+    from otel_llm.scheduling.profiles.profile import Profile
     from otel_llm.shared.web.settings import Auth, Tls
 
 MIB = 2**20
@@ -35,6 +36,8 @@ class BackendSettings:
     group: str = ""
     api_key_file: Path | None = None
     ca: Path | None = None
+    profile: Profile | None = None
+    """How long its iterations last; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,12 @@ from otel_llm.actions.config.service import (
     build_auth,
     build_tls,
 )
-from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001  pydantic reads them
+from otel_llm.actions.config.target import Duration, FileName, at
 from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
 from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
-from otel_llm.rules.files.yamlfile import load_yaml
+from otel_llm.rules.files.yamlfile import UnreadableConfigError, load_yaml
 from otel_llm.scheduling.placement import DEFAULT, POLICIES
+from otel_llm.scheduling.profiles.profile_file import load_profile
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.rules.files.yamlfile import YamlFile
+    from otel_llm.scheduling.profiles.profile import Profile
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
 _FAILOVER, _HEALTH, _LIMITS, _PREEMPT = Failover(), Health(), Limits(), Preempt()
@@ -85,6 +87,7 @@ class _Backend(StrictModel):
     api_key_file: FileName | None = None
     ca: FileName | None = None
     group: str = ""
+    profile: FileName | None = None
 
 
 class _Failover(StrictModel):
@@ -244,4 +247,14 @@ def _backend(file: YamlFile, folder: Path, name: str, section: _Backend) -> Back
         key = readable(file, folder, section.api_key_file, ("backends", name, "api_key_file"), read_tokens)
     if section.ca is not None:
         ca = readable(file, folder, section.ca, ("backends", name, "ca"), certificates)
-    return BackendSettings(name, section.url, section.kind, section.group, key, ca)
+    profile = None if section.profile is None else _profile(file, folder, name, section.profile)
+    return BackendSettings(name, section.url, section.kind, section.group, key, ca, profile)
+
+
+def _profile(file: YamlFile, folder: Path, backend: str, stated: str) -> Profile:
+    """Load the profile that ships under this name, or the one of this file."""
+    is_file = "/" in stated or stated.endswith((".yaml", ".yml"))
+    try:
+        return load_profile(folder / stated if is_file else stated)
+    except UnreadableConfigError as error:
+        raise at(file, ("backends", backend, "profile"), error) from None
