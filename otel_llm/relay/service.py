@@ -16,6 +16,7 @@ from otel_llm.actions.settings import secret_files
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.answers import NONE_OPEN
 from otel_llm.relay.backends.backends import Backend, Backends
+from otel_llm.relay.backends.expected_lengths import ExpectedLengths
 from otel_llm.relay.backends.health import Probes
 from otel_llm.relay.backends.pool import Pool
 from otel_llm.relay.backends.upstream import Upstream
@@ -167,7 +168,9 @@ class Service:
             monotonic_s,
             settings.eject_s,
         )
-        pool = self.pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics())
+        pool = self.pool = Pool(
+            Upstream(settings.backends), backends, settings, RelayMetrics(), ExpectedLengths()
+        )
         running = relay_runtime(self.exporter)
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)

@@ -50,8 +50,9 @@ class Opening:
     """The backends' streams for one request.
 
     `headers` are those to send; `asked` is called with the backend that gets the unchanged request, not with one that
-    is to continue it: until that has won, the source serves. `token_time_s` returns the time per token (s) that the
-    request's class promises; it is called for policies that need it.
+    is to continue it: until that has won, the source serves. `prompt` are its tokens as far as they are known.
+    `token_time_s` returns the time per token (s) that the request's class promises; it is called for policies that
+    need it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Opening:
         owned: OwnedRequest,
         path: str,
         headers: CIMultiDict[str],
+        prompt: int,
         asked: Callable[[str], None],
         token_time_s: Callable[[], float | None],
     ) -> None:
@@ -69,6 +71,7 @@ class Opening:
         self._owned = owned
         self._path = path
         self._headers = headers
+        self._prompt = prompt
         self._asked = asked
         self._token_time_s = token_time_s
         self._tried: set[str] = set()
@@ -132,7 +135,7 @@ class Opening:
 
     def _demand(self, policy: str, reply: Reply) -> Demand:
         """Return the load to place: the prompt, and the output so far, which is prefilled with it."""
-        prompt = len(reply.prompt_ids) if reply.prompt_ids else self._owned.input_estimate
+        prompt = len(reply.prompt_ids) if reply.prompt_ids else self._prompt
         tokens = prompt + (reply.counted(0) if reply.begun else 0)
         return Demand(tokens, self._token_time_s() if POLICIES[policy].predicts else None)
 
@@ -249,7 +252,7 @@ class Opening:
                 raise UpstreamError("unfinished")
 
     async def _open(self, backend: Backend, path: str, body: bytes, reply: Reply, carried: int | None = None) -> Run:
-        tokens = self._owned.input_estimate + (carried or 0)
+        tokens = self._prompt + (carried or 0)
         self._pool.backends.begin(backend, tokens, tokens)
         try:
             async with asyncio.timeout(self.silent_s):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -46,15 +47,27 @@ class Owned:
         owned = OwnedRequest.parse(path, body)
         if owned is None:
             return None
-        recorded = self._recorder.begin(request.raw_headers, owned, monotonic_ns())
+        lengths, size = self._pool.lengths, len(owned.body)
+        prompt, known = owned.prompt_tokens, None
+        if prompt is None:
+            prompt = lengths.prompt(owned.model, size)
+            if not owned.multimodal:  # the bytes of a picture say nothing about text
+                known = partial(lengths.prompt_known, owned.model, size)
+        recorded = self._recorder.begin(request.raw_headers, owned, monotonic_ns(), known)
+        if owned.prompt_tokens is None:
+            recorded.expected_prompt(prompt)
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
-        opening = Opening(self._pool, owned, path, headers, recorded.serving, recorded.token_time_s)
+        opening = Opening(
+            self._pool, owned, path, headers, prompt, recorded.serving, lambda: _seconds(recorded.slo.token_time_ns)
+        )
         session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
         try:
             return await session.serve()
         finally:
             del self.sessions[recorded.key]
+            if session.whole and owned.choices == 1:
+                lengths.output_known(recorded.slo.name, owned.model, recorded.output_tokens)
             self._pool.metrics.request(session.served, session.code)
 
     # Actions; see `own_actions.Actor`.
@@ -152,6 +165,10 @@ class Owned:
             "migrations": session.recorded.migrations,
             "paused": session.paused,
         }
+
+
+def _seconds(length_ns: int | None) -> float | None:
+    return None if length_ns is None else length_ns / 1e9
 
 
 def _no_victims(_instance: str, _stream: RequestKey | None) -> Iterable[RequestKey]:

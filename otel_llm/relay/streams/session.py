@@ -57,6 +57,8 @@ class Session:
         self.reply = reply
         self.served = ""
         """The backend that served last."""
+        self.whole = False
+        """Whether the client has the whole reply."""
         self._client = Client(request, recorded)
         self._opening = opening
         self._moving = Moving(recorded, reply, opening)
@@ -180,6 +182,7 @@ class Session:
             if ending is WHOLE:
                 self._opening.worked(run.backend)
                 await self._client.end()
+                self.whole = True
                 return "completed", None
             run.close()
             reason = ending.reason
