@@ -25,6 +25,7 @@ from otel_llm.relay.deciding.command_reader import CommandReader
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.metrics import RelayMetrics
 from otel_llm.relay.passing import Passing
+from otel_llm.relay.queueing.request_queue import RequestQueue
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.relay.server import ClientServer
 from otel_llm.relay.streams.owned import Owned
@@ -32,7 +33,7 @@ from otel_llm.relay.web_port import WebPort, WebServer
 from otel_llm.rules.decisions.decision_records import FIRST_KEY
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.line_files import refuse_other_lines
-from otel_llm.shared.clock import MonotonicClock, monotonic_s
+from otel_llm.shared.clock import MonotonicClock, monotonic_ns, monotonic_s
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.reloading import Reloader
 from otel_llm.shared.secret_files import read_signing_secrets
@@ -93,6 +94,7 @@ class Service:
     _admission: Admission | None = None
     _decisions: DecisionFiles | None = None
     _stopping: bool = False
+    _queue: RequestQueue | None = None
     _decide: DecisionLoop | None = None
     _server: ClientServer | None = None
 
@@ -168,15 +170,15 @@ class Service:
             monotonic_s,
             settings.eject_s,
         )
-        pool = self.pool = Pool(
-            Upstream(settings.backends), backends, settings, RelayMetrics(), ExpectedLengths()
-        )
+        pool = self.pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics(), ExpectedLengths())
         running = relay_runtime(self.exporter)
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)
-        owned = self.owned = Owned(pool, recorder, without)
+        queue = self._queue = self._queue_of(pool)
+        owned = self.owned = Owned(pool, recorder, without, queue)
         owned.victims = decide.victims
-        backends.changed, backends.starving = owned.refresh, owned.starving
+        backends.starving = owned.starving
+        backends.watched_by(owned.refresh, None if queue is None else queue.release)
         probes = Probes(pool)
         server = self._server = ClientServer(settings.limits, Passing(pool), owned, self._tokens, pool.metrics.request)
         receiver = self._receiver(pool, recorder, decide)
@@ -201,6 +203,8 @@ class Service:
         finally:
             await server.shutdown(CUT_S)
             await probes.stop()
+            if queue is not None:
+                queue.close()
             await decide.stop(CUT_S)
             await page.stop()
             await server.close_listeners()
@@ -247,7 +251,8 @@ class Service:
         assert self.pool is not None  # noqa: S101
         assert self.owned is not None  # noqa: S101
         families = self._decide.families(self.now_ns())
-        return chain(families, list(self.pool.metrics.families(self.pool.backends, len(self.owned.pauses))))
+        waiting = 0 if self._queue is None else len(self._queue)
+        return chain(families, list(self.pool.metrics.families(self.pool.backends, len(self.owned.pauses), waiting)))
 
     def now_ns(self) -> int:
         """Return the current time."""
@@ -274,6 +279,12 @@ class Service:
         return CommandReceiver(
             self._admission, decide.clock, reader, decide.do, lambda: self._stopping, pool.metrics.received
         )
+
+    def _queue_of(self, pool: Pool) -> RequestQueue | None:
+        """Return the queue of requests, None where the settings have none."""
+        if self.settings.queue is None:
+            return None
+        return RequestQueue(self.settings.queue, self.settings.placement, pool.backends, pool.metrics, monotonic_ns)
 
     def _web_port(self, pool: Pool, receiver: CommandReceiver | None) -> WebPort:
         auth = self.settings.auth

@@ -10,7 +10,7 @@ import pytest
 from support.collector.tls_files import authority, signed
 
 from otel_llm.actions.settings import DecisionSettings, MetricsSettings
-from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
+from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, Queue, RelaySettings
 from otel_llm.relay.settings.file import load_settings, parse_backend
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling import load_profile
@@ -26,6 +26,7 @@ backends:
   b.c_d-1: {url: 'https://[::1]:8443/base', kind: sglang, api_key_file: key, ca: ca.pem, group: g}
   10.0.0.3:80: {url: 'http://10.0.0.3', kind: openai, profile: mine.yaml}
 placement: spread
+queue: {in_flight: 6, order: edf, max_waiting: 9, max_wait: 1m}
 preempt: {resume_runway: 3s, calm: 500ms, max_paused: 7}
 failover: {connect_retries: 0, resume: false, first_byte: 1m}
 health: {path: '/health?deep=1', interval: 500ms, timeout: 2s}
@@ -89,6 +90,7 @@ def test_every_key(folder: Path) -> None:
         BackendSettings("z", "http://10.0.0.9:1"),
     )
     assert found.placement == "spread"
+    assert found.queue == Queue(in_flight=6, order="edf", max_waiting=9, max_wait_s=60.0)
     assert found.failover == Failover(0, False, 60.0)
     assert found.preempt == Preempt(resume_runway_s=3.0, calm_s=0.5, max_paused=7)
     assert found.health == Health("/health?deep=1", 0.5, 2.0)
@@ -160,6 +162,14 @@ def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
         ("placement: fullest", "2:12: placement", "known are least_load, spread, pack, safest, round_robin, random, "),
         ("placement: polyserve", "2:12: placement", "is no placement policy here"),
         ("placement: [pack]", "2:12: placement", "not a string"),
+        ("queue: {}", "2:8: queue.in_flight", "missing"),
+        ("queue: {in_flight: 0}", "2:20: queue.in_flight", ""),
+        ("queue: {in_flight: 1, order: lifo}", "2:30: queue.order", "known are fcfs, edf, sjf, anneal"),
+        ("queue: {in_flight: 1, max_waiting: -1}", "queue.max_waiting", ""),
+        ("queue: {in_flight: 1, max_wait: 0s}", "queue.max_wait", "longer than zero"),
+        ("queue: {in_flight: 1, max_waits: 1s}", "queue.max_waits", "did you mean max_wait"),
+        ("queue: {in_flight: 1, order: sjf}", "2:30: queue.order", "profile of every backend, and h:1 has none"),
+        ("queue: {in_flight: 1, order: anneal}", "2:30: queue.order", "write under backends, for example"),
         ("failover: {connect_retries: -1}", "failover.connect_retries", ""),
         ("failover: {connect_retries: true}", "failover.connect_retries", "not a whole number"),
         ("failover: {resume: 'yes'}", "failover.resume", ""),
@@ -199,6 +209,18 @@ def test_what_is_wrong_is_said_with_its_place_and_what_to_write(folder: Path, te
     assert words.startswith(f"{folder / 'relay.yaml'}:")
     assert place in words
     assert said in words
+
+
+@pytest.mark.parametrize("order", ["sjf", "anneal"])
+def test_an_order_by_profile_is_taken_where_each_backend_has_one(folder: Path, order: str) -> None:
+    backends = "backends: {a: {url: 'http://h', profile: h200-paper-era}, b: {url: 'http://g', profile: mine.yaml}}"
+    found = loaded(folder, f"version: 1\n{backends}\nqueue: {{in_flight: 3, order: {order}}}\n")
+    assert found.queue == Queue(3, order)
+
+
+def test_absent_keys_of_a_queue_are_the_defaults(folder: Path) -> None:
+    found = loaded(folder, "version: 1\nqueue: {in_flight: 3}\n", "http://h:1")
+    assert found.queue == Queue(in_flight=3, order="fcfs", max_waiting=1024, max_wait_s=30.0)
 
 
 def test_a_profile_that_is_refused_is_said_with_its_own_place(folder: Path) -> None:

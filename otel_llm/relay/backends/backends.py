@@ -55,7 +55,8 @@ class Backend:
 class Backends:
     """All backends of a relay.
 
-    `changed` is called when a backend is added or lost, or serves other models; `starving` returns the number of
+    `changed` is called when a backend is added or lost, or serves other models, `freed` when one has a stream or
+    another request less; `starving` returns the number of
     starving streams by backend, and is called for policies that need it. `seed`: of random policies, None for any.
     """
 
@@ -72,6 +73,7 @@ class Backends:
         self._draw = random.Random(seed)  # noqa: S311  it balances load
         self._turn = 0
         self.changed: Callable[[], None] = _nothing
+        self.freed: Callable[[], None] = _nothing
         self.starving: Callable[[], Mapping[str, int]] = dict
         self._starving: Mapping[str, int] = {}
         self._starving_until_s = now_s()
@@ -85,6 +87,18 @@ class Backends:
     def get(self, name: str) -> Backend:
         """Return a backend by name; raises KeyError for an unknown one."""
         return self._all[name]
+
+    def watched_by(self, changed: Callable[[], None], freed: Callable[[], None] | None) -> None:
+        """Call `changed` as the class says; `freed` behind it, and wherever a place becomes free."""
+        self.changed = changed
+        if freed is None:
+            return
+
+        def both() -> None:
+            changed()
+            freed()
+
+        self.changed, self.freed = both, freed
 
     # Who can take a stream.
 
@@ -133,8 +147,21 @@ class Backends:
 
     def choose(self, policy: str, exclude: Collection[str], demand: Demand = NO_DEMAND) -> Backend | None:
         """Return the backend that a placement policy prefers among those that take new streams; None without one."""
-        ranked = self.rank(policy, self.open_to(exclude=exclude), demand)
-        return self._all[ranked[0].name] if ranked else None
+        found = self.open_to(exclude=exclude)
+        return self.pick(policy, found, demand) if found else None
+
+    def pick(self, policy: str, backends: Sequence[Backend], demand: Demand = NO_DEMAND) -> Backend:
+        """Return the one of some backends, one or more, that a placement policy prefers."""
+        return self._all[self.rank(policy, backends, demand)[0].name]
+
+    def in_flight(self, backend: Backend) -> int:
+        """Return the streams and other requests of a backend, with those that were placed and have not begun."""
+        return backend.streams + len(_coming(backend, self._now_s()))
+
+    def withdraw(self, backend: Backend) -> None:
+        """Count a request no longer that was placed and will not begin."""
+        if backend.coming:
+            backend.coming.popleft()
 
     # Events.
 
@@ -159,6 +186,7 @@ class Backends:
         backend.streams -= 1
         backend.tokens -= tokens
         backend.waiting_tokens -= waiting
+        self.freed()
 
     def worked(self, backend: Backend) -> None:
         """Note that a backend served a request to its end."""
@@ -221,9 +249,7 @@ class Backends:
 
 def _load(backend: Backend, now_s: float, starving: int, new_tokens: int | None) -> Load:
     """Return a backend's load; its iteration is predicted with a stream of so many tokens more, if they are given."""
-    coming = backend.coming
-    while coming and coming[0][0] <= now_s:
-        coming.popleft()
+    coming = _coming(backend, now_s)
     streams, tokens = backend.streams + len(coming), sum(tokens for _, tokens in coming)
     in_flight = backend.tokens + tokens
     return Load(
@@ -235,6 +261,14 @@ def _load(backend: Backend, now_s: float, starving: int, new_tokens: int | None)
         iteration_s=None if new_tokens is None else _iteration_s(backend, streams + 1, in_flight + new_tokens, now_s),
         turn=backend.turn,
     )
+
+
+def _coming(backend: Backend, now_s: float) -> deque[tuple[float, int]]:
+    """Return the requests that were placed on a backend and have not begun; those placed long ago never will."""
+    coming = backend.coming
+    while coming and coming[0][0] <= now_s:
+        coming.popleft()
+    return coming
 
 
 def _iteration_s(backend: Backend, streams: int, tokens: int, now_s: float) -> float | None:

@@ -268,6 +268,10 @@ class Recorded:
         """Note how many tokens its prompt was expected to have at its arrival."""
         self._state({semconv.RELAY_INPUT_TOKENS_ESTIMATED: tokens})
 
+    def queued(self, seconds: float) -> None:
+        """Note how long it waited for a place on a backend, got or not."""
+        self._state({semconv.GEN_AI_LATENCY_QUEUE: seconds})
+
     def _state(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Note facts of the relay's own: in segment 0, or in the next one where that was sent."""
         if self._identity is None:

@@ -15,6 +15,7 @@ from otel_llm.actions.settings import (
 )
 from otel_llm.live.labels import METRICS_BYTES
 from otel_llm.scheduling.placement import DEFAULT
+from otel_llm.scheduling.release_order import DEFAULT_ORDER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +86,17 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """The queue of requests before the backends."""
+
+    in_flight: int
+    """The most requests of a backend at one time; what is beyond them waits."""
+    order: str = DEFAULT_ORDER
+    max_waiting: int = 1024
+    max_wait_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """The effect of a drain on running streams."""
 
@@ -113,6 +125,8 @@ class RelaySettings:
 
     backends: tuple[BackendSettings, ...] = ()
     placement: str = DEFAULT
+    queue: Queue | None = None
+    """None: no request waits here."""
     failover: Failover = field(default_factory=Failover)
     preempt: Preempt = field(default_factory=Preempt)
     health: Health = field(default_factory=Health)

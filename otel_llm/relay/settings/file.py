@@ -33,11 +33,12 @@ from otel_llm.actions.config.service import (
     build_tls,
 )
 from otel_llm.actions.config.target import Duration, FileName, at
-from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
+from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, Queue, RelaySettings
 from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
 from otel_llm.rules.files.yamlfile import UnreadableConfigError, load_yaml
 from otel_llm.scheduling.placement import DEFAULT, POLICIES
 from otel_llm.scheduling.profiles.profile_file import load_profile
+from otel_llm.scheduling.release_order import BY_PROFILE, ORDERS
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
@@ -45,11 +46,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from otel_llm.rules.files.yamlfile import YamlFile
+    from otel_llm.rules.files.yamlfile import KeyPath, YamlFile
     from otel_llm.scheduling.profiles.profile import Profile
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
-_FAILOVER, _HEALTH, _LIMITS, _PREEMPT = Failover(), Health(), Limits(), Preempt()
+_FAILOVER, _HEALTH, _LIMITS, _PREEMPT, _QUEUE = Failover(), Health(), Limits(), Preempt(), Queue(1)
 _BACKEND_ADVICE: Final = (
     "write for example --backend a=http://10.0.0.1:8000, and its key into an api_key_file of --config"
 )
@@ -71,6 +72,12 @@ def _path(value: str) -> str:
 def _policy(value: str) -> str:
     if value not in POLICIES:
         raise wrong(f"{value!r} is no placement policy here", f"known are {', '.join(POLICIES)}")
+    return value
+
+
+def _order(value: str) -> str:
+    if value not in ORDERS:
+        raise wrong(f"{value!r} is no order of a queue", f"known are {', '.join(ORDERS)}")
     return value
 
 
@@ -106,6 +113,13 @@ class _Preempt(StrictModel):
     resume_runway: Duration = _PREEMPT.resume_runway_s
     calm: Duration = _PREEMPT.calm_s
     max_paused: Annotated[int, Field(ge=0, le=100_000)] = _PREEMPT.max_paused
+
+
+class _Queue(StrictModel):
+    in_flight: Annotated[int, Field(ge=1, le=100_000)]
+    order: Annotated[str, AfterValidator(_order)] = _QUEUE.order
+    max_waiting: Annotated[int, Field(ge=0, le=100_000)] = _QUEUE.max_waiting
+    max_wait: Duration = _QUEUE.max_wait_s
 
 
 class _Drain(StrictModel):
@@ -148,6 +162,7 @@ class _File(StrictModel):
     version: Literal[1]
     backends: dict[Annotated[str, AfterValidator(_name)], _Backend] = Field(default_factory=dict)
     placement: Annotated[str, AfterValidator(_policy)] = DEFAULT
+    queue: _Queue | None = None
     failover: _Failover = Field(default_factory=_Failover)
     preempt: _Preempt = Field(default_factory=_Preempt)
     health: _Health = Field(default_factory=_Health)
@@ -197,7 +212,18 @@ def load_settings(path: Path | None, backends: Sequence[str]) -> RelaySettings:
             raise StartError(f"two backends are called {name}: give each a name, --backend NAME=URL")
     if not every:
         raise StartError("no backend: name one or more, for example --backend a=http://127.0.0.1:8000")
+    if path is not None and settings.queue is not None and settings.queue.order in BY_PROFILE:
+        _need_profiles(path, every, ("queue", "order"), f"the order {settings.queue.order}")
     return replace(settings, backends=every)
+
+
+def _need_profiles(path: Path, backends: Sequence[BackendSettings], place: KeyPath, what: str) -> None:
+    """Raise ConfigError at the setting that needs a profile of every backend, where one has none."""
+    without = [one.name for one in backends if one.profile is None]
+    if without:
+        message = f"{what} needs a profile of every backend, and {', '.join(without)} has none"
+        advice = "write under backends, for example `a: {url: ..., profile: h200-llama-3.1-8b}`; see docs/profiles.md"
+        raise load_yaml(path).refuse(place, message, advice)
 
 
 def _read(path: Path) -> RelaySettings:
@@ -211,6 +237,7 @@ def _read(path: Path) -> RelaySettings:
     return RelaySettings(
         backends=tuple(_backend(file, folder, name, one) for name, one in model.backends.items()),
         placement=model.placement,
+        queue=None if model.queue is None else _queue(model.queue),
         failover=Failover(model.failover.connect_retries, model.failover.resume, model.failover.first_byte),
         preempt=Preempt(model.preempt.resume_runway, model.preempt.calm, model.preempt.max_paused),
         health=Health(model.health.path, model.health.interval, model.health.timeout),
@@ -229,6 +256,10 @@ def _read(path: Path) -> RelaySettings:
         actions=build_actions(file, folder, model.actions),
         action_secret_file=_action_secret_file(file, folder, model.actions),
     )
+
+
+def _queue(section: _Queue) -> Queue:
+    return Queue(section.in_flight, section.order, section.max_waiting, section.max_wait)
 
 
 def _action_secret_file(file: YamlFile, folder: Path, section: _Actions) -> Path | None:

@@ -12,20 +12,24 @@ import aiohttp
 
 from otel_llm.relay.answers import NO_BACKEND
 from otel_llm.relay.backends.upstream import REFUSED, UpstreamError, read_some
+from otel_llm.relay.queueing.request_queue import NotQueuedError
 from otel_llm.relay.seam import resume
 from otel_llm.relay.seam.dialect import dialect_of
 from otel_llm.relay.seam.eligibility import is_greedy, static_reason
 from otel_llm.relay.seam.leg import DIFFERS, Leg
 from otel_llm.relay.streams.run import Run
 from otel_llm.scheduling.placement import POLICIES, Demand
+from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from multidict import CIMultiDict
 
     from otel_llm.relay.backends.backends import Backend
     from otel_llm.relay.backends.pool import Pool
+    from otel_llm.relay.queueing.request_queue import Entry, RequestQueue
+    from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.seam.request import OwnedRequest
@@ -49,10 +53,9 @@ OK: Final = 200
 class Opening:
     """The backends' streams for one request.
 
-    `headers` are those to send; `asked` is called with the backend that gets the unchanged request, not with one that
-    is to continue it: until that has won, the source serves. `prompt` are its tokens as far as they are known.
-    `token_time_s` returns the time per token (s) that the request's class promises; it is called for policies that
-    need it.
+    `headers` are those to send; `prompt` are the tokens of the request as far as they are known. `recorded` gets the
+    backend that is asked the unchanged request, not one that is to continue it: until that has won, the source serves.
+    The first backend is that of `queue`, where there is one; a request waits there once.
     """
 
     def __init__(
@@ -62,8 +65,8 @@ class Opening:
         path: str,
         headers: CIMultiDict[str],
         prompt: int,
-        asked: Callable[[str], None],
-        token_time_s: Callable[[], float | None],
+        recorded: Recorded,
+        queue: RequestQueue | None,
     ) -> None:
         self.last_reason = NO_BACKEND
         """Why the last tried backend did not serve."""
@@ -72,8 +75,9 @@ class Opening:
         self._path = path
         self._headers = headers
         self._prompt = prompt
-        self._asked = asked
-        self._token_time_s = token_time_s
+        self._recorded = recorded
+        self._queue = queue
+        self._entry: Entry | None = None
         self._tried: set[str] = set()
         self._broken: set[str] = set()
         self._answer: Run | None = None
@@ -137,7 +141,8 @@ class Opening:
         """Return the load to place: the prompt, and the output so far, which is prefilled with it."""
         prompt = len(reply.prompt_ids) if reply.prompt_ids else self._prompt
         tokens = prompt + (reply.counted(0) if reply.begun else 0)
-        return Demand(tokens, self._token_time_s() if POLICIES[policy].predicts else None)
+        promised_ns = self._recorded.slo.token_time_ns if POLICIES[policy].predicts else None
+        return Demand(tokens, None if promised_ns is None else promised_ns / 1e9)
 
     def _static_reason(self, kind: str) -> str | None:
         if kind not in self._reasons:
@@ -167,12 +172,11 @@ class Opening:
         already, so that no other answer can be passed on.
         """
         while len(self._tried) <= self._pool.settings.failover.connect_retries and len(self._broken) < MOST_BROKEN:
-            policy = self._pool.settings.placement
-            backend = self._pool.backends.choose(policy, self._tried, self._demand(policy, reply))
+            backend = await self._next(reply)
             if backend is None:
                 break
             self._tried.add(backend.name)
-            self._asked(backend.name)
+            self._recorded.serving(backend.name)
             try:
                 run = await self._open(backend, self._path, self._body_for(backend), reply)
             except UpstreamError as problem:
@@ -191,6 +195,35 @@ class Opening:
             if not elsewhere:
                 break
         return None
+
+    async def _next(self, reply: Reply) -> Backend | None:
+        """Return the next backend by placement, the first by the queue; None where there is none."""
+        policy = self._pool.settings.placement
+        demand = self._demand(policy, reply)
+        if self._queue is None or self._tried:
+            return self._pool.backends.choose(policy, self._tried, demand)
+        recorded, begun_ns = self._recorded, monotonic_ns()
+        slo = recorded.slo
+        output = self._pool.lengths.output(slo.name, self._owned.model, self._owned.max_tokens)
+        entry = self._entry = self._queue.entry(slo, recorded.commit_ns, self._prompt, output, demand)
+        try:
+            return await self._queue.place(entry)
+        except NotQueuedError as refused:
+            self.last_reason = refused.reason
+            return None
+        finally:
+            self._entry = None
+            recorded.queued((monotonic_ns() - begun_ns) / 1e9)
+
+    @property
+    def queued(self) -> bool:
+        """Tell whether the request waits in the queue."""
+        return self._entry is not None
+
+    def leave_queue(self, reason: str) -> None:
+        """End the wait of a request that waits in the queue: no backend gets it."""
+        if self._entry is not None:
+            self._entry.leave(reason)
 
     async def resumed(self, reply: Reply, serving: Backend, *, back: bool = False) -> Run | None:
         """Continue a reply on another backend, the next where that fails; None where none can.

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from otel_llm.relay.answers import STOPPING
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.recording.recorded import TRACE_HEADERS
 from otel_llm.relay.seam.reply import Reply
@@ -25,15 +26,22 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.queueing.request_queue import RequestQueue
     from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.relay.recording.recorder import Recorder
 
 
 class Owned:
-    """The handler of requests whose streams the relay owns. `without`: headers of clients that are not sent on."""
+    """The handler of requests whose streams the relay owns.
 
-    def __init__(self, pool: Pool, recorder: Recorder, without: tuple[str, ...]) -> None:
+    `without`: headers of clients that are not sent on; `queue`: where requests wait for a place, None where none waits.
+    """
+
+    def __init__(
+        self, pool: Pool, recorder: Recorder, without: tuple[str, ...], queue: RequestQueue | None = None
+    ) -> None:
         self._pool = pool
+        self._queue = queue
         self._recorder = recorder
         self._without = (*without, *TRACE_HEADERS, "accept-encoding", "content-length")
         self.sessions: dict[RequestKey, Session] = {}
@@ -58,9 +66,7 @@ class Owned:
             recorded.expected_prompt(prompt)
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
-        opening = Opening(
-            self._pool, owned, path, headers, prompt, recorded.serving, lambda: _seconds(recorded.slo.token_time_ns)
-        )
+        opening = Opening(self._pool, owned, path, headers, prompt, recorded, self._queue)
         session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
         try:
             return await session.serve()
@@ -151,7 +157,7 @@ class Owned:
     def cut_all(self) -> None:
         """End every remaining stream: the relay stops."""
         for session in list(self.sessions.values()):
-            session.cut("upstream_error", "the relay stops", "shutting_down")
+            session.cut("upstream_error", "the relay stops", STOPPING)
 
     def rows(self) -> dict[RequestKey, dict[str, Any]]:
         """Return further fields of each request beside its facts."""
@@ -164,11 +170,8 @@ class Owned:
             "exact_resume_reason": reason,
             "migrations": session.recorded.migrations,
             "paused": session.paused,
+            "queued": session.queued,
         }
-
-
-def _seconds(length_ns: int | None) -> float | None:
-    return None if length_ns is None else length_ns / 1e9
 
 
 def _no_victims(_instance: str, _stream: RequestKey | None) -> Iterable[RequestKey]:

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.relay.answers import unserved
+from otel_llm.relay.answers import cut_unserved, unserved
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.seam.leg import CUT as TORN
 from otel_llm.relay.seam.leg import DIFFERS
@@ -99,6 +99,11 @@ class Session:
         return self._pausing.paused
 
     @property
+    def queued(self) -> bool:
+        """Tell whether it waits for a place on a backend."""
+        return self._opening.queued
+
+    @property
     def searching(self) -> bool:
         """Tell whether a backend is waited for that goes on: behind a break, or while the stream is paused."""
         return self._search is not None
@@ -147,10 +152,16 @@ class Session:
         self._pausing.begin(run, rule, settle, lambda: self._is_served and not self._moving.busy and self._run is run)
 
     def cut(self, kind: str, message: str, code: str) -> bool:
-        """Close the backend's stream and end the reply with an error event; return whether there was a stream."""
-        if self._run is None or self._cut is not None:
+        """End the request; return whether there was one to end.
+
+        A backend's stream is closed, and the reply ends with an error event; one that is queued is answered at once.
+        """
+        if self._cut is not None or (self._run is None and not self.queued):
             return False
         self._cut = (kind, message, code)
+        if self._run is None:
+            self._opening.leave_queue(code)
+            return True
         self._moving.stop("failed", message)
         if self._search is not None:
             self._search.cancel()
@@ -196,6 +207,9 @@ class Session:
         if self._cut is not None:
             if run is not None:  # it was found while the stream was cut
                 run.close()
+            if not self._client.begun:  # it waited for its first backend
+                self._client.refuse(cut_unserved(*self._cut))
+                return "error", self._cut[2]
             await self._send_error(*self._cut)
             return "error", self._cut[2]
         if self._client.begun:

@@ -62,9 +62,18 @@ def anneal(
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"no schedule is named {schedule!r}; give one of {', '.join(SCHEDULES)}")
+    return anneal_by(SCHEDULES[schedule], jobs, profile, max_batch, seed)
+
+
+def anneal_by(
+    cooling: Cooling, jobs: Sequence[Job], profile: Profile | Predictor, max_batch: int = 1, seed: int = 0
+) -> Plan:
+    """Search as `anneal` does, by a cooling schedule of the caller's.
+
+    Raises: ValueError for a `max_batch` or a job that the profile forbids.
+    """
     table = BatchTable(jobs, profile, max_batch)
     arrival, shortest = map(Schedule, starting_batches(table))
-    cooling = SCHEDULES[schedule]
     # With every target met, shortest first is the optimum for single jobs. The paper stops there for batches, too.
     all_met = shortest.score.met == len(jobs) and (max_batch == 1 or not cooling.relative)
     start = shortest if all_met or not arrival.score.better(shortest.score) else arrival
