@@ -86,7 +86,7 @@ def figures_of(run: SimulatedRun, workload: Workload, block_tokens: int = BLOCK_
         ttft_p99_s=_percentile(ttft, P99),
         tbt_p99_s=_gap_percentile(run, judged, P99),
         smooth_goodput_tok_s=_rate(math.fsum(benefits), span_s),
-        instance_seconds=len(run.instances) * run.end_ns / 1e9,
+        instance_seconds=run.instance_ns / 1e9,
         preemptions=sum(one.preemptions for one in run.instances),
         simulated_s=run.end_ns / 1e9,
     )

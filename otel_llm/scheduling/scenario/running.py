@@ -12,6 +12,7 @@ from otel_llm.scheduling.scenario.sweep import LOADS
 from otel_llm.scheduling.simulator.engine import simulate
 from otel_llm.scheduling.simulator.ordering import ORDERS
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
+from otel_llm.scheduling.simulator.polyserve_placing import PolyServePlacement
 from otel_llm.scheduling.workload.workload import draw_workload
 from otel_llm.shared.clock import monotonic_ns
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.scenario.scenario import Objective, Scenario
     from otel_llm.scheduling.scenario.sweep import PlannedRun
     from otel_llm.scheduling.simulator.engine import SimulatedRun
+    from otel_llm.scheduling.simulator.placing import Placement
     from otel_llm.scheduling.workload.workload import Workload
 
 
@@ -45,7 +47,7 @@ def run_scenario(
         raise ConfigError(scenario.source, None, None, "workload.arrivals", str(error), advice) from None
     requests = workload.requests()
     advance = None if progress is None else (lambda arrived: progress(arrived, len(requests)))
-    placement = PLACEMENTS[scenario.placement](Random(seed))  # noqa: S311 - it draws instances
+    placement = _placement(scenario, workload, seed)
     run = simulate(requests, scenario.profile, scenario.fleet, placement, advance, order=ORDERS[scenario.order])
     simulated_ns = monotonic_ns() - begin_ns
     row = asdict(figures_of(run, workload))
@@ -58,6 +60,13 @@ def run_scenario(
         "simulated_s": simulated_s,
         "wall_s": wall_s,
     }
+
+
+def _placement(scenario: Scenario, workload: Workload, seed: int) -> Placement:
+    if scenario.polyserve is None:
+        return PLACEMENTS[scenario.placement](Random(seed))  # noqa: S311 - it draws instances
+    tpots_ns = [one.slo.deadline.next_ns or 0 for one in workload.classes]
+    return PolyServePlacement(scenario.polyserve, tpots_ns, scenario.workload.expected_output)
 
 
 def load_of(settings: Mapping[str, Any]) -> float | None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from otel_llm.rules.files.yamlfile import YamlFile
+    from otel_llm.scheduling.polyserve.settings import PolyServeSettings
     from otel_llm.scheduling.profiles.profile import Profile
     from otel_llm.scheduling.scenario.schema import ArrivalsShape, LengthShape, WorkloadShape
     from otel_llm.scheduling.simulator.engine import Fleet
@@ -56,6 +57,7 @@ class Scenario:
     workload: WorkloadSpec
     placement: str
     order: str
+    polyserve: PolyServeSettings | None
     objective: Objective | None
     inputs: tuple[Path, ...]
 
@@ -80,6 +82,10 @@ def scenario_of(file: YamlFile) -> Scenario:
     if isinstance(arrivals, TraceArrivals) and (work.requests or 0) > len(arrivals.trace):
         rows = len(arrivals.trace)
         raise file.refuse(("workload", "requests"), f"the trace has {rows} rows", f"write at most {rows}")
+    if shape.policy.polyserve() is not None and not work.tiers:
+        raise file.refuse(
+            ("policy", "placement"), "polyserve without tiers", "write workload.tiers, or choose another placement"
+        )
     least = inputs.least + outputs.least
     if least > profile.kv_tokens:
         message = f"a request has {least} tokens or more, and the KV of an instance holds {profile.kv_tokens}"
@@ -96,9 +102,11 @@ def scenario_of(file: YamlFile) -> Scenario:
             tuple(tier.build() for tier in work.tiers),
             feasible=work.feasible,
             warmup_ns=work.warmup,
+            expected_output=work.expected_output,
         ),
         placement=shape.policy.placement,
         order=shape.policy.order,
+        polyserve=shape.policy.polyserve(),
         objective=None
         if shape.objective is None
         else Objective(shape.objective.attainment, every_tier=shape.objective.every_tier),

@@ -10,11 +10,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from otel_llm.rules.files.durations import exact
 from otel_llm.rules.files.schema_errors import Duration, StrictModel, quoted, wrong
 from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
 from otel_llm.scheduling.simulator.engine import Fleet, Transfer
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
+from otel_llm.scheduling.simulator.polyserve_placing import POLYSERVE
 from otel_llm.scheduling.workload.tiers import Tier, tier_classes
 from otel_llm.scheduling.workload.trace_file import MOST_TOKENS
+from otel_llm.scheduling.workload.workload import EXPECTED_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,9 +114,16 @@ def _points(value: object) -> tuple[tuple[float, int], ...]:
 
 
 def _placement(value: str) -> str:
-    if value not in PLACEMENTS:
-        raise wrong(f"no placement {quoted(value)} in the simulator", did_you_mean(value, list(PLACEMENTS)))
+    names = [*PLACEMENTS, POLYSERVE]
+    if value not in names:
+        raise wrong(f"no placement {quoted(value)} in the simulator", did_you_mean(value, names))
     return value
+
+
+def _margin(value: object) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise wrong(f"{quoted(value)} is no margin", "write a number from 0 to below 1, as 0.1")
+    return exact(value)
 
 
 def _one_of(model: StrictModel, kinds: dict[str, tuple[str, ...]], advice: str) -> str:
@@ -214,6 +224,7 @@ class WorkloadShape(StrictModel):
     warmup: Duration = 0
     arrivals: ArrivalsShape
     lengths: LengthsShape
+    expected_output: Annotated[int, BeforeValidator(_whole(MOST_TOKENS, 1))] = EXPECTED_OUTPUT
     feasible: bool = True
     tiers: Annotated[list[TierShape], AfterValidator(_tiers)] = Field(default_factory=list)
 
@@ -260,10 +271,47 @@ class FleetShape(StrictModel):
 
 
 class PolicyShape(StrictModel):
-    """The policy."""
+    """The policy; all but placement and order are switches of PolyServe."""
 
     placement: Annotated[str, AfterValidator(_placement)] = "least_load"
     order: Literal["fcfs", "edf"] = "fcfs"
+    load_gradient: bool = True
+    lazy_promotion: bool = True
+    dynamic_chunking: bool = True
+    continuous_prediction: bool = True
+    chunking: Literal["slack", "tpot"] = "slack"
+    slack_share: Annotated[Fraction, BeforeValidator(_share)] = PolyServeSettings.slack_share
+    kv_margin: Annotated[Fraction, BeforeValidator(_margin)] = PolyServeSettings.kv_margin
+    late_share: Annotated[Fraction, BeforeValidator(_share)] = PolyServeSettings.late_share
+    autoscale: Literal["fixed", "unlimited"] = "fixed"
+
+    @model_validator(mode="after")
+    def _switches(self) -> PolicyShape:
+        if self.placement == POLYSERVE:
+            if self.order != "fcfs":
+                raise wrong("polyserve predicts with its own order", "leave order out", "order")
+            if self.chunking == "tpot" and "slack_share" in self.model_fields_set:
+                raise wrong("slack_share without slack", "write `chunking: slack`, or leave it out", "slack_share")
+            return self
+        for name in sorted(self.model_fields_set - {"placement", "order"}):
+            raise wrong(f"{self.placement} has no {name}", "write `placement: polyserve`, or leave it out", name)
+        return self
+
+    def polyserve(self) -> PolyServeSettings | None:
+        """Return the settings of PolyServe, None with another placement."""
+        if self.placement != POLYSERVE:
+            return None
+        return PolyServeSettings(
+            load_gradient=self.load_gradient,
+            lazy_promotion=self.lazy_promotion,
+            dynamic_chunking=self.dynamic_chunking,
+            continuous_prediction=self.continuous_prediction,
+            chunking=self.chunking,
+            slack_share=self.slack_share,
+            kv_margin=self.kv_margin,
+            late_share=self.late_share,
+            unlimited=self.autoscale == "unlimited",
+        )
 
 
 class ObjectiveShape(StrictModel):

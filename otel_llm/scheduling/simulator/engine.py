@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
 _END: Final = 0
-_VISIBLE: Final = 1
-"""Events of one instant by their order: iterations end, then requests become visible."""
+_RETRY: Final = 1
+_VISIBLE: Final = 2
+"""Events of one instant by their order: iterations end, held requests are tried again, requests become visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,15 @@ class Fleet:
 class SimulatedRun:
     """A finished run: its requests by number, and its instances with the end of every iteration.
 
-    `decisions`: placements; `end_ns`: the last event.
+    `decisions`: placements; `end_ns`: the last event; `instance_ns`: the time of all instances together, where a
+    placement frees idle ones (`Placement.frees_idle`) only that with requests.
     """
 
     requests: Sequence[SimulatedRequest]
     instances: Sequence[Instance]
     decisions: int
     end_ns: int
+    instance_ns: int
 
     def token_times(self, request: SimulatedRequest) -> NDArray[np.int64]:
         """Return the times of a request's tokens (output,) int64, ns, from its runs of iterations; none if dropped."""
@@ -114,13 +117,15 @@ class _Simulation:
         self.profile = profile
         self.transfer = fleet.transfer
         self.placement = placement
-        self.instances = [
-            Instance(number, profile, placement.budget, order, hands_over=number < fleet.prefill)
-            for number in range(fleet.instances)
-        ]
-        self.arrivals = self.instances[: fleet.prefill] or self.instances
-        self.decoders = self.instances[fleet.prefill :]
+        self.order = order
+        self.instances: list[Instance] = []
+        self.arrivals: list[Instance] = []
+        self.decoders = [] if fleet.prefill else self.arrivals
+        for number in range(fleet.instances):
+            self._grow(number >= fleet.prefill)
+        placement.begin(self.arrivals, self.decoders, self._grow)
         self.events: list[tuple[int, int, int]] = []
+        self.retry_ns = -1
         self.decisions = 0
 
     def run(self, progress: Callable[[int], None] | None, every: int) -> SimulatedRun:
@@ -135,6 +140,14 @@ class _Simulation:
                 for request in instance.end(now):
                     heappush(events, (now + self.transfer.of(request.input), _VISIBLE, request.number))
                 idle[number] = instance
+                if self.placement.holds and self.retry_ns != now:
+                    self.retry_ns = now
+                    heappush(events, (now, _RETRY, 0))
+            elif kind == _RETRY:
+                for request, instance in self.placement.retry(now):
+                    self._add(request, instance)
+                    if instance.end_ns is None:
+                        idle[instance.number] = instance
             else:
                 request = requests[number]
                 if not request.produced:
@@ -151,7 +164,9 @@ class _Simulation:
                     if end_ns is not None:
                         heappush(events, (end_ns, _END, instance.number))
                 idle.clear()
-        return SimulatedRun(requests, instances, self.decisions, now)
+        in_use_ns = sum(one.busy_ns for one in instances)
+        instance_ns = in_use_ns if self.placement.frees_idle else len(instances) * now
+        return SimulatedRun(requests, instances, self.decisions, now, instance_ns)
 
     def _push_arrival(self, number: int) -> None:
         if number < len(self.requests):
@@ -165,7 +180,27 @@ class _Simulation:
             return None
         pool = self.decoders if request.ready else self.arrivals
         instance = self.placement.place(request, pool, now)
+        if instance is not None:
+            self._add(request, instance)
+        return instance
+
+    def _add(self, request: SimulatedRequest, instance: Instance) -> None:
         self.decisions += 1
         instance.turn = self.decisions
         instance.add(request)
+
+    def _grow(self, is_decoder: bool) -> Instance:
+        """Add an idle instance to the decode pool (of a colocated fleet, to the only one) or to the prefill pool."""
+        placement, hands_over = self.placement, not is_decoder
+        order = (placement.prefill_order or self.order) if hands_over else self.order
+        instance = Instance(
+            len(self.instances),
+            self.profile,
+            placement.budget,
+            order,
+            hands_over=hands_over,
+            observer=placement.observer,
+        )
+        self.instances.append(instance)
+        (self.decoders if is_decoder else self.arrivals).append(instance)
         return instance

@@ -10,10 +10,11 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from otel_llm.scheduling.polyserve.replica import Prefill
 from otel_llm.scheduling.simulator.simulated_request import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
@@ -51,6 +52,22 @@ class IterationProfile(Protocol):
         ...
 
 
+class Observer(Protocol):
+    """A policy that is told what happens to the requests of an instance."""
+
+    def completed(self, request: SimulatedRequest, instance: Instance, tokens: int) -> None:
+        """Note that a request, with so many tokens so far, decodes here from the next iteration on."""
+        ...
+
+    def preempted(self, request: SimulatedRequest, instance: Instance) -> None:
+        """Note that a request lost its KV and waits again."""
+        ...
+
+    def ended(self, request: SimulatedRequest, instance: Instance) -> None:
+        """Note that a request is over or leaves for the decode pool; it holds no KV here any more."""
+        ...
+
+
 class Instance:
     """An engine that runs iterations back to back while it has work.
 
@@ -58,26 +75,31 @@ class Instance:
     far); `partial`: the started prefills by start number; `waiting`: the placed requests that have not started, in
     order; `kv_free`: free KV tokens. `prefill_tokens`: the tokens of partial and waiting requests that are in no
     iteration yet; `pending_context`: their contexts. `ends`: the end of every iteration so far, int64, ns;
-    `end_ns`: the end of the current one, None while idle. `turn`: the number of the last placement here.
+    `begin_ns`: the begin of the latest one; `end_ns`: the end of the current one, None while idle; `busy_ns`: the time
+    of all of them. `turn`: the number of the last placement here.
 
     Args:
         budget: returns the prefill tokens that the next batch may have, given this instance.
         key: waiting requests are sorted by it; None: by their placement.
         hands_over: after its first token a request leaves for the decode pool.
+        observer: is told of first tokens, preemptions and ends.
     """
 
     __slots__ = (
         "_budget",
         "_completing",
         "_finishing",
-        "_hands_over",
         "_iteration_ns",
         "_key",
+        "_observer",
         "_starts",
+        "begin_ns",
+        "busy_ns",
         "decode_context",
         "decoding",
         "end_ns",
         "ends",
+        "hands_over",
         "kv_free",
         "number",
         "partial",
@@ -97,6 +119,7 @@ class Instance:
         key: Callable[[SimulatedRequest], int] | None = None,
         *,
         hands_over: bool = False,
+        observer: Observer | None = None,
     ) -> None:
         self.number = number
         self.profile = profile
@@ -108,12 +131,15 @@ class Instance:
         self.prefill_tokens = 0
         self.pending_context = 0
         self.ends = array("q")
+        self.begin_ns = 0
         self.end_ns: int | None = None
+        self.busy_ns = 0
         self.turn = 0
         self.preemptions = 0
         self._budget = budget
         self._key = key
-        self._hands_over = hands_over
+        self.hands_over = hands_over
+        self._observer = observer
         self._iteration_ns = profile.iteration_ns
         self._starts = 0
         self._completing = 0  # the first so many of `partial` complete in the current iteration
@@ -129,17 +155,31 @@ class Instance:
         """Return the contexts of all requests placed here: prompts and output so far."""
         return self.decode_context + self.pending_context
 
+    @property
+    def decodes(self) -> int:
+        """Return the number of running decodes."""
+        return len(self.decoding)
+
+    @property
+    def iterations(self) -> int:
+        """Return the number of iterations so far."""
+        return len(self.ends)
+
+    def prefills(self) -> Iterator[Prefill]:
+        """Yield the requests that are to start or to complete their prefill, in the order of their chunks."""
+        for request in self.partial:
+            yield Prefill(request, request.context - request.prefilled, request.prefilled)
+        for request in self.waiting:
+            yield Prefill(request, 0 if request.ready else request.context, 0)
+
     def add(self, request: SimulatedRequest) -> None:
-        """Add a request to the waiting ones, behind those with the same key."""
+        """Add a request to the waiting ones, behind those with the same key; late ones are behind all others."""
         waiting, key = self.waiting, self._key
-        if key is None:
-            waiting.append(request)
-        else:
-            place = len(waiting)
-            # Those that were preempted here are before all others.
-            while place and not waiting[place - 1].preemptions and key(waiting[place - 1]) > key(request):
-                place -= 1
-            waiting.insert(place, request)
+        place = len(waiting)
+        # Those that were preempted here are before all others.
+        while place and not waiting[place - 1].preemptions and _is_before(request, waiting[place - 1], key):
+            place -= 1
+        waiting.insert(place, request)
         self.pending_context += request.context
         if not request.ready:
             self.prefill_tokens += request.context
@@ -151,6 +191,7 @@ class Instance:
             ValueError: the budget of an instance without decodes is below 1, so that it would never go on.
         """
         decoding = self.decoding
+        self.begin_ns = now_ns
         if self.kv_free < len(decoding):
             self._preempt()
         self.kv_free -= len(decoding)
@@ -160,7 +201,9 @@ class Instance:
         if not chunk and not decoding:
             return None
         length_ns = self._iteration_ns(len(decoding), self.decode_context, chunk, prior)
-        self.end_ns = now_ns + length_ns + self.profile.step_overhead_ns
+        length_ns += self.profile.step_overhead_ns
+        self.busy_ns += length_ns
+        self.end_ns = now_ns + length_ns
         return self.end_ns
 
     def end(self, now_ns: int) -> list[SimulatedRequest]:
@@ -179,6 +222,8 @@ class Instance:
             self.kv_free += context
             self._close_run(request, iteration)
             request.end_ns = now_ns
+            if self._observer is not None:
+                self._observer.ended(request, self)
         return self._complete_prefills(iteration, now_ns) if self._completing else []
 
     def _complete_prefills(self, iteration: int, now_ns: int) -> list[SimulatedRequest]:
@@ -190,9 +235,11 @@ class Instance:
             self.pending_context -= request.context
             request.first = iteration
             last = iteration + request.output - request.produced - 1
-            if last > iteration and not self._hands_over:
+            if last > iteration and not self.hands_over:
                 self.decode_context += request.context + 1
                 self._decode_until(request, last)
+                if self._observer is not None:
+                    self._observer.completed(request, self, request.produced + 1)
                 continue
             self.kv_free += request.context + 1
             self._close_run(request, iteration)
@@ -201,6 +248,8 @@ class Instance:
             else:
                 request.ready = True
                 leaving.append(request)
+            if self._observer is not None:
+                self._observer.ended(request, self)
         return leaving
 
     def _decode_until(self, request: SimulatedRequest, last: int) -> None:
@@ -261,6 +310,8 @@ class Instance:
         self.decode_context += request.context
         request.first = len(self.ends)
         self._decode_until(request, request.first + request.output - request.produced - 1)
+        if self._observer is not None:
+            self._observer.completed(request, self, request.produced)
 
     def _preempt(self) -> None:
         """Preempt the latest starts until every decode left has a place for its next token."""
@@ -274,6 +325,8 @@ class Instance:
                 self._stop_decode(latest)
             latest.prefilled = 0
             latest.preemptions += 1
+            if self._observer is not None:
+                self._observer.preempted(latest, self)
             self.preemptions += 1
             self.waiting.appendleft(latest)
 
@@ -286,6 +339,15 @@ class Instance:
         self.pending_context += request.context
         self.prefill_tokens += request.context
         self.kv_free += request.context
+
+
+def _is_before(
+    request: SimulatedRequest, other: SimulatedRequest, key: Callable[[SimulatedRequest], int] | None
+) -> bool:
+    """Tell whether a new request starts before one that waits already."""
+    if request.late != other.late:
+        return other.late
+    return key is not None and key(other) > key(request)
 
 
 def _start(request: SimulatedRequest) -> int:

@@ -11,29 +11,53 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from otel_llm.scheduling.simulator.instance import Instance
+    from otel_llm.scheduling.simulator.instance import Instance, Observer
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
 
 class Placement(ABC):
     """A policy: the instance of each request, and the prefill tokens of each batch.
 
+    `observer` is told what happens to the requests of an instance. `prefill_order` sorts the waiting requests of
+    prefill instances, where it is not None. `frees_idle`: an instance without requests costs nothing.
+    `holds`: the number of requests that wait with the policy.
+
     Args:
         draw: the random source of the run, for policies that draw.
     """
+
+    observer: Observer | None = None
+    prefill_order: Callable[[SimulatedRequest], int] | None = None
+    frees_idle = False
+    holds = 0
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
 
     @abstractmethod
-    def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance:
-        """Return the instance of the pool for a request that became visible; it is not added yet.
+    def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance | None:
+        """Return the instance of the pool for a request that became visible; it is not added yet. None: it waits.
 
         The pool is the whole fleet, or of a disaggregated one the prefill or the decode instances. A request for the
         decode pool is `ready` and needs no prefill.
         """
+
+    def begin(  # noqa: B027 - a baseline has nothing to do
+        self, arrivals: Sequence[Instance], decoders: Sequence[Instance], grow: Callable[[bool], Instance]
+    ) -> None:
+        """Take the idle fleet: where arrivals are placed, and where requests decode; of a colocated one the same.
+
+        `grow` adds an idle instance to the arrivals, or to those that decode.
+        """
+
+    def retry(self, now_ns: int) -> Iterable[tuple[SimulatedRequest, Instance]]:  # noqa: ARG002
+        """Yield the waiting requests that have an instance now; each is added before the next is asked for.
+
+        The engine calls it after the iterations that end at an instant, where requests wait.
+        """
+        return ()
 
     def budget(self, instance: Instance) -> int:
         """Return the prefill tokens of the next batch: `max_batched_tokens` less one for each decode."""

@@ -24,7 +24,8 @@ class SimulatedRequest:
     While it has no instance or waits for or does its prefill, `context` are the tokens to prefill, `prefilled` those
     that are done or in the current iteration; `produced` are the tokens before the current run, `first` is the first
     iteration of the current run, `start` its start number on the instance. `ready`: its context came from a prefill
-    instance. `end_ns` is None until it is over; `dropped`: it fits no instance.
+    instance. `late`: a policy serves it after all others, since its promise cannot be kept any more. `end_ns` is None
+    until it is over; `dropped`: it fits no instance.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class SimulatedRequest:
         "end_ns",
         "first",
         "input",
+        "late",
         "number",
         "output",
         "preemptions",
@@ -72,6 +74,7 @@ class SimulatedRequest:
         self.first = 0
         self.start = 0
         self.ready = False
+        self.late = False
         self.dropped = False
         self.preemptions = 0
         self.end_ns: int | None = None

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CLASS: Final = "chat"
 """The class of a workload without tiers, with the defaults of an SLO file."""
+EXPECTED_OUTPUT: Final = 256
+"""The expected output of a tier before a request of it is over, in tokens."""
 _ARRIVALS, _INPUT, _OUTPUT, _ROWS, _TIERS = range(5)
 """The random streams of a seed, so that other arrivals leave lengths and tiers as they are."""
 
@@ -34,7 +36,7 @@ class WorkloadSpec:
     """The distributions to draw `requests` from; None: as many as the trace of the arrivals has rows.
 
     `feasible`: a request is promised what an idle instance could keep; those that arrive before `warmup_ns` are served
-    and not judged.
+    and not judged. `expected_output` tokens are what a policy expects of a tier before a request of it is over.
     """
 
     arrivals: ArrivalProcess
@@ -44,6 +46,7 @@ class WorkloadSpec:
     tiers: tuple[Tier, ...] = ()
     feasible: bool = True
     warmup_ns: int = 0
+    expected_output: int = EXPECTED_OUTPUT
 
 
 @dataclass(frozen=True, slots=True)
