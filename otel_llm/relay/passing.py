@@ -41,7 +41,7 @@ class Passing:
         again = request.method in SAFE and (body is not None or not request.body_exists)
         try:
             while len(tried) <= pool.settings.failover.connect_retries:
-                backend = pool.backends.choose(pool.settings.placement, tried, Demand(tokens))
+                backend = pool.backends.choose(pool.settings.direct_placement, tried, Demand(tokens))
                 if backend is None:
                     break
                 tried.add(backend.name)

@@ -25,9 +25,11 @@ from otel_llm.relay.deciding.command_reader import CommandReader
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.metrics import RelayMetrics
 from otel_llm.relay.passing import Passing
+from otel_llm.relay.queueing.polyserve_placer import PolyServePlacer
 from otel_llm.relay.queueing.request_queue import RequestQueue
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.relay.server import ClientServer
+from otel_llm.relay.settings import POLYSERVE
 from otel_llm.relay.streams.owned import Owned
 from otel_llm.relay.web_port import WebPort, WebServer
 from otel_llm.rules.decisions.decision_records import FIRST_KEY
@@ -101,6 +103,11 @@ class Service:
     def prepare(self) -> None:
         """Open the ports and the files, without accepting clients. Raises StartError or ConfigError."""
         settings = self.settings
+        if settings.placement == POLYSERVE and not _token_times_ns(self.classes):
+            raise StartError(
+                "placement polyserve makes tiers of the times a token that classes promise, and none promises one: "
+                "give a class of --slo a deadline of another policy than e2e, or choose another placement"
+            )
         self._certificates = None if settings.tls is None else Certificates(settings.tls)
         self._tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
         if settings.action_secret_file is not None:
@@ -282,9 +289,14 @@ class Service:
 
     def _queue_of(self, pool: Pool) -> RequestQueue | None:
         """Return the queue of requests, None where the settings have none."""
-        if self.settings.queue is None:
+        settings = self.settings
+        if settings.queue is None:
             return None
-        return RequestQueue(self.settings.queue, self.settings.placement, pool.backends, pool.metrics, monotonic_ns)
+        placer = None
+        if settings.placement == POLYSERVE:
+            placer = PolyServePlacer(pool.backends, _token_times_ns(self.classes), monotonic_ns)
+        policy = settings.direct_placement
+        return RequestQueue(settings.queue, policy, pool.backends, pool.metrics, monotonic_ns, placer)
 
     def _web_port(self, pool: Pool, receiver: CommandReceiver | None) -> WebPort:
         auth = self.settings.auth
@@ -299,6 +311,11 @@ class Service:
         if tls is None or self._certificates is None or tls.web == "none":
             return None
         return self._certificates.context if tls.web == "same" else self._certificates.open_context
+
+
+def _token_times_ns(classes: SloClasses) -> list[int]:
+    """Return the times a token that classes promise beside a first token."""
+    return [slo.token_time_ns for slo in classes.classes if slo.token_time_ns is not None]
 
 
 def _bound(listener: socket.socket) -> Address:

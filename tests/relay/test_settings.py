@@ -160,10 +160,11 @@ def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
         ),
         ("backends: {a: {url: 'http://h', profile: no.yaml}}", "2:42: backends.a.profile", "name a file that can be"),
         ("placement: fullest", "2:12: placement", "known are least_load, spread, pack, safest, round_robin, random, "),
-        ("placement: polyserve", "2:12: placement", "is no placement policy here"),
+        ("placement: polyserve", "2:12: placement", "polyserve needs a profile of every backend, and h:1 has none"),
         ("placement: [pack]", "2:12: placement", "not a string"),
-        ("queue: {}", "2:8: queue.in_flight", "missing"),
+        ("queue: {}", "2:8: queue.in_flight", "write how many requests a backend has at one time"),
         ("queue: {in_flight: 0}", "2:20: queue.in_flight", ""),
+        ("queue: {order: edf}", "2:8: queue.in_flight", "missing"),
         ("queue: {in_flight: 1, order: lifo}", "2:30: queue.order", "known are fcfs, edf, sjf, anneal"),
         ("queue: {in_flight: 1, max_waiting: -1}", "queue.max_waiting", ""),
         ("queue: {in_flight: 1, max_wait: 0s}", "queue.max_wait", "longer than zero"),
@@ -216,6 +217,17 @@ def test_an_order_by_profile_is_taken_where_each_backend_has_one(folder: Path, o
     backends = "backends: {a: {url: 'http://h', profile: h200-paper-era}, b: {url: 'http://g', profile: mine.yaml}}"
     found = loaded(folder, f"version: 1\n{backends}\nqueue: {{in_flight: 3, order: {order}}}\n")
     assert found.queue == Queue(3, order)
+
+
+def test_polyserve_has_a_queue_and_one_profile(folder: Path) -> None:
+    (folder / "same.yaml").write_text(PROFILE)
+    backend = "{url: 'http://PLACE', profile: NAME}"
+    one, other = (backend.replace("PLACE", place).replace("NAME", "mine.yaml") for place in ("g", "h"))
+    text = f"version: 1\nplacement: polyserve\nbackends: {{a: {one}, b: {other}}}\n"
+    assert loaded(folder, text).queue == Queue(in_flight=None)
+    assert loaded(folder, f"{text}queue: {{order: edf, max_wait: 5s}}\n").queue == Queue(None, "edf", max_wait_s=5.0)
+    with pytest.raises(ConfigError, match=r"2:12: placement: .*same profile.*h200-paper-era, mine.*a relay for each"):
+        loaded(folder, text.replace("mine.yaml", "h200-paper-era", 1))
 
 
 def test_absent_keys_of_a_queue_are_the_defaults(folder: Path) -> None:

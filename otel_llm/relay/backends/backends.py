@@ -139,11 +139,14 @@ class Backends:
             demand,
             self._draw,
         )
-        chosen = self._all[ranked[0].name]
-        self._turn += 1
-        chosen.turn = self._turn
-        chosen.coming.append((now_s + COMING_S, demand.tokens))
+        self.take_place(self._all[ranked[0].name], demand.tokens)
         return ranked
+
+    def take_place(self, backend: Backend, tokens: int) -> None:
+        """Count a request as placed on a backend, with its tokens, until it begins there."""
+        self._turn += 1
+        backend.turn = self._turn
+        backend.coming.append((self._now_s() + COMING_S, tokens))
 
     def choose(self, policy: str, exclude: Collection[str], demand: Demand = NO_DEMAND) -> Backend | None:
         """Return the backend that a placement policy prefers among those that take new streams; None without one."""
@@ -157,6 +160,10 @@ class Backends:
     def in_flight(self, backend: Backend) -> int:
         """Return the streams and other requests of a backend, with those that were placed and have not begun."""
         return backend.streams + len(_coming(backend, self._now_s()))
+
+    def tokens_in_flight(self, backend: Backend) -> int:
+        """Return the tokens of the requests that `in_flight` counts: of their prompts, and their output so far."""
+        return backend.tokens + sum(tokens for _, tokens in _coming(backend, self._now_s()))
 
     def withdraw(self, backend: Backend) -> None:
         """Count a request no longer that was placed and will not begin."""

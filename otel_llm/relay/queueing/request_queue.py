@@ -20,12 +20,17 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.backends.backends import Backend, Backends
     from otel_llm.relay.metrics import RelayMetrics
+    from otel_llm.relay.queueing.polyserve_placer import Placement, PolyServePlacer
+    from otel_llm.relay.queueing.replica_model import PlacedRequest
     from otel_llm.relay.settings import Queue
     from otel_llm.scheduling.placement import Demand
     from otel_llm.slo.classes import SloClass
 
 LOOK_EVERY_S: Final = 0.5
 """The interval of looks for a free place while requests wait: the end of an ejection is no event."""
+
+TRIED: Final = 16
+"""The most requests in time that polyserve tries at one event: it asks each backend of a tier for each of them."""
 
 
 class NotQueuedError(Exception):
@@ -37,14 +42,21 @@ class NotQueuedError(Exception):
 
 
 class Entry:
-    """One request that waits; `placed` gets its backend, `key` sorts it."""
+    """One request that waits; `placed` gets its backend, `key` sorts it.
 
-    __slots__ = ("demand", "key", "placed", "request")
+    `tiered`: the request as polyserve sees it, and `placement` its place there; None with other placements.
+    """
 
-    def __init__(self, request: WaitingRequest, demand: Demand, key: tuple[int, int, int]) -> None:
+    __slots__ = ("demand", "key", "placed", "placement", "request", "tiered")
+
+    def __init__(
+        self, request: WaitingRequest, demand: Demand, key: tuple[int, int, int], tiered: PlacedRequest | None = None
+    ) -> None:
         self.request = request
         self.demand = demand
         self.key = key
+        self.tiered = tiered
+        self.placement: Placement | None = None
         self.placed: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
 
     def leave(self, reason: str) -> None:
@@ -56,16 +68,26 @@ class Entry:
 class RequestQueue:
     """The requests that wait; made in the running loop.
 
-    `placement`: the policy that chooses among the backends with a free place. `now_ns`: the clock of arrivals.
+    `placement`: the policy that chooses among the backends with a free place; `placer` replaces it where it is given,
+    and may have a request wait though there is a place. `now_ns`: the clock of arrivals.
     """
 
     def __init__(
-        self, settings: Queue, placement: str, backends: Backends, metrics: RelayMetrics, now_ns: Callable[[], int]
+        self,
+        settings: Queue,
+        placement: str,
+        backends: Backends,
+        metrics: RelayMetrics,
+        now_ns: Callable[[], int],
+        placer: PolyServePlacer | None = None,
     ) -> None:
         self._settings = settings
         self._placement = placement
         self._backends = backends
         self._metrics = metrics
+        self._placer = placer
+        if placer is not None:
+            placer.freed = self.release
         self._numbers = count(1)
         self._waiting: list[Entry] = []
         """In the order of their release."""
@@ -89,7 +111,8 @@ class RequestQueue:
             slo.token_time_ns,
             slo.deadline.first_ns if slo.first_token_ns is None else None,
         )
-        return Entry(request, demand, rank(self._settings.order, request, self._predictor))
+        tiered = None if self._placer is None else self._placer.request(request)
+        return Entry(request, demand, rank(self._settings.order, request, self._predictor), tiered)
 
     async def place(self, entry: Entry) -> Backend:
         """Return the backend that has a place for a request: at once where there is one and no other request waits.
@@ -127,14 +150,13 @@ class RequestQueue:
 
     def release(self) -> None:
         """Give free places to those who wait: a place or a backend may have become free."""
-        while self._waiting:
-            free = [one for one in self._backends.open_to() if self._has_place(one)]
-            if not free:
-                break
+        if self._placer is not None:
+            self._release_by(self._placer)
+            return
+        while self._waiting and (free := self._free()):
             entry = self._waiting.pop(0)
-            if entry.placed.done():  # its client has left in this very instant
-                continue
-            entry.placed.set_result(self._backends.pick(self._placement, free, entry.demand))
+            if not entry.placed.done():  # else its client has left in this very instant
+                entry.placed.set_result(self._backends.pick(self._placement, free, entry.demand))
 
     def close(self) -> None:
         """Stop looking; those who wait are the caller's to end."""
@@ -145,8 +167,36 @@ class RequestQueue:
 
     # Internals.
 
-    def _has_place(self, backend: Backend) -> bool:
-        return self._backends.in_flight(backend) < self._settings.in_flight
+    def _free(self) -> list[Backend]:
+        """Return the backends that take requests and have a place."""
+        most = self._settings.in_flight
+        return [one for one in self._backends.open_to() if most is None or self._backends.in_flight(one) < most]
+
+    def _release_by(self, placer: PolyServePlacer) -> None:
+        """Give places to those for whom the policy has one: the first few in time, then, if none waits, late ones."""
+        if not self._waiting:
+            return
+        in_time = [one for one in self._waiting if one.tiered is not None and not one.tiered.late]
+        for entry in in_time[:TRIED]:
+            self._try(placer, entry, others_wait=True)
+        for entry in [one for one in self._waiting if one.tiered is not None and one.tiered.late]:
+            others_wait = any(one.tiered is not None and not one.tiered.late for one in self._waiting)
+            if not self._try(placer, entry, others_wait=others_wait):
+                return
+
+    def _try(self, placer: PolyServePlacer, entry: Entry, *, others_wait: bool) -> bool:
+        """Give a request the place that the policy has for it; return whether there was one."""
+        free = self._free()
+        if entry.tiered is None or entry.placed.done() or not free:
+            return False
+        backend = placer.find(entry.tiered, free, others_wait=others_wait)
+        if backend is None:
+            return False
+        self._waiting.remove(entry)
+        self._backends.take_place(backend, entry.demand.tokens)
+        entry.placement = placer.place(entry.tiered, backend)
+        entry.placed.set_result(backend)
+        return True
 
     def _withdraw(self, entry: Entry) -> None:
         """Give up the turn of a request, or the place that it got in the very instant in which it left."""
@@ -154,6 +204,8 @@ class RequestQueue:
         if entry in self._waiting:
             self._waiting.remove(entry)
         elif placed.done() and not placed.cancelled() and placed.exception() is None:
+            if entry.placement is not None:
+                entry.placement.end(whole=False)
             self._backends.withdraw(placed.result())
             self.release()
         self._changed()
@@ -177,7 +229,8 @@ class RequestQueue:
 
     def _places(self) -> int:
         """Return the places of all backends that take requests: the plan is for one engine with all of them."""
-        return max(1, len(self._backends.open_to())) * self._settings.in_flight
+        each = self._predictor.profile.max_batch if self._predictor is not None else 1
+        return max(1, len(self._backends.open_to())) * (self._settings.in_flight or each)
 
     def _requests(self) -> list[WaitingRequest]:
         """Return the requests that wait, by arrival."""

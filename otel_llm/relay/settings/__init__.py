@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.actions.settings import (
     ActionSettings,
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from otel_llm.shared.web.settings import Auth, Tls
 
 MIB = 2**20
+POLYSERVE: Final = "polyserve"
+"""The placement by tiers, which needs a queue and profiles; the others compare backends (`scheduling.placement`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ class Preempt:
 class Queue:
     """The queue of requests before the backends."""
 
-    in_flight: int
-    """The most requests of a backend at one time; what is beyond them waits."""
+    in_flight: int | None = None
+    """The most requests of a backend at one time; what is beyond them waits. None: as the placement decides."""
     order: str = DEFAULT_ORDER
     max_waiting: int = 1024
     max_wait_s: float = 30.0
@@ -145,3 +147,8 @@ class RelaySettings:
     actions: ActionSettings = field(default_factory=ActionSettings)
     action_secret_file: Path | None = None
     """Signing secrets for actions on the web port; None: none are accepted."""
+
+    @property
+    def direct_placement(self) -> str:
+        """The policy for requests that do not wait in the queue: those that polyserve does not place go by load."""
+        return DEFAULT if self.placement == POLYSERVE else self.placement

@@ -33,7 +33,17 @@ from otel_llm.actions.config.service import (
     build_tls,
 )
 from otel_llm.actions.config.target import Duration, FileName, at
-from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, Queue, RelaySettings
+from otel_llm.relay.settings import (
+    POLYSERVE,
+    BackendSettings,
+    Drain,
+    Failover,
+    Health,
+    Limits,
+    Preempt,
+    Queue,
+    RelaySettings,
+)
 from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
 from otel_llm.rules.files.yamlfile import UnreadableConfigError, load_yaml
 from otel_llm.scheduling.placement import DEFAULT, POLICIES
@@ -50,7 +60,7 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.profiles.profile import Profile
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
-_FAILOVER, _HEALTH, _LIMITS, _PREEMPT, _QUEUE = Failover(), Health(), Limits(), Preempt(), Queue(1)
+_FAILOVER, _HEALTH, _LIMITS, _PREEMPT, _QUEUE = Failover(), Health(), Limits(), Preempt(), Queue()
 _BACKEND_ADVICE: Final = (
     "write for example --backend a=http://10.0.0.1:8000, and its key into an api_key_file of --config"
 )
@@ -70,8 +80,8 @@ def _path(value: str) -> str:
 
 
 def _policy(value: str) -> str:
-    if value not in POLICIES:
-        raise wrong(f"{value!r} is no placement policy here", f"known are {', '.join(POLICIES)}")
+    if value not in POLICIES and value != POLYSERVE:
+        raise wrong(f"{value!r} is no placement policy here", f"known are {', '.join([*POLICIES, POLYSERVE])}")
     return value
 
 
@@ -116,7 +126,7 @@ class _Preempt(StrictModel):
 
 
 class _Queue(StrictModel):
-    in_flight: Annotated[int, Field(ge=1, le=100_000)]
+    in_flight: Annotated[int, Field(ge=1, le=100_000)] | None = None
     order: Annotated[str, AfterValidator(_order)] = _QUEUE.order
     max_waiting: Annotated[int, Field(ge=0, le=100_000)] = _QUEUE.max_waiting
     max_wait: Duration = _QUEUE.max_wait_s
@@ -212,13 +222,23 @@ def load_settings(path: Path | None, backends: Sequence[str]) -> RelaySettings:
             raise StartError(f"two backends are called {name}: give each a name, --backend NAME=URL")
     if not every:
         raise StartError("no backend: name one or more, for example --backend a=http://127.0.0.1:8000")
+    if path is not None and settings.placement == POLYSERVE:
+        _need_profiles(path, every, ("placement",), "polyserve", alike=True)
     if path is not None and settings.queue is not None and settings.queue.order in BY_PROFILE:
         _need_profiles(path, every, ("queue", "order"), f"the order {settings.queue.order}")
     return replace(settings, backends=every)
 
 
-def _need_profiles(path: Path, backends: Sequence[BackendSettings], place: KeyPath, what: str) -> None:
-    """Raise ConfigError at the setting that needs a profile of every backend, where one has none."""
+def _need_profiles(
+    path: Path, backends: Sequence[BackendSettings], place: KeyPath, what: str, *, alike: bool = False
+) -> None:
+    """Raise ConfigError at the setting that needs a profile of every backend, where one has none; or not the same."""
+    names = {one.profile.name for one in backends if one.profile is not None}
+    if alike and len(names) > 1:
+        message = f"{what} needs the same profile of every backend, and these have {', '.join(sorted(names))}"
+        raise load_yaml(path).refuse(
+            place, message, "run a relay for each kind of backend, or choose another placement"
+        )
     without = [one.name for one in backends if one.profile is None]
     if without:
         message = f"{what} needs a profile of every backend, and {', '.join(without)} has none"
@@ -237,7 +257,7 @@ def _read(path: Path) -> RelaySettings:
     return RelaySettings(
         backends=tuple(_backend(file, folder, name, one) for name, one in model.backends.items()),
         placement=model.placement,
-        queue=None if model.queue is None else _queue(model.queue),
+        queue=_queue(file, model),
         failover=Failover(model.failover.connect_retries, model.failover.resume, model.failover.first_byte),
         preempt=Preempt(model.preempt.resume_runway, model.preempt.calm, model.preempt.max_paused),
         health=Health(model.health.path, model.health.interval, model.health.timeout),
@@ -258,7 +278,14 @@ def _read(path: Path) -> RelaySettings:
     )
 
 
-def _queue(section: _Queue) -> Queue:
+def _queue(file: YamlFile, model: _File) -> Queue | None:
+    """Return the queue, which polyserve has in any case: it decides itself what has to wait."""
+    section, holds = model.queue, model.placement == POLYSERVE
+    if section is None:
+        return Queue() if holds else None
+    if section.in_flight is None and not holds:
+        advice = "write how many requests a backend has at one time, for example `queue: {in_flight: 64}`"
+        raise file.refuse(("queue", "in_flight"), "missing", advice)
     return Queue(section.in_flight, section.order, section.max_waiting, section.max_wait)
 
 

@@ -19,7 +19,6 @@ from otel_llm.relay.seam.eligibility import is_greedy, static_reason
 from otel_llm.relay.seam.leg import DIFFERS, Leg
 from otel_llm.relay.streams.run import Run
 from otel_llm.scheduling.placement import POLICIES, Demand
-from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.backends.backends import Backend
     from otel_llm.relay.backends.pool import Pool
-    from otel_llm.relay.queueing.request_queue import Entry, RequestQueue
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.seam.request import OwnedRequest
     from otel_llm.relay.settings import Preempt
+    from otel_llm.relay.streams.queue_turn import QueueTurn
     from otel_llm.scheduling.placement import Candidate
 
 TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
@@ -55,7 +54,7 @@ class Opening:
 
     `headers` are those to send; `prompt` are the tokens of the request as far as they are known. `recorded` gets the
     backend that is asked the unchanged request, not one that is to continue it: until that has won, the source serves.
-    The first backend is that of `queue`, where there is one; a request waits there once.
+    The first backend is that of `turn`, where there is a queue.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Opening:
         headers: CIMultiDict[str],
         prompt: int,
         recorded: Recorded,
-        queue: RequestQueue | None,
+        turn: QueueTurn | None,
     ) -> None:
         self.last_reason = NO_BACKEND
         """Why the last tried backend did not serve."""
@@ -76,8 +75,7 @@ class Opening:
         self._headers = headers
         self._prompt = prompt
         self._recorded = recorded
-        self._queue = queue
-        self._entry: Entry | None = None
+        self._turn = turn
         self._tried: set[str] = set()
         self._broken: set[str] = set()
         self._answer: Run | None = None
@@ -198,32 +196,15 @@ class Opening:
 
     async def _next(self, reply: Reply) -> Backend | None:
         """Return the next backend by placement, the first by the queue; None where there is none."""
-        policy = self._pool.settings.placement
+        policy = self._pool.settings.direct_placement
         demand = self._demand(policy, reply)
-        if self._queue is None or self._tried:
+        if self._turn is None or self._tried:
             return self._pool.backends.choose(policy, self._tried, demand)
-        recorded, begun_ns = self._recorded, monotonic_ns()
-        slo = recorded.slo
-        output = self._pool.lengths.output(slo.name, self._owned.model, self._owned.max_tokens)
-        entry = self._entry = self._queue.entry(slo, recorded.commit_ns, self._prompt, output, demand)
         try:
-            return await self._queue.place(entry)
+            return await self._turn.place(demand)
         except NotQueuedError as refused:
             self.last_reason = refused.reason
             return None
-        finally:
-            self._entry = None
-            recorded.queued((monotonic_ns() - begun_ns) / 1e9)
-
-    @property
-    def queued(self) -> bool:
-        """Tell whether the request waits in the queue."""
-        return self._entry is not None
-
-    def leave_queue(self, reason: str) -> None:
-        """End the wait of a request that waits in the queue: no backend gets it."""
-        if self._entry is not None:
-            self._entry.leave(reason)
 
     async def resumed(self, reply: Reply, serving: Backend, *, back: bool = False) -> Run | None:
         """Continue a reply on another backend, the next where that fails; None where none can.
@@ -231,7 +212,7 @@ class Opening:
         `back`: also on the backend that served it. `last_reason` is then a passing one, if there is one.
         """
         passing, self.last_reason = None, NO_BACKEND
-        for candidate in self.rank(self._pool.settings.placement, serving, reply, back=back):
+        for candidate in self.rank(self._pool.settings.direct_placement, serving, reply, back=back):
             try:
                 return await self.destination(candidate.name, reply)
             except UpstreamError as problem:
@@ -286,18 +267,21 @@ class Opening:
 
     async def _open(self, backend: Backend, path: str, body: bytes, reply: Reply, carried: int | None = None) -> Run:
         tokens = self._prompt + (carried or 0)
+        placement = None if self._turn is None else self._turn.take_placement()
         self._pool.backends.begin(backend, tokens, tokens)
         try:
             async with asyncio.timeout(self.silent_s):
                 response = await self._pool.upstream.open(backend, "POST", path, self._headers, body)
-        except TimeoutError:
+        except BaseException as problem:
+            if placement is not None:
+                placement.end(whole=False)
             self._pool.backends.end(backend, tokens, tokens)
-            raise UpstreamError("silent") from None
-        except BaseException:
-            self._pool.backends.end(backend, tokens, tokens)
+            if isinstance(problem, TimeoutError):
+                raise UpstreamError("silent") from None
             raise
         leg = Leg(reply, backend.kind, carried)
-        return Run(backend, response, leg, self._pool.backends, tokens, one_prompt=self._owned.choices == 1)
+        one_prompt = self._owned.choices == 1
+        return Run(backend, response, leg, self._pool.backends, tokens, one_prompt=one_prompt, placement=placement)
 
     async def carried(self, backend: Backend, reply: Reply) -> int:
         """Return the number of output ids whose text the reader has; the backend is asked where it does not follow.

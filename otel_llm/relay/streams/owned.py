@@ -15,6 +15,7 @@ from otel_llm.relay.seam.request import OwnedRequest
 from otel_llm.relay.streams.moving import unsettled
 from otel_llm.relay.streams.opening import Opening
 from otel_llm.relay.streams.pauses import Pauses
+from otel_llm.relay.streams.queue_turn import QueueTurn
 from otel_llm.relay.streams.session import Session
 from otel_llm.shared.clock import monotonic_ns
 
@@ -66,8 +67,12 @@ class Owned:
             recorded.expected_prompt(prompt)
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
-        opening = Opening(self._pool, owned, path, headers, prompt, recorded, self._queue)
-        session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
+        turn = None
+        if self._queue is not None:
+            output = lengths.output(recorded.slo.name, owned.model, owned.max_tokens)
+            turn = QueueTurn(self._queue, recorded, prompt, output)
+        opening = Opening(self._pool, owned, path, headers, prompt, recorded, turn)
+        session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses, turn)
         try:
             return await session.serve()
         finally:
@@ -139,7 +144,7 @@ class Owned:
         if self._pool.settings.drain.migrate:
             for session in list(self.sessions.values()):
                 if session.instance == instance:
-                    session.migrate(self._pool.settings.placement, {"reason": "drain"}, unsettled)
+                    session.migrate(self._pool.settings.direct_placement, {"reason": "drain"}, unsettled)
 
     def starving(self) -> Mapping[str, int]:
         """Count the streams whose reader has read all and waits, by backend; those without any are left out."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.streams.opening import Opening
     from otel_llm.relay.streams.pauses import Pauses
+    from otel_llm.relay.streams.queue_turn import QueueTurn
     from otel_llm.relay.streams.run import Run
 
 
@@ -51,7 +52,13 @@ class Session:
     """One owned request. `serve` is called once; everything else is called from the loop while it runs."""
 
     def __init__(
-        self, request: web.BaseRequest, recorded: Recorded, reply: Reply, opening: Opening, pauses: Pauses
+        self,
+        request: web.BaseRequest,
+        recorded: Recorded,
+        reply: Reply,
+        opening: Opening,
+        pauses: Pauses,
+        turn: QueueTurn | None,
     ) -> None:
         self.recorded = recorded
         self.reply = reply
@@ -61,6 +68,7 @@ class Session:
         """Whether the client has the whole reply."""
         self._client = Client(request, recorded)
         self._opening = opening
+        self._turn = turn
         self._moving = Moving(recorded, reply, opening)
         self._pausing = Pausing(recorded, reply, opening, self._client, pauses)
         self._run: Run | None = None
@@ -101,7 +109,7 @@ class Session:
     @property
     def queued(self) -> bool:
         """Tell whether it waits for a place on a backend."""
-        return self._opening.queued
+        return self._turn is not None and self._turn.waits
 
     @property
     def searching(self) -> bool:
@@ -160,7 +168,8 @@ class Session:
             return False
         self._cut = (kind, message, code)
         if self._run is None:
-            self._opening.leave_queue(code)
+            if self._turn is not None:
+                self._turn.leave(code)
             return True
         self._moving.stop("failed", message)
         if self._search is not None:

@@ -150,12 +150,13 @@ def test_the_shortest_is_first_where_replies_are_of_known_length(tmp_path: Path)
         engine = FakeEngine(stepping=True)
         await engine.start()
         text = backends.replace("URL", engine.url) + settings.replace("ORDER", order)
-        async with rig(tmp_path, settings=text) as running:
+        (tmp_path / "slo.yaml").write_text(SLO)
+        async with rig(tmp_path, settings=text, slo=tmp_path / "slo.yaml") as running:
             running.engines = [engine]
             fleet = Fleet(running)
             for tokens in (5, 40, 10, 20):
                 await fleet.ask(body={**CHAT, "max_tokens": tokens})
-            await asyncio.sleep(0.3)  # a plan is made
+            await asyncio.sleep(1.5 if order == "anneal" else 0.0)  # a plan of all is made
             await fleet.finish()
         await engine.stop()
         return [asked.json["max_tokens"] for asked in running.asked]
