@@ -24,6 +24,8 @@ SEGMENT_SEQ: Final = "otel_llm.segment.seq"
 SEGMENT_FIRST_TOKEN: Final = "otel_llm.segment.first_token"  # noqa: S105
 RELAY_MIGRATIONS: Final = "otel_llm.relay.migrations"
 """How often a relay moved the request to another backend."""
+RELAY_INPUT_TOKENS_ESTIMATED: Final = "otel_llm.relay.input_tokens_estimated"
+"""The tokens of the prompt as a relay expected them at its arrival; `gen_ai.usage.input_tokens` has the truth."""
 DROPPED_SEGMENTS: Final = "otel_llm.segments.dropped"
 """Segments that this process had dropped so far (queue full, export failed); on a last segment, when not 0."""
 ENGINE_PREEMPTIONS: Final = "otel_llm.engine.preemptions"

@@ -65,8 +65,9 @@ def page(snapshot: dict[str, Any], links: Mapping[str, str]) -> str:
 
 
 def _state(row: dict[str, Any]) -> str:
-    """Return the state of a stream in words: paused by a relay, its reader waiting."""
-    return ", ".join(word for word, holds in (("paused", row.get("paused")), ("waiting", _starving(row))) if holds)
+    """Return the state of a stream in words: queued or paused by a relay, its reader waiting."""
+    words = (("queued", row.get("queued")), ("paused", row.get("paused")), ("waiting", _starving(row)))
+    return ", ".join(word for word, holds in words if holds)
 
 
 def _starving(row: dict[str, Any]) -> bool:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 RETRY_AFTER_S: Final = 1
 NO_BACKEND: Final = "unavailable"
+QUEUE_FULL: Final = "queue_full"
+QUEUE_TIMEOUT: Final = "queue_timeout"
+STOPPING: Final = "shutting_down"
 NONE_OPEN: Final = "no backend takes requests: each is unhealthy, ejected or drained"
 CLIENT_LEFT: Final = 499
 """The status that proxies count for a request whose client left before the answer."""
@@ -34,7 +37,16 @@ def unserved(reason: str) -> web.Response:
     """Return the error for a request that no backend serves, with the last backend's reason."""
     if reason == NO_BACKEND:
         return error_response(503, NONE_OPEN, "unavailable", retry=True)
+    if reason == QUEUE_FULL:
+        return error_response(429, "too many requests wait: try again", "rate_limit_error", reason, retry=True)
+    if reason == QUEUE_TIMEOUT:
+        return error_response(429, "no backend had a place in time: try again", "rate_limit_error", reason, retry=True)
     return error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
+
+
+def cut_unserved(kind: str, message: str, code: str) -> web.Response:
+    """Return the error for a request that was ended by the relay while it waited for a backend."""
+    return error_response(503, message, kind, code, retry=code == STOPPING)
 
 
 def reader_headers(response: aiohttp.ClientResponse) -> CIMultiDict[str]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _GAP_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 _ADDED_BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+_QUEUE_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _OTHER: Final = "other"
 _CODES: Final = frozenset({*map(str, range(200, 207)), *map(str, range(300, 309)), *map(str, range(400, 432)), "499"})
 
@@ -49,6 +50,14 @@ class RelayMetrics:
             "Messages to /v1/actions, by verb and answer; rejected: not signed, not readable, or too many.",
             ["action", "result"], registry=registry,
         )  # fmt: skip
+        self._queue = Histogram(
+            "otel_llm_relay_queue_seconds", "From the arrival of a request to its place on a backend.",
+            registry=registry, buckets=_QUEUE_BUCKETS_S,
+        )  # fmt: skip
+        self._not_queued = Counter(
+            "otel_llm_relay_queue_refused", "Requests that got no place on a backend, by reason.",
+            ["reason"], registry=registry,
+        )  # fmt: skip
         self._added = Histogram(
             "otel_llm_relay_added_seconds", "From the reading of a backend to the writing to the client.",
             registry=registry, buckets=_ADDED_BUCKETS_S,
@@ -81,12 +90,23 @@ class RelayMetrics:
         """Count a stream that was paused."""
         self._preempted.inc()
 
-    def families(self, backends: Backends, paused: int) -> Iterable[Metric]:
-        """Yield all families as they are now; `paused`: how many streams are paused."""
+    def queued(self, seconds: float) -> None:
+        """Observe how long a request waited for its place."""
+        self._queue.observe(seconds)
+
+    def not_queued(self, reason: str) -> None:
+        """Count a request that got no place."""
+        self._not_queued.labels(reason).inc()
+
+    def families(self, backends: Backends, paused: int, waiting: int) -> Iterable[Metric]:
+        """Yield all families as they are now; `paused` streams, `waiting` requests of the queue."""
         yield from self._registry.collect()
         resting = GaugeMetricFamily("otel_llm_relay_paused", "Streams that are paused now.")
         resting.add_metric((), paused)
         yield resting
+        queued = GaugeMetricFamily("otel_llm_relay_queue", "Requests that wait for a place on a backend now.")
+        queued.add_metric((), waiting)
+        yield queued
         flying = GaugeMetricFamily(
             "otel_llm_relay_streams_in_flight", "Streams that backends serve now.", labels=["instance"]
         )

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import CLIENT_LEFT, NO_BACKEND, pass_response, unserved
 from otel_llm.relay.backends.upstream import REFUSED, UpstreamError
-from otel_llm.relay.seam.request import CHARACTERS_PER_TOKEN
 from otel_llm.relay.streams.opening import TRY_ELSEWHERE
 from otel_llm.scheduling.placement import Demand
 
@@ -38,11 +37,11 @@ class Passing:
         """
         served, code = "", CLIENT_LEFT
         pool, tried, reason = self._pool, set[str](), NO_BACKEND
-        tokens = ((request.content_length or 0) if body is None else len(body)) // CHARACTERS_PER_TOKEN
+        tokens = pool.lengths.prompt(None, (request.content_length or 0) if body is None else len(body))
         again = request.method in SAFE and (body is not None or not request.body_exists)
         try:
             while len(tried) <= pool.settings.failover.connect_retries:
-                backend = pool.backends.choose(pool.settings.placement, tried, Demand(tokens))
+                backend = pool.backends.choose(pool.settings.direct_placement, tried, Demand(tokens))
                 if backend is None:
                     break
                 tried.add(backend.name)

@@ -16,6 +16,7 @@ from otel_llm.actions.settings import secret_files
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.answers import NONE_OPEN
 from otel_llm.relay.backends.backends import Backend, Backends
+from otel_llm.relay.backends.expected_lengths import ExpectedLengths
 from otel_llm.relay.backends.health import Probes
 from otel_llm.relay.backends.pool import Pool
 from otel_llm.relay.backends.upstream import Upstream
@@ -24,14 +25,17 @@ from otel_llm.relay.deciding.command_reader import CommandReader
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.metrics import RelayMetrics
 from otel_llm.relay.passing import Passing
+from otel_llm.relay.queueing.polyserve_placer import PolyServePlacer
+from otel_llm.relay.queueing.request_queue import RequestQueue
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.relay.server import ClientServer
+from otel_llm.relay.settings import POLYSERVE
 from otel_llm.relay.streams.owned import Owned
 from otel_llm.relay.web_port import WebPort, WebServer
 from otel_llm.rules.decisions.decision_records import FIRST_KEY
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.line_files import refuse_other_lines
-from otel_llm.shared.clock import MonotonicClock, monotonic_s
+from otel_llm.shared.clock import MonotonicClock, monotonic_ns, monotonic_s
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.reloading import Reloader
 from otel_llm.shared.secret_files import read_signing_secrets
@@ -92,12 +96,18 @@ class Service:
     _admission: Admission | None = None
     _decisions: DecisionFiles | None = None
     _stopping: bool = False
+    _queue: RequestQueue | None = None
     _decide: DecisionLoop | None = None
     _server: ClientServer | None = None
 
     def prepare(self) -> None:
         """Open the ports and the files, without accepting clients. Raises StartError or ConfigError."""
         settings = self.settings
+        if settings.placement == POLYSERVE and not _token_times_ns(self.classes):
+            raise StartError(
+                "placement polyserve makes tiers of the times a token that classes promise, and none promises one: "
+                "give a class of --slo a deadline of another policy than e2e, or choose another placement"
+            )
         self._certificates = None if settings.tls is None else Certificates(settings.tls)
         self._tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
         if settings.action_secret_file is not None:
@@ -163,17 +173,19 @@ class Service:
             decisions=self._decisions,
         )
         backends = Backends(
-            [Backend(one.name, one.url, one.kind, one.group) for one in settings.backends],
+            [Backend(one.name, one.url, one.kind, one.group, profile=one.profile) for one in settings.backends],
             monotonic_s,
             settings.eject_s,
         )
-        pool = self.pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics())
+        pool = self.pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics(), ExpectedLengths())
         running = relay_runtime(self.exporter)
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)
-        owned = self.owned = Owned(pool, recorder, without)
+        queue = self._queue = self._queue_of(pool)
+        owned = self.owned = Owned(pool, recorder, without, queue)
         owned.victims = decide.victims
-        backends.changed, backends.starving = owned.refresh, owned.starving
+        backends.starving = owned.starving
+        backends.watched_by(owned.refresh, None if queue is None else queue.release)
         probes = Probes(pool)
         server = self._server = ClientServer(settings.limits, Passing(pool), owned, self._tokens, pool.metrics.request)
         receiver = self._receiver(pool, recorder, decide)
@@ -198,6 +210,8 @@ class Service:
         finally:
             await server.shutdown(CUT_S)
             await probes.stop()
+            if queue is not None:
+                queue.close()
             await decide.stop(CUT_S)
             await page.stop()
             await server.close_listeners()
@@ -244,7 +258,8 @@ class Service:
         assert self.pool is not None  # noqa: S101
         assert self.owned is not None  # noqa: S101
         families = self._decide.families(self.now_ns())
-        return chain(families, list(self.pool.metrics.families(self.pool.backends, len(self.owned.pauses))))
+        waiting = 0 if self._queue is None else len(self._queue)
+        return chain(families, list(self.pool.metrics.families(self.pool.backends, len(self.owned.pauses), waiting)))
 
     def now_ns(self) -> int:
         """Return the current time."""
@@ -272,6 +287,17 @@ class Service:
             self._admission, decide.clock, reader, decide.do, lambda: self._stopping, pool.metrics.received
         )
 
+    def _queue_of(self, pool: Pool) -> RequestQueue | None:
+        """Return the queue of requests, None where the settings have none."""
+        settings = self.settings
+        if settings.queue is None:
+            return None
+        placer = None
+        if settings.placement == POLYSERVE:
+            placer = PolyServePlacer(pool.backends, _token_times_ns(self.classes), monotonic_ns)
+        policy = settings.direct_placement
+        return RequestQueue(settings.queue, policy, pool.backends, pool.metrics, monotonic_ns, placer)
+
     def _web_port(self, pool: Pool, receiver: CommandReceiver | None) -> WebPort:
         auth = self.settings.auth
         asks = self._tokens if auth is not None and auth.web == "token" else None
@@ -285,6 +311,11 @@ class Service:
         if tls is None or self._certificates is None or tls.web == "none":
             return None
         return self._certificates.context if tls.web == "same" else self._certificates.open_context
+
+
+def _token_times_ns(classes: SloClasses) -> list[int]:
+    """Return the times a token that classes promise beside a first token."""
+    return [slo.token_time_ns for slo in classes.classes if slo.token_time_ns is not None]
 
 
 def _bound(listener: socket.socket) -> Address:

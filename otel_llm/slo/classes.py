@@ -152,6 +152,11 @@ class SloClass:
         """Return the promised time per token: 1 / reading speed, `tpot` or `tbt`; None for `e2e`."""
         return self.pace_ns if self.deadline.policy == "reading" else self.deadline.next_ns
 
+    @property
+    def first_token_ns(self) -> int | None:
+        """Return the promised time to the first token: `ttft`, of `reading` `max_idle`; None for `e2e`."""
+        return None if self.deadline.policy == "e2e" else self.deadline.first_ns
+
     def matches(self, attributes: Mapping[str, Attribute]) -> bool:
         """Tell whether every `match` pair equals an attribute; a class without pairs matches nothing."""
         return bool(self.match) and all(

@@ -50,7 +50,7 @@ def test_the_settings_of_the_page_are_the_defaults(folder: Path) -> None:
         (folder / name).write_bytes(content)
     (folder / "every.yaml").write_text(block)
     found = load_relay(folder / "every.yaml", ())
-    given = {"backends", "tls", "auth", "web_hosts", "actions", "action_secret_file"}
+    given = {"backends", "queue", "tls", "auth", "web_hosts", "actions", "action_secret_file"}
     default = RelaySettings()
     assert replace(found, **{name: getattr(default, name) for name in given}) == default
     assert all(getattr(found, name) != getattr(default, name) for name in given)

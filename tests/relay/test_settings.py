@@ -10,9 +10,10 @@ import pytest
 from support.collector.tls_files import authority, signed
 
 from otel_llm.actions.settings import DecisionSettings, MetricsSettings
-from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
+from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, Queue, RelaySettings
 from otel_llm.relay.settings.file import load_settings, parse_backend
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.scheduling import load_profile
 from otel_llm.scheduling.placement import POLICIES
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.web.settings import Auth, Tls
@@ -21,10 +22,11 @@ MIB = 2**20
 EVERY_KEY = """\
 version: 1
 backends:
-  a: {url: 'http://10.0.0.1:8000/'}
+  a: {url: 'http://10.0.0.1:8000/', profile: h200-paper-era}
   b.c_d-1: {url: 'https://[::1]:8443/base', kind: sglang, api_key_file: key, ca: ca.pem, group: g}
-  10.0.0.3:80: {url: 'http://10.0.0.3', kind: openai}
+  10.0.0.3:80: {url: 'http://10.0.0.3', kind: openai, profile: mine.yaml}
 placement: spread
+queue: {in_flight: 6, order: edf, max_waiting: 9, max_wait: 1m}
 preempt: {resume_runway: 3s, calm: 500ms, max_paused: 7}
 failover: {connect_retries: 0, resume: false, first_byte: 1m}
 health: {path: '/health?deep=1', interval: 500ms, timeout: 2s}
@@ -46,6 +48,17 @@ actions: {secret_file: signing, kill_switch: off}
 decisions: {file_bytes: 4097, retain_bytes: 8193}
 metrics: {instance_label: false, models: [m], instances: [a]}
 """
+PROFILE = """\
+version: 1
+model: m
+accelerator: a
+engine: e
+kv_tokens: 10000
+max_batch: 8
+max_batched_tokens: 512
+source: a test
+linear: {base: 5ms, per_decode: 1ms, per_kv_token: 10us}
+"""
 
 
 @pytest.fixture
@@ -58,6 +71,8 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "signing").write_text("whsec_" + base64.b64encode(bytes(32)).decode() + "\n")
     (tmp_path / "empty").write_text("# nothing\n")
     (tmp_path / "other").write_text("a key with spaces\n")
+    (tmp_path / "mine.yaml").write_text(PROFILE)
+    (tmp_path / "odd.yaml").write_text(PROFILE.replace("kv_tokens: 10000", "kv_tokens: 0"))
     return tmp_path
 
 
@@ -69,12 +84,13 @@ def loaded(folder: Path, text: str, *backends: str) -> RelaySettings:
 def test_every_key(folder: Path) -> None:
     found = loaded(folder, EVERY_KEY, "z=http://10.0.0.9:1/")
     assert found.backends == (
-        BackendSettings("a", "http://10.0.0.1:8000"),
+        BackendSettings("a", "http://10.0.0.1:8000", profile=load_profile("h200-paper-era")),
         BackendSettings("b.c_d-1", "https://[::1]:8443/base", "sglang", "g", folder / "key", folder / "ca.pem"),
-        BackendSettings("10.0.0.3:80", "http://10.0.0.3", "openai"),
+        BackendSettings("10.0.0.3:80", "http://10.0.0.3", "openai", profile=load_profile(folder / "mine.yaml")),
         BackendSettings("z", "http://10.0.0.9:1"),
     )
     assert found.placement == "spread"
+    assert found.queue == Queue(in_flight=6, order="edf", max_waiting=9, max_wait_s=60.0)
     assert found.failover == Failover(0, False, 60.0)
     assert found.preempt == Preempt(resume_runway_s=3.0, calm_s=0.5, max_paused=7)
     assert found.health == Health("/health?deep=1", 0.5, 2.0)
@@ -137,9 +153,24 @@ def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
         ("backends: {a: {url: 'http://h', group: 1}}", "backends.a.group", "not a string"),
         ("backends: {a: {url: 'http://h', api_key_file: nokey}}", "backends.a.api_key_file", "name a file that can be"),
         ("backends: {a: {url: 'http://h', ca: nokey}}", "backends.a.ca", "name a file that can be read"),
+        (
+            "backends: {a: {url: 'http://h', profile: h100}}",
+            "2:42: backends.a.profile",
+            "known: h100-llama-3.1-8b",
+        ),
+        ("backends: {a: {url: 'http://h', profile: no.yaml}}", "2:42: backends.a.profile", "name a file that can be"),
         ("placement: fullest", "2:12: placement", "known are least_load, spread, pack, safest, round_robin, random, "),
-        ("placement: polyserve", "2:12: placement", "is no placement policy here"),
+        ("placement: polyserve", "2:12: placement", "polyserve needs a profile of every backend, and h:1 has none"),
         ("placement: [pack]", "2:12: placement", "not a string"),
+        ("queue: {}", "2:8: queue.in_flight", "write how many requests a backend has at one time"),
+        ("queue: {in_flight: 0}", "2:20: queue.in_flight", ""),
+        ("queue: {order: edf}", "2:8: queue.in_flight", "missing"),
+        ("queue: {in_flight: 1, order: lifo}", "2:30: queue.order", "known are fcfs, edf, sjf, anneal"),
+        ("queue: {in_flight: 1, max_waiting: -1}", "queue.max_waiting", ""),
+        ("queue: {in_flight: 1, max_wait: 0s}", "queue.max_wait", "longer than zero"),
+        ("queue: {in_flight: 1, max_waits: 1s}", "queue.max_waits", "did you mean max_wait"),
+        ("queue: {in_flight: 1, order: sjf}", "2:30: queue.order", "profile of every backend, and h:1 has none"),
+        ("queue: {in_flight: 1, order: anneal}", "2:30: queue.order", "write under backends, for example"),
         ("failover: {connect_retries: -1}", "failover.connect_retries", ""),
         ("failover: {connect_retries: true}", "failover.connect_retries", "not a whole number"),
         ("failover: {resume: 'yes'}", "failover.resume", ""),
@@ -179,6 +210,35 @@ def test_what_is_wrong_is_said_with_its_place_and_what_to_write(folder: Path, te
     assert words.startswith(f"{folder / 'relay.yaml'}:")
     assert place in words
     assert said in words
+
+
+@pytest.mark.parametrize("order", ["sjf", "anneal"])
+def test_an_order_by_profile_is_taken_where_each_backend_has_one(folder: Path, order: str) -> None:
+    backends = "backends: {a: {url: 'http://h', profile: h200-paper-era}, b: {url: 'http://g', profile: mine.yaml}}"
+    found = loaded(folder, f"version: 1\n{backends}\nqueue: {{in_flight: 3, order: {order}}}\n")
+    assert found.queue == Queue(3, order)
+
+
+def test_polyserve_has_a_queue_and_one_profile(folder: Path) -> None:
+    (folder / "same.yaml").write_text(PROFILE)
+    backend = "{url: 'http://PLACE', profile: NAME}"
+    one, other = (backend.replace("PLACE", place).replace("NAME", "mine.yaml") for place in ("g", "h"))
+    text = f"version: 1\nplacement: polyserve\nbackends: {{a: {one}, b: {other}}}\n"
+    assert loaded(folder, text).queue == Queue(in_flight=None)
+    assert loaded(folder, f"{text}queue: {{order: edf, max_wait: 5s}}\n").queue == Queue(None, "edf", max_wait_s=5.0)
+    with pytest.raises(ConfigError, match=r"2:12: placement: .*same profile.*h200-paper-era, mine.*a relay for each"):
+        loaded(folder, text.replace("mine.yaml", "h200-paper-era", 1))
+
+
+def test_absent_keys_of_a_queue_are_the_defaults(folder: Path) -> None:
+    found = loaded(folder, "version: 1\nqueue: {in_flight: 3}\n", "http://h:1")
+    assert found.queue == Queue(in_flight=3, order="fcfs", max_waiting=1024, max_wait_s=30.0)
+
+
+def test_a_profile_that_is_refused_is_said_with_its_own_place(folder: Path) -> None:
+    with pytest.raises(ConfigError) as problem:
+        loaded(folder, "version: 1\nbackends: {a: {url: 'http://h', profile: ./odd.yaml}}\n")
+    assert str(problem.value).startswith(f"{folder / 'odd.yaml'}:5:12: kv_tokens: ")
 
 
 @pytest.mark.parametrize("name", ["empty", "other"])

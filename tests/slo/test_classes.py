@@ -65,19 +65,20 @@ def test_a_name_that_is_not_there_is_said_with_those_that_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deadline", "token_time_ns"),
+    ("deadline", "first_token_ns", "token_time_ns"),
     [
-        (Deadline("reading", 10**9), 40_000_000),
-        (Deadline("dslo", 10**9, 30_000_000), 30_000_000),
-        (Deadline("ttft_tpot", 10**9, 500_000), 500_000),
-        (Deadline("ttft_tbt", 10**9, 100_000_000), 100_000_000),
-        (Deadline("e2e", 10**9), None),
+        (Deadline("reading", 10**9), 10**9, 40_000_000),
+        (Deadline("dslo", 2 * 10**9, 30_000_000), 2 * 10**9, 30_000_000),
+        (Deadline("ttft_tpot", 10**9, 500_000), 10**9, 500_000),
+        (Deadline("ttft_tbt", 10**9, 100_000_000), 10**9, 100_000_000),
+        (Deadline("e2e", 10**9), None, None),
     ],
 )
-def test_the_time_a_token_is_that_of_the_deadline_or_of_the_reader(
-    deadline: Deadline, token_time_ns: int | None
+def test_the_promised_times_are_those_of_the_deadline_or_of_the_reader(
+    deadline: Deadline, first_token_ns: int | None, token_time_ns: int | None
 ) -> None:
-    assert SloClass(pace_ns=40_000_000, deadline=deadline).token_time_ns == token_time_ns
+    slo = SloClass(pace_ns=40_000_000, deadline=deadline)
+    assert (slo.first_token_ns, slo.token_time_ns) == (first_token_ns, token_time_ns)
 
 
 def test_a_curve_is_linear_between_its_points_and_constant_outside() -> None:

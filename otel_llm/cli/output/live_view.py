@@ -31,7 +31,7 @@ def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
             _text(one["tokens"]),
             _seconds(one["ttft_s"]),
             Text(_seconds(one["idle_s"]), style="red" if one["idle_s"] > 0 else ""),
-            _bar(one["runway_s"]) + Text(" paused" if one.get("paused") else "", style="cyan"),
+            _bar(one["runway_s"]) + Text(_held(one), style="cyan"),
         )
     for _ in range(SHOWN_STREAMS - len(streams) if steady else 0):
         table.add_row("", "", "", "", "")
@@ -54,6 +54,11 @@ def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
     head.stylize("bold")
     judged = (Text("judged:", style="bold"), done) if rows or steady else ()
     return Group(head, table, *judged)
+
+
+def _held(row: dict[str, Any]) -> str:
+    """Return how a relay holds a stream: paused, or queued before its first backend."""
+    return " paused" if row.get("paused") else " queued" if row.get("queued") else ""
 
 
 def _stream(row: dict[str, Any]) -> Text:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from otel_llm.scheduling.placement import Candidate
+    from otel_llm.scheduling.profiles.profile import Profile
 
 FAILURES: Final = 3
 """Failures in a row after which a backend is ejected."""
@@ -30,7 +31,7 @@ class Backend:
 
     `tokens`: of its streams' prompts and output; `waiting_tokens`: of the prompts of those without a token yet; `turn`:
     the number of the last placement on it; `coming`: the streams that were placed on it and have not begun: until when
-    each counts (s), and its tokens; `gaps`: the times of its iterations.
+    each counts (s), and its tokens; `gaps`: the times of its iterations; `profile`: how long they last, if it is known.
     """
 
     name: str
@@ -48,12 +49,14 @@ class Backend:
     turn: int = 0
     coming: deque[tuple[float, int]] = field(default_factory=deque)
     gaps: GapHistory = field(default_factory=GapHistory)
+    profile: Profile | None = None
 
 
 class Backends:
     """All backends of a relay.
 
-    `changed` is called when a backend is added or lost, or serves other models; `starving` returns the number of
+    `changed` is called when a backend is added or lost, or serves other models, `freed` when one has a stream or
+    another request less; `starving` returns the number of
     starving streams by backend, and is called for policies that need it. `seed`: of random policies, None for any.
     """
 
@@ -70,6 +73,7 @@ class Backends:
         self._draw = random.Random(seed)  # noqa: S311  it balances load
         self._turn = 0
         self.changed: Callable[[], None] = _nothing
+        self.freed: Callable[[], None] = _nothing
         self.starving: Callable[[], Mapping[str, int]] = dict
         self._starving: Mapping[str, int] = {}
         self._starving_until_s = now_s()
@@ -83,6 +87,18 @@ class Backends:
     def get(self, name: str) -> Backend:
         """Return a backend by name; raises KeyError for an unknown one."""
         return self._all[name]
+
+    def watched_by(self, changed: Callable[[], None], freed: Callable[[], None] | None) -> None:
+        """Call `changed` as the class says; `freed` behind it, and wherever a place becomes free."""
+        self.changed = changed
+        if freed is None:
+            return
+
+        def both() -> None:
+            changed()
+            freed()
+
+        self.changed, self.freed = both, freed
 
     # Who can take a stream.
 
@@ -116,20 +132,43 @@ class Backends:
         starving = self._starving if needs.counts_starving else {}
         ranked = rank(
             policy,
-            [_load(one, now_s, starving.get(one.name, 0), predicts=needs.predicts) for one in backends],
+            [
+                _load(one, now_s, starving.get(one.name, 0), demand.tokens if needs.predicts else None)
+                for one in backends
+            ],
             demand,
             self._draw,
         )
-        chosen = self._all[ranked[0].name]
-        self._turn += 1
-        chosen.turn = self._turn
-        chosen.coming.append((now_s + COMING_S, demand.tokens))
+        self.take_place(self._all[ranked[0].name], demand.tokens)
         return ranked
+
+    def take_place(self, backend: Backend, tokens: int) -> None:
+        """Count a request as placed on a backend, with its tokens, until it begins there."""
+        self._turn += 1
+        backend.turn = self._turn
+        backend.coming.append((self._now_s() + COMING_S, tokens))
 
     def choose(self, policy: str, exclude: Collection[str], demand: Demand = NO_DEMAND) -> Backend | None:
         """Return the backend that a placement policy prefers among those that take new streams; None without one."""
-        ranked = self.rank(policy, self.open_to(exclude=exclude), demand)
-        return self._all[ranked[0].name] if ranked else None
+        found = self.open_to(exclude=exclude)
+        return self.pick(policy, found, demand) if found else None
+
+    def pick(self, policy: str, backends: Sequence[Backend], demand: Demand = NO_DEMAND) -> Backend:
+        """Return the one of some backends, one or more, that a placement policy prefers."""
+        return self._all[self.rank(policy, backends, demand)[0].name]
+
+    def in_flight(self, backend: Backend) -> int:
+        """Return the streams and other requests of a backend, with those that were placed and have not begun."""
+        return backend.streams + len(_coming(backend, self._now_s()))
+
+    def tokens_in_flight(self, backend: Backend) -> int:
+        """Return the tokens of the requests that `in_flight` counts: of their prompts, and their output so far."""
+        return backend.tokens + sum(tokens for _, tokens in _coming(backend, self._now_s()))
+
+    def withdraw(self, backend: Backend) -> None:
+        """Count a request no longer that was placed and will not begin."""
+        if backend.coming:
+            backend.coming.popleft()
 
     # Events.
 
@@ -154,6 +193,7 @@ class Backends:
         backend.streams -= 1
         backend.tokens -= tokens
         backend.waiting_tokens -= waiting
+        self.freed()
 
     def worked(self, backend: Backend) -> None:
         """Note that a backend served a request to its end."""
@@ -214,20 +254,36 @@ class Backends:
         ]
 
 
-def _load(backend: Backend, now_s: float, starving: int, *, predicts: bool) -> Load:
-    coming = backend.coming
-    while coming and coming[0][0] <= now_s:
-        coming.popleft()
-    tokens, streams = sum(tokens for _, tokens in coming), backend.streams + len(coming)
+def _load(backend: Backend, now_s: float, starving: int, new_tokens: int | None) -> Load:
+    """Return a backend's load; its iteration is predicted with a stream of so many tokens more, if they are given."""
+    coming = _coming(backend, now_s)
+    streams, tokens = backend.streams + len(coming), sum(tokens for _, tokens in coming)
+    in_flight = backend.tokens + tokens
     return Load(
         name=backend.name,
         streams=streams,
-        tokens=backend.tokens + tokens,
+        tokens=in_flight,
         waiting_tokens=backend.waiting_tokens + tokens,
         starving=starving,
-        iteration_s=backend.gaps.predict(streams + 1, now_s) if predicts else None,
+        iteration_s=None if new_tokens is None else _iteration_s(backend, streams + 1, in_flight + new_tokens, now_s),
         turn=backend.turn,
     )
+
+
+def _coming(backend: Backend, now_s: float) -> deque[tuple[float, int]]:
+    """Return the requests that were placed on a backend and have not begun; those placed long ago never will."""
+    coming = backend.coming
+    while coming and coming[0][0] <= now_s:
+        coming.popleft()
+    return coming
+
+
+def _iteration_s(backend: Backend, streams: int, tokens: int, now_s: float) -> float | None:
+    """Predict an iteration of so many streams and tokens: by the profile, else by the backend's last gaps."""
+    profile = backend.profile
+    if profile is None:
+        return backend.gaps.predict(streams, now_s)
+    return (profile.iteration_ns(streams, tokens) + profile.step_overhead_ns) / 1e9
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from otel_llm.relay.backends.backends import Backends
+    from otel_llm.relay.backends.expected_lengths import ExpectedLengths
     from otel_llm.relay.backends.upstream import Upstream
     from otel_llm.relay.metrics import RelayMetrics
     from otel_llm.relay.settings import RelaySettings
@@ -20,3 +21,4 @@ class Pool:
     backends: Backends
     settings: RelaySettings
     metrics: RelayMetrics
+    lengths: ExpectedLengths

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.core.recording import Recording
     from otel_llm.relay.recording.environment import Environment
     from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
+    from otel_llm.slo.classes import SloClass
 
 RequestKey = tuple[bytes, bytes]
 """Trace id and span id of a request; with a choice appended they are a stream's key."""
@@ -57,6 +58,7 @@ class Recorded:
         facts: ReplyFacts,
         context: Context,
         headers: Iterable[tuple[bytes, bytes]],
+        prompt_known: Callable[[int], None] | None = None,
     ) -> None:
         own = recording.context
         self.commit_ns = request.commit_ns
@@ -82,6 +84,9 @@ class Recorded:
         """The open choices."""
         self._finished: dict[int, int] = {}
         """When choices finished, unix ns."""
+        self._prompt_known = prompt_known
+        self._stated: dict[str, AttributeValue] = {}
+        """Facts of the relay's own for segment 0."""
         self._instance = ""
         self._exact_resume = False
         self._identity: Identity | None = None
@@ -161,6 +166,8 @@ class Recorded:
         if self._facts.input_tokens is not None:
             return
         self._facts.input_tokens = count
+        if self._prompt_known is not None:
+            self._prompt_known(count)
         self._apply(lambda stream, now_ns: self._first_hand.identify(stream, input_tokens=count, now_ns=now_ns))
         for choice, end_ns in self._finished.items():  # they were waiting for it
             self._close(choice, end_ns, COMPLETED)
@@ -246,11 +253,31 @@ class Recorded:
 
     # For placement.
 
-    def token_time_s(self) -> float | None:
-        """Return the time per token that its class promises (s), None where it promises none."""
+    @property
+    def slo(self) -> SloClass:
+        """Return its class."""
         identity = self._identity or self._known({})
-        slo, _ = self._first_hand.classes.choose(identity.declared_class, identity.attributes)
-        return None if slo.token_time_ns is None else slo.token_time_ns / 1e9
+        return self._first_hand.classes.choose(identity.declared_class, identity.attributes)[0]
+
+    @property
+    def output_tokens(self) -> int:
+        """Return the tokens that were read so far, of all choices."""
+        return self._facts.counted_tokens
+
+    def expected_prompt(self, tokens: int) -> None:
+        """Note how many tokens its prompt was expected to have at its arrival."""
+        self._state({semconv.RELAY_INPUT_TOKENS_ESTIMATED: tokens})
+
+    def queued(self, seconds: float) -> None:
+        """Note how long it waited for a place on a backend, got or not."""
+        self._state({semconv.GEN_AI_LATENCY_QUEUE: seconds})
+
+    def _state(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Note facts of the relay's own: in segment 0, or in the next one where that was sent."""
+        if self._identity is None:
+            self._stated.update(attributes)
+        else:
+            self._recording.identify(attributes)
 
     def starving(self) -> int:
         """Count its streams whose reader has read all and waits; not those that are paused, or behind a slow client."""
@@ -289,7 +316,7 @@ class Recorded:
         if self._identity is not None:
             return
         self._timer.cancel()
-        late: dict[str, AttributeValue] = {}
+        late: dict[str, AttributeValue] = dict(self._stated)
         if self._instance:
             late[semconv.INSTANCE] = self._instance
         if self._exact_resume:

@@ -63,10 +63,17 @@ class Recorder:
         self.environment = Environment(running.clock_ns, clock.unix_ns(0), first_hand, rearm, later)
         self._running = running
 
-    def begin(self, headers: Iterable[tuple[bytes, bytes]], owned: Owned, commit_ns: int) -> Recorded:
+    def begin(
+        self,
+        headers: Iterable[tuple[bytes, bytes]],
+        owned: Owned,
+        commit_ns: int,
+        prompt_known: Callable[[int], None] | None = None,
+    ) -> Recorded:
         """Begin to record a request that was committed at `commit_ns` (monotonic ns).
 
         `headers` are the client's, unchanged: its span is the parent of the request's, its SLO class is taken over.
+        `prompt_known` is called with the tokens of the prompt at their first statement, if there is one.
         """
         headers = list(headers)
         context = propagation.extract(headers, self._running)
@@ -82,7 +89,7 @@ class Recorder:
         facts = ReplyFacts()
         recording = Recording(self._running, request, facts)
         recording.begin(context)
-        recorded = Recorded(self.environment, self._forget, request, recording, facts, context, headers)
+        recorded = Recorded(self.environment, self._forget, request, recording, facts, context, headers, prompt_known)
         self.requests[recorded.key] = recorded
         if recorded.parent is not None:
             self.children.setdefault(recorded.parent, []).append(recorded.key)

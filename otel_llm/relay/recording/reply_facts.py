@@ -58,14 +58,15 @@ class ReplyFacts:
         self._id: str | None = None
         self._model: str | None = None
         self._output_tokens: int | None = None
-        self._tokens = 0
+        self.counted_tokens = 0
+        """Tokens of all choices that were counted here."""
         self._finishes: dict[int, str] = {}
         self._counted: set[int] = set()
         self._guessed: set[int] = set()
 
     def count(self, choice: int, tokens: int, *, exact: bool) -> None:
         """Count tokens of a choice; `exact`: counted by their ids."""
-        self._tokens += tokens
+        self.counted_tokens += tokens
         (self._counted if exact else self._guessed).add(choice)
 
     def states(self, value: Mapping[str, Any], *, continues: bool) -> int | None:
@@ -114,7 +115,7 @@ class ReplyFacts:
         attributes = self.segment_attributes()
         output_tokens = self._output_tokens
         if output_tokens is None and self._counted and not self._guessed:
-            output_tokens = self._tokens
+            output_tokens = self.counted_tokens
         if output_tokens is not None:
             attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = output_tokens
         if self._id:

@@ -19,8 +19,6 @@ PROMPT_KEYS: Final = frozenset({"messages", "prompt"})
 """The member with the prompt; it is not kept apart from the body."""
 RETURN_IDS: Final = "return_token_ids"
 _TEXT_PARTS: Final = ("text", "refusal", "thinking")
-CHARACTERS_PER_TOKEN: Final = 4
-"""The usual estimate for English text; it weighs a prompt until its ids are known, and is never reported."""
 
 
 def endpoint_of(path: str) -> Endpoint | None:
@@ -51,8 +49,8 @@ class OwnedRequest:
     continuous_usage: bool
     max_tokens: int | None
     """The number of tokens that the client allows; None where it states none (or none that is a number)."""
-    input_estimate: int
-    """Tokens of the prompt: exact for ids, else a fourth of its characters in JSON."""
+    prompt_tokens: int | None
+    """Tokens of a prompt that is a list of ids; None for text, whose tokens are not known yet."""
     multimodal: bool
     """A message has a part that is not text."""
 
@@ -87,7 +85,6 @@ class OwnedRequest:
         options = options if isinstance(options, dict) else {}
         wants_usage = bool(options.get("include_usage"))
         prompt_key = "messages" if endpoint == "chat" else "prompt"
-        length = next((member.end - member.start for member in found if member.key == prompt_key), 0)
         prompt = values.get(prompt_key)
         model = values.get("model")
         return cls(
@@ -102,7 +99,7 @@ class OwnedRequest:
             wants_usage=wants_usage,
             continuous_usage=wants_usage and bool(options.get("continuous_usage_stats")),
             max_tokens=_max_tokens(endpoint, values),
-            input_estimate=len(prompt) if _is_ids(prompt) else length // CHARACTERS_PER_TOKEN,
+            prompt_tokens=len(prompt) if _is_ids(prompt) else None,
             multimodal=_is_multimodal(values.get("messages")),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.actions.settings import (
     ActionSettings,
@@ -15,14 +15,18 @@ from otel_llm.actions.settings import (
 )
 from otel_llm.live.labels import METRICS_BYTES
 from otel_llm.scheduling.placement import DEFAULT
+from otel_llm.scheduling.release_order import DEFAULT_ORDER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.actions.settings import Receiver
+    from otel_llm.scheduling.profiles.profile import Profile
     from otel_llm.shared.web.settings import Auth, Tls
 
 MIB = 2**20
+POLYSERVE: Final = "polyserve"
+"""The placement by tiers, which needs a queue and profiles; the others compare backends (`scheduling.placement`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ class BackendSettings:
     group: str = ""
     api_key_file: Path | None = None
     ca: Path | None = None
+    profile: Profile | None = None
+    """How long its iterations last; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,17 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """The queue of requests before the backends."""
+
+    in_flight: int | None = None
+    """The most requests of a backend at one time; what is beyond them waits. None: as the placement decides."""
+    order: str = DEFAULT_ORDER
+    max_waiting: int = 1024
+    max_wait_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """The effect of a drain on running streams."""
 
@@ -110,6 +127,8 @@ class RelaySettings:
 
     backends: tuple[BackendSettings, ...] = ()
     placement: str = DEFAULT
+    queue: Queue | None = None
+    """None: no request waits here."""
     failover: Failover = field(default_factory=Failover)
     preempt: Preempt = field(default_factory=Preempt)
     health: Health = field(default_factory=Health)
@@ -128,3 +147,8 @@ class RelaySettings:
     actions: ActionSettings = field(default_factory=ActionSettings)
     action_secret_file: Path | None = None
     """Signing secrets for actions on the web port; None: none are accepted."""
+
+    @property
+    def direct_placement(self) -> str:
+        """The policy for requests that do not wait in the queue: those that polyserve does not place go by load."""
+        return DEFAULT if self.placement == POLYSERVE else self.placement

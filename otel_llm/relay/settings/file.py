@@ -32,11 +32,23 @@ from otel_llm.actions.config.service import (
     build_auth,
     build_tls,
 )
-from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001  pydantic reads them
-from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, RelaySettings
+from otel_llm.actions.config.target import Duration, FileName, at
+from otel_llm.relay.settings import (
+    POLYSERVE,
+    BackendSettings,
+    Drain,
+    Failover,
+    Health,
+    Limits,
+    Preempt,
+    Queue,
+    RelaySettings,
+)
 from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
-from otel_llm.rules.files.yamlfile import load_yaml
+from otel_llm.rules.files.yamlfile import UnreadableConfigError, load_yaml
 from otel_llm.scheduling.placement import DEFAULT, POLICIES
+from otel_llm.scheduling.profiles.profile_file import load_profile
+from otel_llm.scheduling.release_order import BY_PROFILE, ORDERS
 from otel_llm.shared.errors import StartError
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
 
@@ -44,10 +56,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from otel_llm.rules.files.yamlfile import YamlFile
+    from otel_llm.rules.files.yamlfile import KeyPath, YamlFile
+    from otel_llm.scheduling.profiles.profile import Profile
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
-_FAILOVER, _HEALTH, _LIMITS, _PREEMPT = Failover(), Health(), Limits(), Preempt()
+_FAILOVER, _HEALTH, _LIMITS, _PREEMPT, _QUEUE = Failover(), Health(), Limits(), Preempt(), Queue()
 _BACKEND_ADVICE: Final = (
     "write for example --backend a=http://10.0.0.1:8000, and its key into an api_key_file of --config"
 )
@@ -67,8 +80,14 @@ def _path(value: str) -> str:
 
 
 def _policy(value: str) -> str:
-    if value not in POLICIES:
-        raise wrong(f"{value!r} is no placement policy here", f"known are {', '.join(POLICIES)}")
+    if value not in POLICIES and value != POLYSERVE:
+        raise wrong(f"{value!r} is no placement policy here", f"known are {', '.join([*POLICIES, POLYSERVE])}")
+    return value
+
+
+def _order(value: str) -> str:
+    if value not in ORDERS:
+        raise wrong(f"{value!r} is no order of a queue", f"known are {', '.join(ORDERS)}")
     return value
 
 
@@ -85,6 +104,7 @@ class _Backend(StrictModel):
     api_key_file: FileName | None = None
     ca: FileName | None = None
     group: str = ""
+    profile: FileName | None = None
 
 
 class _Failover(StrictModel):
@@ -103,6 +123,13 @@ class _Preempt(StrictModel):
     resume_runway: Duration = _PREEMPT.resume_runway_s
     calm: Duration = _PREEMPT.calm_s
     max_paused: Annotated[int, Field(ge=0, le=100_000)] = _PREEMPT.max_paused
+
+
+class _Queue(StrictModel):
+    in_flight: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    order: Annotated[str, AfterValidator(_order)] = _QUEUE.order
+    max_waiting: Annotated[int, Field(ge=0, le=100_000)] = _QUEUE.max_waiting
+    max_wait: Duration = _QUEUE.max_wait_s
 
 
 class _Drain(StrictModel):
@@ -145,6 +172,7 @@ class _File(StrictModel):
     version: Literal[1]
     backends: dict[Annotated[str, AfterValidator(_name)], _Backend] = Field(default_factory=dict)
     placement: Annotated[str, AfterValidator(_policy)] = DEFAULT
+    queue: _Queue | None = None
     failover: _Failover = Field(default_factory=_Failover)
     preempt: _Preempt = Field(default_factory=_Preempt)
     health: _Health = Field(default_factory=_Health)
@@ -194,7 +222,28 @@ def load_settings(path: Path | None, backends: Sequence[str]) -> RelaySettings:
             raise StartError(f"two backends are called {name}: give each a name, --backend NAME=URL")
     if not every:
         raise StartError("no backend: name one or more, for example --backend a=http://127.0.0.1:8000")
+    if path is not None and settings.placement == POLYSERVE:
+        _need_profiles(path, every, ("placement",), "polyserve", alike=True)
+    if path is not None and settings.queue is not None and settings.queue.order in BY_PROFILE:
+        _need_profiles(path, every, ("queue", "order"), f"the order {settings.queue.order}")
     return replace(settings, backends=every)
+
+
+def _need_profiles(
+    path: Path, backends: Sequence[BackendSettings], place: KeyPath, what: str, *, alike: bool = False
+) -> None:
+    """Raise ConfigError at the setting that needs a profile of every backend, where one has none; or not the same."""
+    names = {one.profile.name for one in backends if one.profile is not None}
+    if alike and len(names) > 1:
+        message = f"{what} needs the same profile of every backend, and these have {', '.join(sorted(names))}"
+        raise load_yaml(path).refuse(
+            place, message, "run a relay for each kind of backend, or choose another placement"
+        )
+    without = [one.name for one in backends if one.profile is None]
+    if without:
+        message = f"{what} needs a profile of every backend, and {', '.join(without)} has none"
+        advice = "write under backends, for example `a: {url: ..., profile: h200-llama-3.1-8b}`; see docs/profiles.md"
+        raise load_yaml(path).refuse(place, message, advice)
 
 
 def _read(path: Path) -> RelaySettings:
@@ -208,6 +257,7 @@ def _read(path: Path) -> RelaySettings:
     return RelaySettings(
         backends=tuple(_backend(file, folder, name, one) for name, one in model.backends.items()),
         placement=model.placement,
+        queue=_queue(file, model),
         failover=Failover(model.failover.connect_retries, model.failover.resume, model.failover.first_byte),
         preempt=Preempt(model.preempt.resume_runway, model.preempt.calm, model.preempt.max_paused),
         health=Health(model.health.path, model.health.interval, model.health.timeout),
@@ -228,6 +278,17 @@ def _read(path: Path) -> RelaySettings:
     )
 
 
+def _queue(file: YamlFile, model: _File) -> Queue | None:
+    """Return the queue, which polyserve has in any case: it decides itself what has to wait."""
+    section, holds = model.queue, model.placement == POLYSERVE
+    if section is None:
+        return Queue() if holds else None
+    if section.in_flight is None and not holds:
+        advice = "write how many requests a backend has at one time, for example `queue: {in_flight: 64}`"
+        raise file.refuse(("queue", "in_flight"), "missing", advice)
+    return Queue(section.in_flight, section.order, section.max_waiting, section.max_wait)
+
+
 def _action_secret_file(file: YamlFile, folder: Path, section: _Actions) -> Path | None:
     for name, engine in section.engines.items():
         if engine.kind == "relay":
@@ -244,4 +305,14 @@ def _backend(file: YamlFile, folder: Path, name: str, section: _Backend) -> Back
         key = readable(file, folder, section.api_key_file, ("backends", name, "api_key_file"), read_tokens)
     if section.ca is not None:
         ca = readable(file, folder, section.ca, ("backends", name, "ca"), certificates)
-    return BackendSettings(name, section.url, section.kind, section.group, key, ca)
+    profile = None if section.profile is None else _profile(file, folder, name, section.profile)
+    return BackendSettings(name, section.url, section.kind, section.group, key, ca, profile)
+
+
+def _profile(file: YamlFile, folder: Path, backend: str, stated: str) -> Profile:
+    """Load the profile that ships under this name, or the one of this file."""
+    is_file = "/" in stated or stated.endswith((".yaml", ".yml"))
+    try:
+        return load_profile(folder / stated if is_file else stated)
+    except UnreadableConfigError as error:
+        raise at(file, ("backends", backend, "profile"), error) from None

@@ -12,6 +12,7 @@ import aiohttp
 
 from otel_llm.relay.answers import NO_BACKEND
 from otel_llm.relay.backends.upstream import REFUSED, UpstreamError, read_some
+from otel_llm.relay.queueing.request_queue import NotQueuedError
 from otel_llm.relay.seam import resume
 from otel_llm.relay.seam.dialect import dialect_of
 from otel_llm.relay.seam.eligibility import is_greedy, static_reason
@@ -20,16 +21,18 @@ from otel_llm.relay.streams.run import Run
 from otel_llm.scheduling.placement import POLICIES, Demand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from multidict import CIMultiDict
 
     from otel_llm.relay.backends.backends import Backend
     from otel_llm.relay.backends.pool import Pool
+    from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.seam.request import OwnedRequest
     from otel_llm.relay.settings import Preempt
+    from otel_llm.relay.streams.queue_turn import QueueTurn
     from otel_llm.scheduling.placement import Candidate
 
 TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
@@ -49,9 +52,9 @@ OK: Final = 200
 class Opening:
     """The backends' streams for one request.
 
-    `headers` are those to send; `asked` is called with the backend that gets the unchanged request, not with one that
-    is to continue it: until that has won, the source serves. `token_time_s` returns the time per token (s) that the
-    request's class promises; it is called for policies that need it.
+    `headers` are those to send; `prompt` are the tokens of the request as far as they are known. `recorded` gets the
+    backend that is asked the unchanged request, not one that is to continue it: until that has won, the source serves.
+    The first backend is that of `turn`, where there is a queue.
     """
 
     def __init__(
@@ -60,8 +63,9 @@ class Opening:
         owned: OwnedRequest,
         path: str,
         headers: CIMultiDict[str],
-        asked: Callable[[str], None],
-        token_time_s: Callable[[], float | None],
+        prompt: int,
+        recorded: Recorded,
+        turn: QueueTurn | None,
     ) -> None:
         self.last_reason = NO_BACKEND
         """Why the last tried backend did not serve."""
@@ -69,8 +73,9 @@ class Opening:
         self._owned = owned
         self._path = path
         self._headers = headers
-        self._asked = asked
-        self._token_time_s = token_time_s
+        self._prompt = prompt
+        self._recorded = recorded
+        self._turn = turn
         self._tried: set[str] = set()
         self._broken: set[str] = set()
         self._answer: Run | None = None
@@ -132,9 +137,10 @@ class Opening:
 
     def _demand(self, policy: str, reply: Reply) -> Demand:
         """Return the load to place: the prompt, and the output so far, which is prefilled with it."""
-        prompt = len(reply.prompt_ids) if reply.prompt_ids else self._owned.input_estimate
+        prompt = len(reply.prompt_ids) if reply.prompt_ids else self._prompt
         tokens = prompt + (reply.counted(0) if reply.begun else 0)
-        return Demand(tokens, self._token_time_s() if POLICIES[policy].predicts else None)
+        promised_ns = self._recorded.slo.token_time_ns if POLICIES[policy].predicts else None
+        return Demand(tokens, None if promised_ns is None else promised_ns / 1e9)
 
     def _static_reason(self, kind: str) -> str | None:
         if kind not in self._reasons:
@@ -164,12 +170,11 @@ class Opening:
         already, so that no other answer can be passed on.
         """
         while len(self._tried) <= self._pool.settings.failover.connect_retries and len(self._broken) < MOST_BROKEN:
-            policy = self._pool.settings.placement
-            backend = self._pool.backends.choose(policy, self._tried, self._demand(policy, reply))
+            backend = await self._next(reply)
             if backend is None:
                 break
             self._tried.add(backend.name)
-            self._asked(backend.name)
+            self._recorded.serving(backend.name)
             try:
                 run = await self._open(backend, self._path, self._body_for(backend), reply)
             except UpstreamError as problem:
@@ -189,13 +194,25 @@ class Opening:
                 break
         return None
 
+    async def _next(self, reply: Reply) -> Backend | None:
+        """Return the next backend by placement, the first by the queue; None where there is none."""
+        policy = self._pool.settings.direct_placement
+        demand = self._demand(policy, reply)
+        if self._turn is None or self._tried:
+            return self._pool.backends.choose(policy, self._tried, demand)
+        try:
+            return await self._turn.place(demand)
+        except NotQueuedError as refused:
+            self.last_reason = refused.reason
+            return None
+
     async def resumed(self, reply: Reply, serving: Backend, *, back: bool = False) -> Run | None:
         """Continue a reply on another backend, the next where that fails; None where none can.
 
         `back`: also on the backend that served it. `last_reason` is then a passing one, if there is one.
         """
         passing, self.last_reason = None, NO_BACKEND
-        for candidate in self.rank(self._pool.settings.placement, serving, reply, back=back):
+        for candidate in self.rank(self._pool.settings.direct_placement, serving, reply, back=back):
             try:
                 return await self.destination(candidate.name, reply)
             except UpstreamError as problem:
@@ -249,19 +266,22 @@ class Opening:
                 raise UpstreamError("unfinished")
 
     async def _open(self, backend: Backend, path: str, body: bytes, reply: Reply, carried: int | None = None) -> Run:
-        tokens = self._owned.input_estimate + (carried or 0)
+        tokens = self._prompt + (carried or 0)
+        placement = None if self._turn is None else self._turn.take_placement()
         self._pool.backends.begin(backend, tokens, tokens)
         try:
             async with asyncio.timeout(self.silent_s):
                 response = await self._pool.upstream.open(backend, "POST", path, self._headers, body)
-        except TimeoutError:
+        except BaseException as problem:
+            if placement is not None:
+                placement.end(whole=False)
             self._pool.backends.end(backend, tokens, tokens)
-            raise UpstreamError("silent") from None
-        except BaseException:
-            self._pool.backends.end(backend, tokens, tokens)
+            if isinstance(problem, TimeoutError):
+                raise UpstreamError("silent") from None
             raise
         leg = Leg(reply, backend.kind, carried)
-        return Run(backend, response, leg, self._pool.backends, tokens, one_prompt=self._owned.choices == 1)
+        one_prompt = self._owned.choices == 1
+        return Run(backend, response, leg, self._pool.backends, tokens, one_prompt=one_prompt, placement=placement)
 
     async def carried(self, backend: Backend, reply: Reply) -> int:
         """Return the number of output ids whose text the reader has; the backend is asked where it does not follow.

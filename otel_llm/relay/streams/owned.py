@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from otel_llm.relay.answers import STOPPING
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.recording.recorded import TRACE_HEADERS
 from otel_llm.relay.seam.reply import Reply
@@ -13,6 +15,7 @@ from otel_llm.relay.seam.request import OwnedRequest
 from otel_llm.relay.streams.moving import unsettled
 from otel_llm.relay.streams.opening import Opening
 from otel_llm.relay.streams.pauses import Pauses
+from otel_llm.relay.streams.queue_turn import QueueTurn
 from otel_llm.relay.streams.session import Session
 from otel_llm.shared.clock import monotonic_ns
 
@@ -24,15 +27,22 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.queueing.request_queue import RequestQueue
     from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.relay.recording.recorder import Recorder
 
 
 class Owned:
-    """The handler of requests whose streams the relay owns. `without`: headers of clients that are not sent on."""
+    """The handler of requests whose streams the relay owns.
 
-    def __init__(self, pool: Pool, recorder: Recorder, without: tuple[str, ...]) -> None:
+    `without`: headers of clients that are not sent on; `queue`: where requests wait for a place, None where none waits.
+    """
+
+    def __init__(
+        self, pool: Pool, recorder: Recorder, without: tuple[str, ...], queue: RequestQueue | None = None
+    ) -> None:
         self._pool = pool
+        self._queue = queue
         self._recorder = recorder
         self._without = (*without, *TRACE_HEADERS, "accept-encoding", "content-length")
         self.sessions: dict[RequestKey, Session] = {}
@@ -46,15 +56,29 @@ class Owned:
         owned = OwnedRequest.parse(path, body)
         if owned is None:
             return None
-        recorded = self._recorder.begin(request.raw_headers, owned, monotonic_ns())
+        lengths, size = self._pool.lengths, len(owned.body)
+        prompt, known = owned.prompt_tokens, None
+        if prompt is None:
+            prompt = lengths.prompt(owned.model, size)
+            if not owned.multimodal:  # the bytes of a picture say nothing about text
+                known = partial(lengths.prompt_known, owned.model, size)
+        recorded = self._recorder.begin(request.raw_headers, owned, monotonic_ns(), known)
+        if owned.prompt_tokens is None:
+            recorded.expected_prompt(prompt)
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
-        opening = Opening(self._pool, owned, path, headers, recorded.serving, recorded.token_time_s)
-        session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses)
+        turn = None
+        if self._queue is not None:
+            output = lengths.output(recorded.slo.name, owned.model, owned.max_tokens)
+            turn = QueueTurn(self._queue, recorded, prompt, output)
+        opening = Opening(self._pool, owned, path, headers, prompt, recorded, turn)
+        session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses, turn)
         try:
             return await session.serve()
         finally:
             del self.sessions[recorded.key]
+            if session.whole and owned.choices == 1:
+                lengths.output_known(recorded.slo.name, owned.model, recorded.output_tokens)
             self._pool.metrics.request(session.served, session.code)
 
     # Actions; see `own_actions.Actor`.
@@ -120,7 +144,7 @@ class Owned:
         if self._pool.settings.drain.migrate:
             for session in list(self.sessions.values()):
                 if session.instance == instance:
-                    session.migrate(self._pool.settings.placement, {"reason": "drain"}, unsettled)
+                    session.migrate(self._pool.settings.direct_placement, {"reason": "drain"}, unsettled)
 
     def starving(self) -> Mapping[str, int]:
         """Count the streams whose reader has read all and waits, by backend; those without any are left out."""
@@ -138,7 +162,7 @@ class Owned:
     def cut_all(self) -> None:
         """End every remaining stream: the relay stops."""
         for session in list(self.sessions.values()):
-            session.cut("upstream_error", "the relay stops", "shutting_down")
+            session.cut("upstream_error", "the relay stops", STOPPING)
 
     def rows(self) -> dict[RequestKey, dict[str, Any]]:
         """Return further fields of each request beside its facts."""
@@ -151,6 +175,7 @@ class Owned:
             "exact_resume_reason": reason,
             "migrations": session.recorded.migrations,
             "paused": session.paused,
+            "queued": session.queued,
         }
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.relay.backends.backends import Backend, Backends
+    from otel_llm.relay.queueing.polyserve_placer import Placement
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
 
@@ -26,6 +27,7 @@ class Run:
     """The event stream of one backend, read piece by piece.
 
     `tokens`: its load at the beginning, all of it to be prefilled; for `one_prompt` an estimate until its ids arrive.
+    `placement`: its place by the policy of the queue, if that has one.
     `read_ns` is the instant of the last read (monotonic ns); `over`: the body has ended. `held` are pieces that were
     read ahead, while another backend still served, with their instants.
     """
@@ -39,6 +41,7 @@ class Run:
         tokens: int,
         *,
         one_prompt: bool,
+        placement: Placement | None = None,
         clock_ns: Callable[[], int] = monotonic_ns,
     ) -> None:
         self.backend = backend
@@ -47,6 +50,7 @@ class Run:
         self.read_ns = 0
         self.over = False
         self.held: list[tuple[int, Piece]] = []
+        self._placement = placement
         self._clock_ns = clock_ns
         self._loads = loads
         self._tokens = tokens
@@ -116,6 +120,8 @@ class Run:
                 # aiohttp would raise one exception that it keeps for ever, and whose traceback grows with each reader.
                 body.set_exception(aiohttp.ClientConnectionError("closed here"))
             self.response.close()
+            if self._placement is not None:
+                self._placement.end(whole=self._done)
             self._loads.end(self.backend, self._tokens, self._waiting)
 
     def _noted(self, pieces: list[Piece], *, late: bool) -> list[Piece]:
@@ -146,6 +152,8 @@ class Run:
         if self._waiting:
             self._loads.prefilled(self.backend, self._waiting)
             self._waiting = 0
+        if self._placement is not None:
+            self._placement.read(tokens, self.read_ns)
         if late or not self._one_prompt:
             self._token_ns = 0
             return

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.relay.answers import unserved
+from otel_llm.relay.answers import cut_unserved, unserved
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.seam.leg import CUT as TORN
 from otel_llm.relay.seam.leg import DIFFERS
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.streams.opening import Opening
     from otel_llm.relay.streams.pauses import Pauses
+    from otel_llm.relay.streams.queue_turn import QueueTurn
     from otel_llm.relay.streams.run import Run
 
 
@@ -51,14 +52,23 @@ class Session:
     """One owned request. `serve` is called once; everything else is called from the loop while it runs."""
 
     def __init__(
-        self, request: web.BaseRequest, recorded: Recorded, reply: Reply, opening: Opening, pauses: Pauses
+        self,
+        request: web.BaseRequest,
+        recorded: Recorded,
+        reply: Reply,
+        opening: Opening,
+        pauses: Pauses,
+        turn: QueueTurn | None,
     ) -> None:
         self.recorded = recorded
         self.reply = reply
         self.served = ""
         """The backend that served last."""
+        self.whole = False
+        """Whether the client has the whole reply."""
         self._client = Client(request, recorded)
         self._opening = opening
+        self._turn = turn
         self._moving = Moving(recorded, reply, opening)
         self._pausing = Pausing(recorded, reply, opening, self._client, pauses)
         self._run: Run | None = None
@@ -95,6 +105,11 @@ class Session:
     def paused(self) -> bool:
         """Tell whether it is paused, and so has no backend."""
         return self._pausing.paused
+
+    @property
+    def queued(self) -> bool:
+        """Tell whether it waits for a place on a backend."""
+        return self._turn is not None and self._turn.waits
 
     @property
     def searching(self) -> bool:
@@ -145,10 +160,17 @@ class Session:
         self._pausing.begin(run, rule, settle, lambda: self._is_served and not self._moving.busy and self._run is run)
 
     def cut(self, kind: str, message: str, code: str) -> bool:
-        """Close the backend's stream and end the reply with an error event; return whether there was a stream."""
-        if self._run is None or self._cut is not None:
+        """End the request; return whether there was one to end.
+
+        A backend's stream is closed, and the reply ends with an error event; one that is queued is answered at once.
+        """
+        if self._cut is not None or (self._run is None and not self.queued):
             return False
         self._cut = (kind, message, code)
+        if self._run is None:
+            if self._turn is not None:
+                self._turn.leave(code)
+            return True
         self._moving.stop("failed", message)
         if self._search is not None:
             self._search.cancel()
@@ -180,6 +202,7 @@ class Session:
             if ending is WHOLE:
                 self._opening.worked(run.backend)
                 await self._client.end()
+                self.whole = True
                 return "completed", None
             run.close()
             reason = ending.reason
@@ -193,6 +216,9 @@ class Session:
         if self._cut is not None:
             if run is not None:  # it was found while the stream was cut
                 run.close()
+            if not self._client.begun:  # it waited for its first backend
+                self._client.refuse(cut_unserved(*self._cut))
+                return "error", self._cut[2]
             await self._send_error(*self._cut)
             return "error", self._cut[2]
         if self._client.begun:

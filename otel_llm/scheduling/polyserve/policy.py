@@ -66,18 +66,26 @@ class PolyServe(Generic[RequestT, ReplicaT]):
 
     def place(self, request: RequestT, now_ns: int) -> ReplicaT | None:
         """Return the replica of a new request, None if it waits."""
+        replica = self.find(request, now_ns, others_wait=self.holds > 0)
+        if replica is None:
+            if request.late:
+                self._late.append(request)
+            else:
+                insort(self._waiting, (self._latest_ns(request), request.number, request))
+        return replica
+
+    def find(self, request: RequestT, now_ns: int, *, others_wait: bool) -> ReplicaT | None:
+        """Return the replica of a request, None if it has to wait: the caller holds it then, and asks again.
+
+        It becomes late where no idle replica can keep its promise any more, and then waits while others do.
+        """
         member = None if request.late else self._find(request, now_ns, None)
         if member is None:
-            latest_ns = self._latest_ns(request)
-            if latest_ns >= now_ns and not request.late and not _has_empty(self._pool):
-                insort(self._waiting, (latest_ns, request.number, request))
+            if not request.late and self._latest_ns(request) >= now_ns and not _has_empty(self._pool):
                 return None
             request.late = True
-            member = None if self.holds else self._find_late(request, None)
-            if member is None:
-                self._late.append(request)
-                return None
-        return member.replica
+            member = None if others_wait else self._find_late(request, None)
+        return None if member is None else member.replica
 
     def retry(self, now_ns: int) -> Iterator[tuple[RequestT, ReplicaT]]:
         """Yield the waiting requests that have a replica now, those first that could wait the least.
@@ -115,12 +123,13 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         """Note that a decode lost its KV and waits again."""
         self._members[replica.number].due.remove(request.number)
 
-    def ended(self, request: RequestT, replica: ReplicaT, output: int) -> None:
-        """Note that a request is over, with so many tokens."""
+    def ended(self, request: RequestT, replica: ReplicaT, output: int | None) -> None:
+        """Note that a request is over, with so many tokens; None: it was given up, and its length says nothing."""
         member = self._members[replica.number]
         self._changed[replica.number] = member
         tier = self._tier_of[request.tier]
-        self.count(request, output)
+        if output is not None:
+            self.count(request, output)
         member.due.remove(request.number)
         member.life.remove(request.number)
         if not request.late:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import pytest
+from support.scheduling.profiles import SMALL_ENGINE
 
 from otel_llm.relay.backends.backends import COMING_S, FAILURES, STARVING_S, Backend, Backends
 from otel_llm.scheduling.placement import POLICIES, Demand
+from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
 
 
 @dataclass
@@ -181,6 +184,17 @@ def test_the_prediction_is_for_one_stream_more() -> None:
     assert score_of(told, "safest", b)["iteration_seconds"] == 0.0
     told.now_s += 61.0
     assert score_of(told, "safest", a)["iteration_seconds"] == 0.0, "that was too long ago"
+
+
+def test_a_profile_predicts_by_streams_and_tokens_where_there_is_one() -> None:
+    """10 ms, 1 ms a stream and 10 us a token: with 100 tokens of one stream, 5 new ones make 2 streams of 105."""
+    told = Told()
+    a = told.backends.get("a")
+    terms = Terms(base=Fraction(10_000_000), per_decode=Fraction(1_000_000), per_kv_token=Fraction(10_000))
+    a.profile = LinearProfile(name="small", terms=terms, **SMALL_ENGINE | {"step_overhead_ns": 500_000})
+    a.gaps.observe(2, 0.9, told.now_s + 0.9)
+    told.backends.begin(a, 100)
+    assert score_of(told, "safest", a)["iteration_seconds"] == pytest.approx(0.010 + 0.002 + 0.00105 + 0.0005)
 
 
 def score_of(told: Told, policy: str, backend: Backend) -> dict[str, float]:

@@ -43,7 +43,8 @@ def test_a_prompt_counts_by_its_ids_as_soon_as_they_are_known(tmp_path: Path, mo
             (engine,) = running.engines
             reading = asyncio.create_task(running.read({**CHAT, **more}))
             await engine.wait_for(lambda: bool(engine.streams))
-            estimate = len(json.dumps(CHAT["messages"])) // 4
+            sent = {"stream": True, **CHAT, **more}
+            estimate = len(json.dumps(sent)) // 4
             assert await load(running) == [(1, estimate)]
             await engine.step(4)  # the role, and three tokens
             exact = len(engine.model.prompt_ids(CHAT))

@@ -249,16 +249,16 @@ def test_the_class_says_the_time_a_token_before_and_behind_segment_0() -> None:
         default="chat",
     )
     rig = Rig(classes)
-    cases: list[tuple[list[tuple[bytes, bytes]], Asked, float | None]] = [
+    cases: list[tuple[list[tuple[bytes, bytes]], Asked, int | None]] = [
         (CLIENT, Asked(), None),
-        ([], Asked(), 0.04),
-        ([], Asked("text_completion"), 0.03),
+        ([], Asked(), 40_000_000),
+        ([], Asked("text_completion"), 30_000_000),
     ]
-    for headers, asked, token_time_s in cases:
+    for headers, asked, token_time_ns in cases:
         recorded = rig.begin(headers, asked)
-        assert recorded.token_time_s() == token_time_s
+        assert recorded.slo.token_time_ns == token_time_ns
         recorded.served_by("a", exact_resume=True)
-        assert recorded.token_time_s() == token_time_s
+        assert recorded.slo.token_time_ns == token_time_ns
 
 
 def test_a_stream_starves_when_its_reader_has_read_all_unless_nothing_is_known_or_it_is_paused(rig: Rig) -> None:

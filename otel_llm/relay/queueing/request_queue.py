@@ -1,0 +1,261 @@
+"""The queue before the backends: it owns the requests that wait, and gives each free place to the next of them.
+
+It is used in one event loop. A place is taken from the choice of a backend on, see `Backends.in_flight`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import insort
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.relay.answers import NO_BACKEND, QUEUE_FULL, QUEUE_TIMEOUT
+from otel_llm.relay.queueing.annealed_order import AnnealedOrder
+from otel_llm.scheduling.annealing import Predictor
+from otel_llm.scheduling.release_order import BY_PROFILE, WaitingRequest, rank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.relay.backends.backends import Backend, Backends
+    from otel_llm.relay.metrics import RelayMetrics
+    from otel_llm.relay.queueing.polyserve_placer import Placement, PolyServePlacer
+    from otel_llm.relay.queueing.replica_model import PlacedRequest
+    from otel_llm.relay.settings import Queue
+    from otel_llm.scheduling.placement import Demand
+    from otel_llm.slo.classes import SloClass
+
+LOOK_EVERY_S: Final = 0.5
+"""The interval of looks for a free place while requests wait: the end of an ejection is no event."""
+
+TRIED: Final = 16
+"""The most requests in time that polyserve tries at one event: it asks each backend of a tier for each of them."""
+
+
+class NotQueuedError(Exception):
+    """A request gets no place; `reason` is one word: `queue_full`, `queue_timeout`, `unavailable`, or the caller's."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Entry:
+    """One request that waits; `placed` gets its backend, `key` sorts it.
+
+    `tiered`: the request as polyserve sees it, and `placement` its place there; None with other placements.
+    """
+
+    __slots__ = ("demand", "key", "placed", "placement", "request", "tiered")
+
+    def __init__(
+        self, request: WaitingRequest, demand: Demand, key: tuple[int, int, int], tiered: PlacedRequest | None = None
+    ) -> None:
+        self.request = request
+        self.demand = demand
+        self.key = key
+        self.tiered = tiered
+        self.placement: Placement | None = None
+        self.placed: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
+
+    def leave(self, reason: str) -> None:
+        """End the wait without a place."""
+        if not self.placed.done():
+            self.placed.set_exception(NotQueuedError(reason))
+
+
+class RequestQueue:
+    """The requests that wait; made in the running loop.
+
+    `placement`: the policy that chooses among the backends with a free place; `placer` replaces it where it is given,
+    and may have a request wait though there is a place. `now_ns`: the clock of arrivals.
+    """
+
+    def __init__(
+        self,
+        settings: Queue,
+        placement: str,
+        backends: Backends,
+        metrics: RelayMetrics,
+        now_ns: Callable[[], int],
+        placer: PolyServePlacer | None = None,
+    ) -> None:
+        self._settings = settings
+        self._placement = placement
+        self._backends = backends
+        self._metrics = metrics
+        self._placer = placer
+        if placer is not None:
+            placer.freed = self.release
+        self._numbers = count(1)
+        self._waiting: list[Entry] = []
+        """In the order of their release."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._predictor = _predictor(backends) if settings.order in BY_PROFILE else None
+        self._annealed: AnnealedOrder | None = None
+        if settings.order == "anneal" and self._predictor is not None:
+            self._annealed = AnnealedOrder(self._predictor, self._places, self._requests, self._reorder, now_ns)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def entry(self, slo: SloClass, arrival_ns: int, prompt: int, output: int, demand: Demand) -> Entry:
+        """Return the entry of a request that arrived; `prompt` and `output` are its expected tokens."""
+        request = WaitingRequest(
+            next(self._numbers),
+            arrival_ns,
+            max(1, prompt),
+            output,
+            slo.first_token_ns,
+            slo.token_time_ns,
+            slo.deadline.first_ns if slo.first_token_ns is None else None,
+        )
+        tiered = None if self._placer is None else self._placer.request(request)
+        return Entry(request, demand, rank(self._settings.order, request, self._predictor), tiered)
+
+    async def place(self, entry: Entry) -> Backend:
+        """Return the backend that has a place for a request: at once where there is one and no other request waits.
+
+        The place is the request's: the caller sends it there in the same step of the loop. A request that is cancelled
+        gives up its turn, or its place. Raises NotQueuedError.
+        """
+        if not self._backends.open_to():
+            raise NotQueuedError(NO_BACKEND)
+        insort(self._waiting, entry, key=_key)
+        self.release()
+        if entry.placed.done():
+            self._metrics.queued(0.0)
+            return entry.placed.result()
+        if len(self._waiting) > self._settings.max_waiting:
+            self._waiting.remove(entry)
+            self._metrics.not_queued(QUEUE_FULL)
+            raise NotQueuedError(QUEUE_FULL)
+        self._changed()
+        begun_s = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self._settings.max_wait_s):
+                backend = await entry.placed
+        except TimeoutError:
+            self._withdraw(entry)
+            reason = QUEUE_TIMEOUT if self._backends.open_to() else NO_BACKEND
+            self._metrics.not_queued(reason)
+            raise NotQueuedError(reason) from None
+        except BaseException:
+            self._withdraw(entry)
+            raise
+        self._metrics.queued(asyncio.get_running_loop().time() - begun_s)
+        self._changed()
+        return backend
+
+    def release(self) -> None:
+        """Give free places to those who wait: a place or a backend may have become free."""
+        if self._placer is not None:
+            self._release_by(self._placer)
+            return
+        while self._waiting and (free := self._free()):
+            entry = self._waiting.pop(0)
+            if not entry.placed.done():  # else its client has left in this very instant
+                entry.placed.set_result(self._backends.pick(self._placement, free, entry.demand))
+
+    def close(self) -> None:
+        """Stop looking; those who wait are the caller's to end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._annealed is not None:
+            self._annealed.close()
+
+    # Internals.
+
+    def _free(self) -> list[Backend]:
+        """Return the backends that take requests and have a place."""
+        most = self._settings.in_flight
+        return [one for one in self._backends.open_to() if most is None or self._backends.in_flight(one) < most]
+
+    def _release_by(self, placer: PolyServePlacer) -> None:
+        """Give places to those for whom the policy has one: the first few in time, then, if none waits, late ones."""
+        if not self._waiting:
+            return
+        in_time = [one for one in self._waiting if one.tiered is not None and not one.tiered.late]
+        for entry in in_time[:TRIED]:
+            self._try(placer, entry, others_wait=True)
+        for entry in [one for one in self._waiting if one.tiered is not None and one.tiered.late]:
+            others_wait = any(one.tiered is not None and not one.tiered.late for one in self._waiting)
+            if not self._try(placer, entry, others_wait=others_wait):
+                return
+
+    def _try(self, placer: PolyServePlacer, entry: Entry, *, others_wait: bool) -> bool:
+        """Give a request the place that the policy has for it; return whether there was one."""
+        free = self._free()
+        if entry.tiered is None or entry.placed.done() or not free:
+            return False
+        backend = placer.find(entry.tiered, free, others_wait=others_wait)
+        if backend is None:
+            return False
+        self._waiting.remove(entry)
+        self._backends.take_place(backend, entry.demand.tokens)
+        entry.placement = placer.place(entry.tiered, backend)
+        entry.placed.set_result(backend)
+        return True
+
+    def _withdraw(self, entry: Entry) -> None:
+        """Give up the turn of a request, or the place that it got in the very instant in which it left."""
+        placed = entry.placed
+        if entry in self._waiting:
+            self._waiting.remove(entry)
+        elif placed.done() and not placed.cancelled() and placed.exception() is None:
+            if entry.placement is not None:
+                entry.placement.end(whole=False)
+            self._backends.withdraw(placed.result())
+            self.release()
+        self._changed()
+
+    def _changed(self) -> None:
+        """Look again later while requests wait, and plan their order anew."""
+        if not self._waiting:
+            return
+        if self._annealed is not None:
+            self._annealed.changed()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self.release()
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    # For the annealed order.
+
+    def _places(self) -> int:
+        """Return the places of all backends that take requests: the plan is for one engine with all of them."""
+        each = self._predictor.profile.max_batch if self._predictor is not None else 1
+        return max(1, len(self._backends.open_to())) * (self._settings.in_flight or each)
+
+    def _requests(self) -> list[WaitingRequest]:
+        """Return the requests that wait, by arrival."""
+        return sorted((entry.request for entry in self._waiting), key=_number)
+
+    def _reorder(self, order: list[int]) -> None:
+        """Sort by a plan; those that it does not have stay behind it, by arrival."""
+        position = {number: at for at, number in enumerate(order)}
+        for entry in self._waiting:
+            number = entry.request.number
+            entry.key = (0, position[number], number) if number in position else (1, 0, number)
+        self._waiting.sort(key=_key)
+
+
+def _predictor(backends: Backends) -> Predictor:
+    """Return the predictor by the first backend's profile: the settings see to it that each has one."""
+    profile = next(iter(backends)).profile
+    if profile is None:
+        raise ValueError("the order of the queue needs a profile of every backend")
+    return Predictor(profile)
+
+
+def _key(entry: Entry) -> tuple[int, int, int]:
+    return entry.key
+
+
+def _number(request: WaitingRequest) -> int:
+    return request.number

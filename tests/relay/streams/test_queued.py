@@ -1,0 +1,365 @@
+"""Requests that wait in the queue of a running relay. Fake engines, real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.relay.fake_engine import FakeEngine, Fault
+from support.relay.readers import Reply, read
+from support.relay.rig import Rig, rig
+
+from otel_llm.relay.settings import Failover, Preempt
+
+CHAT: dict[str, Any] = {
+    "model": "fake",
+    "temperature": 0,
+    "max_tokens": 40,
+    "ignore_eos": True,
+    "messages": [{"role": "user", "content": "tell me"}],
+}
+ONE = "queue: {in_flight: 1}\n"
+SLO = """\
+version: 1
+default: patient
+classes:
+  patient: {reading_speed: 5, deadline: {policy: dslo, ttft: 60s, tpot: 1s}}
+  quick: {reading_speed: 5, deadline: {policy: dslo, ttft: 200ms, tpot: 1s}}
+"""
+ABORT = """\
+version: 1
+groups:
+- name: g
+  scope: stream
+  rules:
+  - rule: TooLate
+    when: 'tokens_read == 0 && age_seconds > 0.4'
+    actions:
+    - abort: {}
+      mode: enforce
+      ttl: 5s
+"""
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+def spans_of(running: Rig) -> list[dict[str, Any]]:
+    """Return the attributes of the request spans."""
+    return [dict(request.attributes or {}) for request in running.recorded.requests()]
+
+
+class Fleet:
+    """A relay before engines that send a chunk of each stream on command, and clients that read."""
+
+    def __init__(self, running: Rig) -> None:
+        self.rig = running
+        self.reading: list[asyncio.Task[Reply]] = []
+
+    async def ask(self, slo: str = "patient", body: dict[str, Any] = CHAT) -> asyncio.Task[Reply]:
+        """Send a request, and wait until an engine has it or it is in the queue."""
+        before = len(self.rig.asked), await self.waiting()
+        coming = read(self.rig.session, self.rig.url + "/v1", body, headers={"x-slo-class": slo})
+        self.reading.append(asyncio.create_task(coming))
+        async with asyncio.timeout(15):
+            while before == (len(self.rig.asked), await self.waiting()) and not self.reading[-1].done():
+                await asyncio.sleep(0.005)
+        return self.reading[-1]
+
+    async def waiting(self) -> int:
+        return int((await self.rig.metrics())["otel_llm_relay_queue"])
+
+    async def finish(self) -> list[Reply]:
+        """Let all engines go on until every client has its reply; return these."""
+        while not all(one.done() for one in self.reading):
+            for engine in self.rig.engines:
+                await engine.step(20)
+            await asyncio.sleep(0.005)
+        return [one.result() for one in self.reading]
+
+
+def stepping(count: int = 1) -> list[FakeEngine]:
+    return [FakeEngine(stepping=True) for _ in range(count)]
+
+
+async def post(running: Rig, body: dict[str, Any] = CHAT) -> tuple[int, dict[str, Any], str | None]:
+    """Return status, error and Retry-After of an answer that is no stream."""
+    url = f"{running.url}/v1/chat/completions"
+    async with running.session.post(url, json={"stream": True, **body}) as response:
+        return response.status, (await response.json())["error"], response.headers.get("Retry-After")
+
+
+def test_a_request_waits_for_its_place_and_its_wait_is_recorded(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, *stepping(), settings=ONE) as running:
+            fleet = Fleet(running)
+            await fleet.ask()
+            await fleet.ask()
+            assert len(running.asked) == 1
+            await asyncio.sleep(0.4)  # segment 0 of the second is sent before it has a backend
+            replies = await fleet.finish()
+            assert [reply.done for reply in replies] == [True, True]
+            assert len(running.asked) == 2
+        queue_s = [request["gen_ai.latency.time_in_queue"] for request in spans_of(running)]
+        assert min(queue_s) < 0.1 < 0.4 <= max(queue_s)
+        segments = [dict(span.attributes or {}) for span in running.exporter.get_finished_spans()]
+        said = [one for one in segments if "otel_llm.segment.seq" in one and "gen_ai.latency.time_in_queue" in one]
+        assert [one["otel_llm.segment.seq"] == 0 for one in said] == [True, False], "the second's is known behind it"
+        assert said[1]["gen_ai.latency.time_in_queue"] == max(queue_s)
+
+    asyncio.run(go())
+
+
+def test_without_a_queue_no_wait_is_recorded(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine()) as running:
+            assert (await running.read(CHAT)).done
+        (request,) = spans_of(running)
+        assert "gen_ai.latency.time_in_queue" not in request
+
+    asyncio.run(go())
+
+
+def test_the_deadline_of_the_class_decides_who_is_next(tmp_path: Path) -> None:
+    (tmp_path / "slo.yaml").write_text(SLO)
+    settings = "queue: {in_flight: 1, order: edf}\n"
+
+    async def go() -> None:
+        async with rig(tmp_path, *stepping(), settings=settings, slo=tmp_path / "slo.yaml") as running:
+            fleet = Fleet(running)
+            for slo, tokens in (("patient", 5), ("patient", 6), ("quick", 7)):
+                await fleet.ask(slo, {**CHAT, "max_tokens": tokens})
+            await fleet.finish()
+            assert [asked.json["max_tokens"] for asked in running.asked] == [5, 7, 6]
+
+    asyncio.run(go())
+
+
+def test_the_shortest_is_first_where_replies_are_of_known_length(tmp_path: Path) -> None:
+    settings = "queue: {in_flight: 1, order: ORDER}\n"
+
+    async def go(order: str) -> list[int]:
+        backends = "backends: {f: {url: 'URL', profile: h200-paper-era}}\n"
+        engine = FakeEngine(stepping=True)
+        await engine.start()
+        text = backends.replace("URL", engine.url) + settings.replace("ORDER", order)
+        (tmp_path / "slo.yaml").write_text(SLO)
+        async with rig(tmp_path, settings=text, slo=tmp_path / "slo.yaml") as running:
+            running.engines = [engine]
+            fleet = Fleet(running)
+            for tokens in (5, 40, 10, 20):
+                await fleet.ask(body={**CHAT, "max_tokens": tokens})
+            await asyncio.sleep(1.5 if order == "anneal" else 0.0)  # a plan of all is made
+            await fleet.finish()
+        await engine.stop()
+        return [asked.json["max_tokens"] for asked in running.asked]
+
+    assert asyncio.run(go("sjf")) == [5, 10, 20, 40]
+    assert asyncio.run(go("anneal")) == [5, 10, 20, 40], "all are met, so the sum of the latencies decides"
+
+
+def test_a_full_queue_answers_429_in_the_shape_of_the_api(tmp_path: Path) -> None:
+    async def go() -> None:
+        settings = "queue: {in_flight: 1, max_waiting: 1}\n"
+        async with rig(tmp_path, *stepping(), settings=settings) as running:
+            fleet = Fleet(running)
+            await fleet.ask()
+            await fleet.ask()
+            status, error, retry = await post(running)
+            assert (status, retry) == (429, "1")
+            assert error == {
+                "message": "too many requests wait: try again",
+                "type": "rate_limit_error",
+                "param": None,
+                "code": "queue_full",
+            }
+            metrics = await running.metrics()
+            assert metrics['otel_llm_relay_requests_total{code="429",instance=""}'] == 1
+            assert metrics['otel_llm_relay_queue_refused_total{reason="queue_full"}'] == 1
+            assert all(reply.done for reply in await fleet.finish())
+        assert [one.get("error.type") for one in spans_of(running) if one["otel_llm.outcome"] == "error"] == ["429"]
+
+    asyncio.run(go())
+
+
+def test_a_request_that_waits_too_long_is_answered_429(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, *stepping(), settings="queue: {in_flight: 1, max_wait: 300ms}\n") as running:
+            fleet = Fleet(running)
+            await fleet.ask()
+            status, error, retry = await post(running)
+            assert (status, error["code"], retry) == (429, "queue_timeout", "1")
+            assert len(running.asked) == 1
+            assert [reply.done for reply in await fleet.finish()] == [True]
+        waits = [request["gen_ai.latency.time_in_queue"] for request in spans_of(running)]
+        assert max(waits) >= 0.3
+
+    asyncio.run(go())
+
+
+def test_a_client_that_leaves_the_queue_is_asked_for_nothing(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, *stepping(), settings=ONE) as running:
+            fleet = Fleet(running)
+            await fleet.ask()
+            leaving = await fleet.ask()
+            leaving.cancel()
+            await until(lambda: leaving.done())
+            async with asyncio.timeout(15):
+                while await fleet.waiting():
+                    await asyncio.sleep(0.005)
+            fleet.reading.remove(leaving)
+            await fleet.ask()
+            assert all(reply.done for reply in await fleet.finish())
+            assert len(running.asked) == 2
+            assert (await running.metrics())['otel_llm_relay_requests_total{code="499",instance=""}'] == 1
+
+    asyncio.run(go())
+
+
+def test_what_waits_is_shown(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, *stepping(), settings=ONE) as running:
+            fleet = Fleet(running)
+            await fleet.ask()
+            await fleet.ask()
+            rows: list[dict[str, Any]] = []
+            async with asyncio.timeout(15):
+                while len(rows) < 2:
+                    await asyncio.sleep(0.02)
+                    rows = (await running.get("/v1/streams"))["streams"]
+            assert sorted((row["queued"], row["instance"]) for row in rows) == [(False, "a"), (True, "")]
+            async with running.session.get(running.web + "/") as response:
+                page = await response.text()
+            assert page.count("queued") == 1
+            await fleet.finish()
+
+    asyncio.run(go())
+
+
+def test_a_drained_backend_gets_none_of_those_who_wait(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, *stepping(2), settings=ONE) as running:
+            fleet = Fleet(running)
+            for _ in range(4):
+                await fleet.ask()
+            async with running.session.post(f"{running.web}/v1/backends/a/drain", json={}) as response:
+                assert response.status == 200
+            assert all(reply.done for reply in await fleet.finish())
+            assert [len(engine.streams) for engine in running.engines] == [1, 3]
+
+    asyncio.run(go())
+
+
+def test_a_failover_does_not_queue_again(tmp_path: Path) -> None:
+    """Both places are taken and a third request waits; the one whose backend breaks goes on at the other at once."""
+
+    async def go() -> None:
+        async with rig(tmp_path, *stepping(2), settings=ONE) as running:
+            fleet = Fleet(running)
+            await fleet.ask(body={**CHAT, "max_tokens": 5})
+            busy = next(engine for engine in running.engines if engine.streams)
+            broken = next(engine for engine in running.engines if engine is not busy)
+            broken.next_fault(Fault("reset", after=1))
+            await fleet.ask(body={**CHAT, "max_tokens": 6})
+            await fleet.ask(body={**CHAT, "max_tokens": 7})
+            assert await fleet.waiting() == 1
+            await broken.step(1)
+            await until(lambda: len(running.asked) == 4)
+            assert [asked.json["max_tokens"] for asked in busy.streams] == [5, 6]
+            assert [asked.json["max_tokens"] for asked in broken.streams] == [6, 7], "the third has the place left"
+            assert all(reply.done for reply in await fleet.finish())
+
+    asyncio.run(go())
+
+
+def test_a_pause_gives_its_place_to_one_that_waits(tmp_path: Path) -> None:
+    async def go() -> None:
+        pause = Preempt(calm_s=3600.0)
+        async with rig(tmp_path, *stepping(), settings=ONE, preempt=pause) as running:
+            fleet = Fleet(running)
+            await fleet.ask()
+            await running.engines[0].step(30)
+            async with asyncio.timeout(15):
+                while not any(row["tokens"] >= 28 for row in (await running.get("/v1/streams"))["streams"]):
+                    await asyncio.sleep(0.005)
+            await fleet.ask()
+            assert await fleet.waiting() == 1
+            assert (await running.preempt("a"))[0] == "done"
+            await until(lambda: len(running.asked) == 2)
+            assert all(reply.done for reply in await fleet.finish())
+
+    asyncio.run(go())
+
+
+def test_a_rule_can_abort_one_that_waits(tmp_path: Path) -> None:
+    async def go() -> None:
+        engine = FakeEngine()
+        holds = Fault("stall", after=20)
+        engine.next_fault(holds)
+        async with rig(tmp_path, engine, settings=ONE, rules=ABORT) as running:
+            fleet = Fleet(running)
+            await fleet.ask()
+            status, error, retry = await post(running)
+            assert (status, error["type"], error["code"], retry) == (503, "aborted", "aborted", None)
+            holds.released.set()
+            assert all(reply.done for reply in await fleet.finish())
+        done = [one for one in running.decisions() if one["outcome"] == "done"]
+        assert [(one["rule"], one["action"]) for one in done] == [("TooLate", "abort")]
+        assert sorted(str(one.get("error.type")) for one in spans_of(running)) == ["None", "aborted"]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["served in time", "cut"])
+def test_those_who_wait_at_the_stop_are_served_within_the_drain_time_or_told(tmp_path: Path, ends: bool) -> None:
+    async def go() -> None:
+        settings = f"{ONE}limits: {{drain_seconds: {10 if ends else 0.3}}}\n"
+        answers: list[tuple[int, dict[str, Any], str | None]] = []
+        async with rig(tmp_path, *stepping(), settings=settings) as running:
+            fleet = Fleet(running)
+            await fleet.ask()
+            if ends:
+                await fleet.ask()
+                running.service.stop.set()
+                assert all(reply.done for reply in await fleet.finish())
+                return
+            asking = asyncio.create_task(post(running))
+            async with asyncio.timeout(15):
+                while not await fleet.waiting():
+                    await asyncio.sleep(0.005)
+            running.service.stop.set()
+            answers.append(await asking)
+            assert len((await fleet.reading[0]).errors) == 1
+        ((status, error, retry),) = answers
+        assert (status, error["code"], retry) == (503, "shutting_down", "1")
+        assert not running.service.clean
+
+    asyncio.run(go())
+
+
+def test_what_is_not_owned_does_not_wait_and_takes_a_place(tmp_path: Path) -> None:
+    async def go() -> None:
+        held = Fault("silent")
+        engine = FakeEngine()
+        async with rig(tmp_path, engine, settings=ONE, failover=Failover(first_byte_s=60.0)) as running:
+            engine.next_fault(held)
+            whole = asyncio.create_task(
+                running.session.post(f"{running.url}/v1/chat/completions", data=json.dumps(CHAT))
+            )
+            await asyncio.wait_for(held.reached.wait(), 15)
+            fleet = Fleet(running)
+            await fleet.ask()
+            assert await fleet.waiting() == 1
+            held.released.set()
+            (await whole).close()
+            assert [reply.done for reply in await fleet.finish()] == [True]
+
+    asyncio.run(go())
