@@ -8,9 +8,9 @@ With `--vllm` it starts a vLLM of this machine's CPU. A round records a ladder o
 Poisson arrivals at shares of what the engine can carry, then the ladder again. A profile is fitted to both ladders with
 `otel-llm profile fit`; the other requests, at the times at which they were sent and with their lengths, are simulated
 with it. The errors are those of each request, |simulated / real - 1|: TTFT, ITL (the mean gap between the tokens of a
-request) and E2E, measured at the client and, beside it, at the engine. `of means` compares the mean over all requests of
-a run, as the public figures do: BLIS on GPUs, E2E 6.7 %, ITL 7.1 %, TTFT 17.6 %. Each load is served twice: `served
-again` compares both, which is what the machine itself does not repeat.
+request) and E2E, measured at the client and, beside it, at the engine. `of means` compares the mean over all requests
+of a run, as the public figures do: BLIS on GPUs, E2E 6.7 %, ITL 7.1 %, TTFT 17.6 %. Each load is served twice:
+`served again` compares both, which is what the machine itself does not repeat.
 
 With `--url` it is for a server that runs already, as on a GPU: first with `--record`, while the plugin sends to a
 journal, which `otel-llm profile fit` reads; then with the profile. Prefix caching plays no part: prompts are random.
@@ -23,10 +23,9 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -36,7 +35,11 @@ from rich.table import Table
 from simulator_error_parts import errors, load, page
 
 from otel_llm.scheduling import load_profile
-from otel_llm.scheduling.profiles.profile import Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.scheduling.profiles.profile import Profile
 
 SATURATING = 500
 """Requests at once that tell what the engine can carry."""
@@ -64,7 +67,13 @@ class Comparison:
         self._add(name, number, rate, first, second)
 
     def _add(self, name: str, number: int, rate: float, real: errors.Values, ours: errors.Values) -> None:
-        run = {"load": name, "round": number, "rate": rate, "requests": len(real["e2e"]), "load_average": load_average()}
+        run = {
+            "load": name,
+            "round": number,
+            "rate": rate,
+            "requests": len(real["e2e"]),
+            "load_average": load_average(),
+        }
         self.rows.append(run | {"errors": errors.compare(real, ours)})
 
     def show(self) -> None:
@@ -114,13 +123,13 @@ def own_vllm(options: argparse.Namespace, folder: Path) -> None:
             asyncio.run(load.ladder(replica.url, "tiny", options.lengths, options.levels, seconds, rng))
 
         climb(options.seed, WARM_S)
-        warm = replica.fit("warm", [replica.keep("warm")])
+        replica.keep("warm")
         for number in range(1, options.rounds + 1):
             seed = options.seed + 100 * number
             climb(seed, options.ladder_s / 2)
             ladders = [replica.keep(f"ladder-{number}-a")]
             runs = []
-            for name, rate in rates_of(options, warm).items():
+            for name, rate in rates_of(options, replica.fit(f"first-{number}", ladders)).items():
                 arguments = (replica.url, "tiny", options.lengths, rate, options.seconds)
                 served = [asyncio.run(load.poisson(*arguments, Random(seed + 1)))]
                 journal = replica.keep(f"run-{number}-{name}")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from otel_llm.scheduling.profiles.profile import Profile
 from otel_llm.scheduling.simulator.engine import Fleet, simulate
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 from simulator_error_parts.load import Served
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from otel_llm.scheduling.profiles.profile import Profile
 
 FIGURES = ("ttft", "itl", "e2e")
 PUBLIC = {"ttft": 0.176, "itl": 0.071, "e2e": 0.067}

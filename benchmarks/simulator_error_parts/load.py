@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from random import Random
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import aiohttp
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from random import Random
+
 TOKEN_IDS = (5, 500)
-"""Prompts are drawn token ids of this range, which every vocabulary has: their lengths are exact, and no two are alike."""
+"""Prompts are drawn ids of this range, which every vocabulary has: their lengths are exact, and no two are alike."""
 TIMEOUT_S = 600.0
 
 

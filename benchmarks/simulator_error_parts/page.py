@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from otel_llm.audit.report.charts.line_chart import line_figure, pen
 from otel_llm.audit.report.html_page import page, picture, table, text
 from otel_llm.shared.formatting import number, seconds, share
 from simulator_error_parts.errors import FIGURES, PUBLIC, Values
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 WORDS = {"ttft": "Time to the first token", "itl": "Mean time between tokens", "e2e": "Whole reply"}
-HEADINGS = ("Load", "Run", "Requests", "Figure", "Real, median", "Simulated, median", "Error, median", "p90", "Of means")
+HEADINGS = (
+    "Load",
+    "Run",
+    "Requests",
+    "Figure",
+    "Real, median",
+    "Simulated, median",
+    "Error, median",
+    "p90",
+    "Of means",
+)
 
 
 def render(title: str, rows: Sequence[dict[str, Any]], points: Mapping[str, Sequence[tuple[Values, Values]]]) -> str:
@@ -67,7 +79,12 @@ def _scatter(name: str, points: Mapping[str, Sequence[tuple[Values, Values]]]) -
             {"type": "scatter", "mode": "markers", "name": text(load), "marker": {"color": colour, "size": 5}}
             | {"opacity": 0.6, "x": [a for a, _ in kept], "y": [b for _, b in kept]}
         )
-    line = {"type": "scatter", "mode": "lines", "name": "equal", "line": {"color": "$muted", "dash": "dash", "width": 1}}
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "equal",
+        "line": {"color": "$muted", "dash": "dash", "width": 1},
+    }
     figure = line_figure([line | {"x": [0, highest], "y": [0, highest]}, *traces], "real, s", "simulated, s")
     figure["layout"]["height"] = 420
     return figure

@@ -6,16 +6,19 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from simulator_error_parts.load import Served
 from support.integration.vllm_server import VllmServer
 
 from otel_llm.audit import load_streams
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.scheduling import load_profile
-from otel_llm.scheduling.profiles.profile import Profile
+from simulator_error_parts.load import Served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_llm.scheduling.profiles.profile import Profile
 
 SETTLE_S = 2.0
 """All that was recorded of requests that are over has arrived by then."""

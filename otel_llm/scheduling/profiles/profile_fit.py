@@ -222,7 +222,11 @@ def profile_text(fit: Fit, facts: Mapping[str, Any]) -> str:
     )
     lines = ["version: 1", f"model: {json.dumps(fit.model)}"]
     lines += [f"{name}: {json.dumps(value)}" for name, value in facts.items()]
-    lines += [f"step_overhead: {fit.step_overhead}", f"request_overhead: {fit.request_overhead}", f"source: {json.dumps(source)}"]
+    lines += [
+        f"step_overhead: {fit.step_overhead}",
+        f"request_overhead: {fit.request_overhead}",
+        f"source: {json.dumps(source)}",
+    ]
     for name, (low, high) in fit.ranges.items():
         lines.append(f"# {name}: {low} to {high}")
     lines += ["linear:", *(f"  {name}: {value}" for name, value in fit.terms.items())]

@@ -2,8 +2,8 @@
 
 An engine's plugin numbers the iterations that give tokens, and records the first of each request. A request has a token
 in each of the iterations that follow, so that the members of every iteration are known. Its decodes are the requests
-that had a token before, its prompts those whose first token it is. Chunks follow from the engine's budget: a prompt that
-did not fit took all that was left of the iterations before.
+that had a token before, its prompts those whose first token it is. Chunks follow from the engine's budget: a prompt
+that did not fit took all that was left of the iterations before.
 """
 
 from __future__ import annotations
