@@ -89,7 +89,8 @@ def recording(folder: Path, *, plugin: bool = True) -> Path:
             semconv.GEN_AI_USAGE_INPUT_TOKENS: one.input_tokens or 0,
         }
         engine = {
-            semconv.ENGINE_STEPS: one.steps or 0,
+            semconv.ENGINE_STEPS: len(one.times_ns),
+            semconv.ENGINE_FIRST_STEP: one.first_step or 0,
             semconv.ENGINE_BATCH_MEAN: one.batch_mean or 0.0,
             semconv.GEN_AI_LATENCY_QUEUE: one.queue_s or 0.0,
             semconv.GEN_AI_LATENCY_PREFILL: one.prefill_s or 0.0,

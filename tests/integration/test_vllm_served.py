@@ -182,6 +182,7 @@ def test_what_the_engine_says(both: VllmServer) -> None:
     assert attributes["gen_ai.latency.time_in_model_prefill"] > 0
     assert attributes["otel_llm.engine.preemptions"] == 0
     assert attributes["otel_llm.engine.steps"] == 40
+    assert attributes["otel_llm.engine.steps.first"] > 0
     assert attributes["otel_llm.engine.steps.mixed"] == 0
     assert attributes["otel_llm.engine.batch.mean"] == 1.0
     assert attributes["gen_ai.usage.output_tokens"] == 40

@@ -229,7 +229,7 @@ def _print_fit(found: Fit) -> None:
         f"{found.doubtful:,}",
         style="bold",
     )
-    terms = {**found.terms, "request_overhead": found.request_overhead}
+    terms = {**found.terms, "step_overhead": found.step_overhead, "request_overhead": found.request_overhead}
     _table("Terms", ["term", "value"], list(terms.items()))
     seen = [(name, f"{low:,}", f"{high:,}") for name, (low, high) in found.ranges.items()]
     _table("Sizes that were seen", ["", "from", "to"], seen)

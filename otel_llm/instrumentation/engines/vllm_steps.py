@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
+from otel_llm.export.clock import wall_ns
 from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.segments.outcomes import ERROR
@@ -129,6 +130,7 @@ class Stream:
             watch = self._watch
             steps, occupancy, mixed = self.last or (watch.steps, watch.occupancy, watch.mixed)
             facts[semconv.ENGINE_STEPS] = steps - self._steps
+            facts[semconv.ENGINE_FIRST_STEP] = self._steps + 1
             facts[semconv.ENGINE_MIXED_STEPS] = mixed - self.mixed
             if steps > self._steps:
                 facts[semconv.ENGINE_BATCH_MEAN] = round((occupancy - self._occupancy) / (steps - self._steps), 2)
@@ -138,7 +140,8 @@ class Stream:
 class Watch:
     """The followed requests of one OutputProcessor, by the engine's request id, and sums over its steps.
 
-    `failed` once something of ours went wrong: then nothing is followed any more.
+    `failed` once something of ours went wrong: then nothing is followed any more. Steps are counted from the present
+    in unix us, so that after a restart their numbers are higher than those before it: a step takes longer than 1 us.
     """
 
     __slots__ = (
@@ -160,7 +163,7 @@ class Watch:
         self.streams: dict[str, Stream] = {}
         self.groups: dict[str, Group] = {}
         self.failed = False
-        self.steps = 0
+        self.steps = wall_ns() // 1000
         self.occupancy = 0
         self.mixed = 0
         self._timestamp: float | None = None

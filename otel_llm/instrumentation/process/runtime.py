@@ -25,6 +25,7 @@ from otel_llm.instrumentation.core.tally import Tally
 from otel_llm.instrumentation.process.flusher import Flusher
 from otel_llm.instrumentation.process.graceful_stop import EXIT_S, Stops
 from otel_llm.instrumentation.process.unrecorded import Unrecorded
+from otel_llm.instrumentation.process.wall_anchor import WallAnchor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -66,6 +67,7 @@ class Runtime:
     ) -> None:
         delivery = otlp_delivery(from_environment()) if exporter is None else SpanExporterDelivery(exporter)
         self.clock_ns = clock_ns
+        self.anchor = WallAnchor()
         self.slo_class = slo_class
         self.sampling = sampling
         self.slo_classes = None if slo_classes is None else frozenset(slo_classes)

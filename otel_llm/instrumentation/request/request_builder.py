@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import baggage
 
 from otel_llm import semconv
-from otel_llm.export.clock import wall_ns
 from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.request.propagation import admitted
 from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
@@ -50,7 +49,7 @@ def request(
     Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class` if it is known, else the runtime's.
     `choices`: the requested number; of more than the API allows, one is recorded. `server`: it is measured where it is
     served, and `context` is that of its headers. `offset_ns`: what makes unix ns of the runtime's monotonic ns; by
-    default it is read from the clocks now.
+    default the anchor of the process.
     """
     monotonic_ns = runtime.clock_ns()
     stated = slo_class or admitted(runtime, baggage.get_baggage(semconv.SLO_CLASS, context)) or runtime.slo_class
@@ -63,7 +62,7 @@ def request(
     return Request(
         name=operation if model is None else f"{operation} {model}",
         commit_ns=monotonic_ns if commit_ns is None else min(commit_ns, monotonic_ns),
-        offset_ns=wall_ns() - monotonic_ns if offset_ns is None else offset_ns,
+        offset_ns=runtime.anchor.offset_ns(runtime.clock_ns) if offset_ns is None else offset_ns,
         choices=choices if choices <= MAX_CHOICES else 1,
         ours={key: value for key, value in private.items() if value is not None},
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),

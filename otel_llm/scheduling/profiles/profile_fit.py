@@ -6,13 +6,14 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import combinations
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from otel_llm import semconv
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
-from otel_llm.scheduling.profiles.recorded_steps import Recorded, Sample, rebuild, request_overhead_ns
+from otel_llm.scheduling.profiles.recorded_steps import Recorded, Sample, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -36,13 +37,13 @@ class FitError(ValueError):
 
 
 class Residuals(NamedTuple):
-    """|predicted / measured - 1| of some iterations."""
+    """|measured / predicted - 1| of some iterations, without `step_overhead`."""
 
     iterations: int
     median: float
     p90: float
     bias: float
-    """The median of predicted / measured - 1, with its sign."""
+    """The median of measured / predicted - 1, with its sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Fit:
 
     model: str
     terms: Mapping[str, str]
+    step_overhead: str
+    """The mean of what iterations took beyond the formula: pauses, which it does not follow."""
     request_overhead: str
     residuals: Mapping[str, Residuals]
     """Of iterations `decodes only`, `with a chunk`, and `all`."""
@@ -80,8 +83,11 @@ def read_requests(batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, list[Rec
                 continue
             known = row["complete"] and row["token_basis"] == EXACT and not row["choice"]
             attributes = json.loads(row["attributes"] or "{}")
-            steps = attributes.get(semconv.ENGINE_STEPS)
-            with_steps += steps is not None
+            first_step = attributes.get(semconv.ENGINE_FIRST_STEP)
+            with_steps += first_step is not None
+            one_each = attributes.get(semconv.ENGINE_STEPS) == len(row["times_ns"])
+            if attributes.get(semconv.ENGINE_PREEMPTIONS) or not one_each:  # it was prefilled again, or drafts ran
+                first_step = None
             models[row["model"] or "unknown"] += 1
             engines[row["instance"] or ""].append(
                 Recorded(
@@ -89,7 +95,7 @@ def read_requests(batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, list[Rec
                     end_ns=row["end_ns"] or row["commit_ns"],
                     input_tokens=row["input_tokens"] if known else None,
                     times_ns=row["times_ns"],
-                    steps=None if attributes.get(semconv.ENGINE_PREEMPTIONS) else steps,  # it was prefilled again
+                    first_step=first_step if known else None,
                     batch_mean=attributes.get(semconv.ENGINE_BATCH_MEAN),
                     queue_s=row["queue_s"],
                     prefill_s=attributes.get(semconv.GEN_AI_LATENCY_PREFILL),
@@ -111,7 +117,8 @@ def fit_profile(engines: Mapping[str, Sequence[Recorded]], model: str, max_batch
         FitError: fewer than FEWEST iterations of known length, of decodes alone or with a chunk.
     """
     rebuilt = [rebuild(requests, max_batched_tokens) for requests in engines.values()]
-    samples = [sample for one in rebuilt for sample in one.samples if sample.length_ns > 0]
+    samples = [sample for one in rebuilt for sample in one.samples]
+    overheads_ns = [bound_ns for one in rebuilt for bound_ns in one.overheads_ns]
     steps, doubtful = sum(one.steps for one in rebuilt), sum(one.doubtful for one in rebuilt)
     idle_before = sum(one.idle_before for one in rebuilt)
     kinds = {
@@ -130,10 +137,12 @@ def fit_profile(engines: Mapping[str, Sequence[Recorded]], model: str, max_batch
     terms = {name: _duration(value) for name, value in zip(TERMS, values, strict=True) if value > 0}
     every = [request for requests in engines.values() for request in requests]
     exact = np.array([float(exact_duration_ns(terms[name])) if name in terms else 0.0 for name in TERMS])
+    columns, lengths = _columns(samples)
     return Fit(
         model=model,
         terms=terms,
-        request_overhead=_duration(float(request_overhead_ns(every) or 0)),
+        step_overhead=_duration(max(0.0, float((lengths - columns @ exact).mean()))),
+        request_overhead=_duration(float(median(overheads_ns)) if overheads_ns else 0.0),
         residuals={kind: _residuals(found, exact) for kind, found in {**kinds, "all": samples}.items()},
         ranges={
             name: (min(getattr(one, name) for one in samples), max(getattr(one, name) for one in samples))
@@ -147,19 +156,23 @@ def fit_profile(engines: Mapping[str, Sequence[Recorded]], model: str, max_batch
 
 
 def least_deviations(samples: Sequence[Sample], rounds: int = ROUNDS) -> Floats:
-    """Return the five coefficients (ns), none below zero, of the least sum of relative deviations.
+    """Return the five coefficients (ns), none below zero, of the least sum of deviations over the predicted length.
 
-    Deviations, and not their squares: a pause of the machine only ever adds to an iteration. The sum is minimised by
-    weighted least squares whose weights are the inverse deviations of the round before.
+    Deviations, and not their squares: a pause of the machine only ever adds to an iteration. Over the predicted and not
+    the measured length, so that as many iterations are longer as are shorter. The sum is minimised by weighted least
+    squares whose weights are the inverse deviations and predictions of the round before.
     """
     columns, lengths = _columns(samples)
     scale = np.maximum(columns.max(axis=0), 1.0)
-    relative = columns / scale / lengths[:, None]
+    scaled = columns / scale
+    predicted = np.full(len(lengths), max(1.0, lengths.mean()))
     weights = np.ones(len(lengths))
     values = np.zeros(len(TERMS))
     for _ in range(rounds):
-        values = _non_negative(relative * weights[:, None], weights)
-        weights = 1 / np.sqrt(np.maximum(np.abs(relative @ values - 1), 1e-4))
+        factors = weights / predicted
+        values = _non_negative(scaled * factors[:, None], lengths * factors)
+        predicted = np.maximum(scaled @ values, 1.0)
+        weights = 1 / np.sqrt(np.maximum(np.abs(lengths / predicted - 1), 1e-4))
     found: Floats = values / scale
     return found
 
@@ -187,7 +200,7 @@ def _columns(samples: Sequence[Sample]) -> tuple[Floats, Floats]:
 
 def _residuals(samples: Sequence[Sample], values: Floats) -> Residuals:
     columns, lengths = _columns(samples)
-    off = columns @ values / lengths - 1
+    off = lengths / (columns @ values) - 1
     sizes = np.abs(off)
     return Residuals(len(samples), float(np.median(sizes)), float(np.quantile(sizes, 0.9)), float(np.median(off)))
 
@@ -205,11 +218,15 @@ def profile_text(fit: Fit, facts: Mapping[str, Any]) -> str:
     everything = fit.residuals["all"]
     source = (
         f"Fitted to {everything.iterations} iterations of {fit.requests} recorded requests; residuals: median "
-        f"{everything.median:.1%}, p90 {everything.p90:.1%}. Overheads of a step are part of the terms."
+        f"{everything.median:.1%}, p90 {everything.p90:.1%}."
     )
     lines = ["version: 1", f"model: {json.dumps(fit.model)}"]
     lines += [f"{name}: {json.dumps(value)}" for name, value in facts.items()]
-    lines += [f"request_overhead: {fit.request_overhead}", f"source: {json.dumps(source)}"]
+    lines += [
+        f"step_overhead: {fit.step_overhead}",
+        f"request_overhead: {fit.request_overhead}",
+        f"source: {json.dumps(source)}",
+    ]
     for name, (low, high) in fit.ranges.items():
         lines.append(f"# {name}: {low} to {high}")
     lines += ["linear:", *(f"  {name}: {value}" for name, value in fit.terms.items())]

@@ -1,8 +1,9 @@
 """Rebuild the iterations of an engine from the token times and lengths of its requests.
 
-An engine's plugin gives every token of one iteration the same time, so that tokens at one time are one iteration. Its
-decodes are the requests that had a token before, its prompts those whose first token it is. Chunks follow from the
-engine's budget: a prompt that did not fit took all that was left of the iterations before.
+An engine's plugin numbers the iterations that give tokens, and records the first of each request. A request has a token
+in each of the iterations that follow, so that the members of every iteration are known. Its decodes are the requests
+that had a token before, its prompts those whose first token it is. Chunks follow from the engine's budget: a prompt
+that did not fit took all that was left of the iterations before.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-SAME_STEP_NS: Final = 200_000
-"""Each request anchors its clock to the wall clock: so far apart are the times of one iteration at most."""
+SAME_NS: Final = 200_000
+"""Times of two requests are compared so loosely: each keeps the anchor of its clock, and a later one may be better."""
 _MEAN_TOLERANCE: Final = 0.02
 """The recorded mean batch has two decimals."""
 
@@ -29,10 +30,10 @@ class Recorded(NamedTuple):
     end_ns: int
     input_tokens: int | None
     times_ns: Sequence[int]
-    steps: int | None = None
-    """The engine's iterations from its first token to its last, as the plugin counted them."""
+    first_step: int | None = None
+    """The number of the iteration that gave its first token; None where its tokens are not one an iteration."""
     batch_mean: float | None = None
-    """The mean number of requests with a token in these."""
+    """The mean number of requests with a token in its iterations, as the plugin counted them."""
     queue_s: float | None = None
     prefill_s: float | None = None
     """From its being scheduled to its first token."""
@@ -73,37 +74,38 @@ class Rebuilt:
     """Those of unknown length: nothing shows when they began."""
     doubtful: int
     """Those with a request that is not known well, or with one that was not recorded."""
+    overheads_ns: tuple[int, ...]
+    """Bounds of the time from a commit to the engine's queue, as many from below as from above."""
 
 
-def rebuild(requests: Sequence[Recorded], max_batched_tokens: int, same_step_ns: int = SAME_STEP_NS) -> Rebuilt:
+def rebuild(requests: Sequence[Recorded], max_batched_tokens: int) -> Rebuilt:
     """Rebuild the iterations of one engine from all of its requests."""
-    steps = _steps(requests, same_step_ns)
+    steps = _steps(requests)
     _measure_lengths(requests, steps, max_batched_tokens)
     _doubt(requests, steps)
-    _assign_chunks(requests, steps, max_batched_tokens, same_step_ns)
+    _assign_chunks(requests, steps, max_batched_tokens)
     samples = [_sample(requests, step) for step in steps if step.length_ns is not None and not step.doubtful]
     return Rebuilt(
         samples=tuple(samples),
         steps=len(steps),
         idle_before=sum(step.length_ns is None and not step.doubtful for step in steps),
         doubtful=sum(step.doubtful for step in steps),
+        overheads_ns=tuple(_overheads(requests, steps)),
     )
 
 
-def _steps(requests: Sequence[Recorded], same_step_ns: int) -> list[Step]:
-    tokens = sorted((at_ns, number) for number, request in enumerate(requests) for at_ns in request.times_ns)
-    before: dict[int, int] = defaultdict(int)
-    steps: list[Step] = []
-    for at_ns, number in tokens:
-        step = steps[-1] if steps else None
-        if step is None or at_ns - step.first_ns > same_step_ns or step.times_ns.get(number, at_ns) != at_ns:
-            step = Step(at_ns)
-            steps.append(step)
-        if number not in step.members:
-            step.members[number] = before[number]
+def _steps(requests: Sequence[Recorded]) -> list[Step]:
+    """Return the iterations by number, those without a known request left out."""
+    steps: dict[int, Step] = {}
+    for number, request in enumerate(requests):
+        if request.first_step is None:
+            continue
+        for before, at_ns in enumerate(request.times_ns):
+            step = steps.setdefault(request.first_step + before, Step(at_ns))
+            step.first_ns = min(step.first_ns, at_ns)
+            step.members[number] = before
             step.times_ns[number] = at_ns
-        before[number] += 1
-    return steps
+    return [steps[number] for number in sorted(steps)]
 
 
 def _measure_lengths(requests: Sequence[Recorded], steps: Sequence[Step], max_batched_tokens: int) -> None:
@@ -126,9 +128,7 @@ def _measure_lengths(requests: Sequence[Recorded], steps: Sequence[Step], max_ba
                 step.length_ns = length_ns
 
 
-def _assign_chunks(
-    requests: Sequence[Recorded], steps: Sequence[Step], max_batched_tokens: int, same_step_ns: int
-) -> None:
+def _assign_chunks(requests: Sequence[Recorded], steps: Sequence[Step], max_batched_tokens: int) -> None:
     """Give each prompt the iterations that it ran in, first come, first served."""
     ends = [step.first_ns for step in steps]
     left = [max(0, max_batched_tokens - sum(before > 0 for before in step.members.values())) for step in steps]
@@ -141,9 +141,9 @@ def _assign_chunks(
             scheduled_ns = None
             if request.prefill_s is not None:
                 scheduled_ns = step.times_ns[number] - round(request.prefill_s * 1e9)
-            visible_ns = request.commit_ns - same_step_ns
+            visible_ns = request.commit_ns - SAME_NS
             begins = _possible_begins(request.input_tokens, visible_ns, scheduled_ns, steps, left, place)
-            first = _begin(begins, scheduled_ns, steps, same_step_ns)
+            first = _begin(begins, scheduled_ns, steps)
             if first is None:
                 for one in steps[bisect_left(ends, request.commit_ns) : place + 1]:
                     one.doubtful = True
@@ -183,14 +183,14 @@ def _possible_begins(
     return found
 
 
-def _begin(begins: Sequence[int], scheduled_ns: int | None, steps: Sequence[Step], same_step_ns: int) -> int | None:
+def _begin(begins: Sequence[int], scheduled_ns: int | None, steps: Sequence[Step]) -> int | None:
     """Return the one possible begin, or the last that began by when the request was scheduled; None if not known."""
     if len(begins) < 2 or scheduled_ns is None:
         return begins[0] if len(begins) == 1 else None
 
     def begun(at: int) -> bool:
         length_ns = steps[at].length_ns
-        return length_ns is None or steps[at].first_ns - length_ns <= scheduled_ns + same_step_ns
+        return length_ns is None or steps[at].first_ns - length_ns <= scheduled_ns + SAME_NS
 
     return max(filter(begun, begins), default=None)
 
@@ -209,11 +209,11 @@ def _doubt(requests: Sequence[Recorded], steps: Sequence[Step]) -> None:
             place_of[number].append(place)
     for number, request in enumerate(requests):
         places = place_of[number]
-        if places and request.input_tokens is not None and request.steps is not None:
+        if places and request.input_tokens is not None:
             mine = steps[places[0] : places[-1] + 1]
             mean = sum(len(step.members) for step in mine) / len(mine)
             batch_mean = 1.0 if request.batch_mean is None else request.batch_mean
-            if len(mine) == request.steps and abs(mean - batch_mean) <= _MEAN_TOLERANCE:
+            if abs(mean - batch_mean) <= _MEAN_TOLERANCE:
                 continue
             first, last = places[0], places[-1] + 1
         else:
@@ -234,11 +234,23 @@ def _sample(requests: Sequence[Recorded], step: Step) -> Sample:
     )
 
 
-def request_overhead_ns(requests: Iterable[Recorded]) -> int | None:
-    """Return the median time from the commit to the engine's queue; None where it is not recorded."""
-    found = [
-        request.times_ns[0] - request.commit_ns - round((request.queue_s + request.prefill_s) * 1e9)
-        for request in requests
-        if request.times_ns and request.queue_s is not None and request.prefill_s is not None
-    ]
-    return max(0, round(median(found))) if found else None
+def _overheads(requests: Sequence[Recorded], steps: Sequence[Step]) -> list[int]:
+    """Return the bounds, from below and from above, of the time from each commit to the engine's queue, ns.
+
+    The engine looks for requests between two iterations. One that it finds behind an iteration came while that ran; one
+    that it finds idle came at once, and both bounds are the same.
+    """
+    ends = [step.first_ns for step in steps]
+    found = []
+    for request in requests:
+        if request.first_step is None or request.queue_s is None or request.prefill_s is None:
+            continue
+        queued_ns = request.times_ns[0] - round((request.queue_s + request.prefill_s) * 1e9)
+        place = bisect_right(ends, queued_ns + SAME_NS) - 1
+        came_ns: int | None = queued_ns
+        if 0 <= place < len(steps) - 1 and _follows(steps[place + 1]):
+            length_ns = steps[place].length_ns
+            came_ns = None if length_ns is None else ends[place] - length_ns
+        if came_ns is not None:
+            found += [max(0, came_ns - request.commit_ns), max(0, queued_ns - request.commit_ns)]
+    return found

@@ -166,6 +166,7 @@ def test_what_the_steps_were_like(processor: Any, recorder: Recorded) -> None:
     )
     assert [a[name] for name in names] == [4, 1, 2.0, 1]
     assert [b[name] for name in names] == [4, 1, 2.0, 0]
+    assert b[semconv.ENGINE_FIRST_STEP] - a[semconv.ENGINE_FIRST_STEP] == 1
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from otel_llm.scheduling.profiles.profile_fit import (
     profile_text,
     read_requests,
 )
-from otel_llm.scheduling.profiles.recorded_steps import Sample
+from otel_llm.scheduling.profiles.recorded_steps import Sample, rebuild
 
 RECORDED = Path(__file__).parent / "vllm-0.32-recorded.parquet"
 """Six seconds of a real vLLM 0.32 with a tiny model on a busy CPU: 63 completions, 256 tokens an iteration at most,
@@ -77,6 +77,31 @@ def test_pauses_of_the_machine_hardly_move_it() -> None:
     assert found["per_chunk_token"] == pytest.approx(FACTORS["per_chunk_token"], rel=0.05)
     assert 0.01 < fit.residuals["all"].median < 0.05
     assert abs(fit.residuals["all"].bias) < 0.01
+
+
+def test_pauses_are_spread_over_the_iterations() -> None:
+    """Predicted and measured add up to the same time, so that long replies are predicted as they last."""
+    run = busy(noise=0.05, pauses=0.1)
+    fit = fit_profile({"": run.recorded}, "m", 128)
+    found = values(fit)
+    overhead_ns = float(exact_duration_ns(fit.step_overhead))
+    samples = rebuild(run.recorded, 128).samples
+    predicted = [
+        found["base"]
+        + found["per_decode"] * one.decodes
+        + found["per_kv_token"] * one.kv_tokens
+        + found["per_chunk_token"] * one.chunk
+        + found["per_chunk_kv"] * one.chunk * one.prior
+        + overhead_ns
+        for one in samples
+    ]
+    assert overhead_ns > MS
+    assert sum(predicted) == pytest.approx(sum(one.length_ns for one in samples), rel=1e-3)
+
+
+def test_as_many_iterations_are_longer_than_predicted_as_are_shorter() -> None:
+    samples = [Sample(1, 0, 0, 0, length * MS) for length in (1, 2, 3, 4, 100)]
+    assert least_deviations(samples)[:2].sum() == pytest.approx(3 * MS, rel=0.02)
 
 
 def test_engines_of_one_kind_are_fitted_together() -> None:

@@ -15,6 +15,7 @@ class Request:
     input_tokens: int
     output_tokens: int
     done: int = 0
+    queued_ns: int | None = None
     scheduled_ns: int = 0
     times_ns: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
@@ -39,7 +40,7 @@ def run_engine(
     """Run requests of (arrival ns, input, output), first come, first served, with chunked prefill.
 
     `jitter` shifts all times of a request by up to 50 us, as its anchor to the wall clock does; `overhead_ns` is from
-    the commit to the queue.
+    the commit until the request is visible to the engine, which looks for it between two iterations.
     """
     waiting = [Request(*one) for one in sorted(asked)]
     every = list(waiting)
@@ -50,6 +51,9 @@ def run_engine(
     while waiting or running:
         if not running:
             now_ns = max(now_ns, waiting[0].arrival_ns + overhead_ns)
+        for one in waiting:
+            if one.queued_ns is None and one.arrival_ns + overhead_ns <= now_ns:
+                one.queued_ns = now_ns
         decodes = [one for one in running if one.times_ns]
         kv = sum(one.input_tokens + len(one.times_ns) for one in decodes)
         budget = max_batched_tokens - len(decodes)
@@ -59,7 +63,7 @@ def run_engine(
         while budget > 0 and (queue or waiting):
             if queue:
                 one = queue.pop(0)
-            elif waiting[0].arrival_ns + overhead_ns <= now_ns and len(running) < max_batch:
+            elif waiting[0].queued_ns is not None and len(running) < max_batch:
                 one = waiting.pop(0)
                 one.scheduled_ns = now_ns
                 running.append(one)
@@ -88,13 +92,14 @@ def run_engine(
 def _recorded(request: Request, sizes: Sequence[int], jitter: Random | None, overhead_ns: int) -> Recorded:
     shift_ns = 10**15 + (0 if jitter is None else jitter.randrange(-50_000, 50_000))
     own = [size for size in sizes[request.steps[0] : request.steps[-1] + 1] if size]
+    first_step = sum(size > 0 for size in sizes[: request.steps[0]])
     return Recorded(
         commit_ns=request.arrival_ns + shift_ns,
         end_ns=request.times_ns[-1] + shift_ns,
         input_tokens=request.input_tokens,
         times_ns=[at_ns + shift_ns for at_ns in request.times_ns],
-        steps=len(own),
+        first_step=first_step,
         batch_mean=round(sum(own) / len(own), 2),
-        queue_s=(request.scheduled_ns - request.arrival_ns - overhead_ns) / 1e9,
+        queue_s=(request.scheduled_ns - (request.queued_ns or 0)) / 1e9,
         prefill_s=(request.times_ns[0] - request.scheduled_ns) / 1e9,
     )
