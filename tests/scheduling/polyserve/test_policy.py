@@ -1,6 +1,6 @@
 """Where PolyServe sends a request: each check and each mechanism, worked by hand.
 
-An iteration lasts 100 + KV + 2 chunk, a batch has 100 tokens; tiers have TPOT 400 and 2000. Expected ends are rounded up
+An iteration lasts 100 + KV + 2 chunk, a batch has 100 tokens; TPOTs are 400 and 2000. Expected ends are rounded up
 to 64 iterations. So a request of c tokens has a KV of c + 64 at its end, less the iterations of its prefill.
 """
 
