@@ -14,8 +14,9 @@ from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.profiles import aic_import, load_profile, shipped_profiles
+from otel_llm.scheduling.profiles.grid import Point
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
-from otel_llm.scheduling.profiles.profile_fit import fit_profile, profile_text, read_requests
+from otel_llm.scheduling.profiles.profile_fit import duration_text, fit_profile, profile_text, read_requests, table_text
 from otel_llm.scheduling.profiles.profile_page import (
     decode_rows,
     facts_of,
@@ -76,7 +77,7 @@ def profile() -> None:
 def show(name: str, html: Path | None) -> None:
     """Print how long iterations of decodes and of prefills last, and how many decodes a TPOT allows.
 
-    NAME is a profile that ships (h100-llama-3.1-8b, h200-llama-3.1-8b, h200-paper-era) or a file.
+    NAME is a profile that ships (cpu-tiny, h100-llama-3.1-8b, h200-llama-3.1-8b, h200-paper-era) or a file.
     """
     try:
         if html is not None:
@@ -93,7 +94,9 @@ def show(name: str, html: Path | None) -> None:
 
 @profile.command("fit", epilog=FIT_EXAMPLES, short_help="Fit a profile to recordings of the vLLM plugin.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="JOURNAL...")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="NAME", help="Write NAME.yaml.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="NAME", help="Write NAME.yaml and NAME.csv."
+)
 @click.option("--kv-tokens", type=_COUNT, required=True, metavar="N", help="Tokens that the KV cache holds.")
 @click.option("--max-batch", type=_COUNT, required=True, metavar="N", help="vLLM's --max-num-seqs.")
 @click.option("--max-batched-tokens", type=_COUNT, required=True, metavar="N", help="vLLM's --max-num-batched-tokens.")
@@ -110,14 +113,15 @@ def fit(
     accelerator: str,
     engine: str,
 ) -> None:
-    """Fit a linear profile to what the plugin of otel-llm recorded in vLLM.
+    """Fit a profile to what the plugin of otel-llm recorded in vLLM.
 
     JOURNAL is any input of `otel-llm audit`. The iterations are rebuilt from the token times and lengths of all
     requests; record a load with several streams at once and prompts of several lengths, without prefix caching.
     """
     target = out if out.suffix in (".yaml", ".yml") else out.with_name(f"{out.name}.yaml")
     try:
-        write.check_outputs([(target, (".yaml", ".yml"))], Inputs(recordings=paths))
+        table = target.with_suffix(".csv")
+        write.check_outputs([(target, (".yaml", ".yml")), (table, (".csv",))], Inputs(recordings=paths))
         with reading_files(paths) as advance:
             engines, model = read_requests(load_streams(*paths, progress=advance))
         found = fit_profile(engines, model, max_batched_tokens)
@@ -129,11 +133,12 @@ def fit(
             "max_batch": max_batch,
             "max_batched_tokens": max_batched_tokens,
         }
-        write.write_text(target, profile_text(found, facts))
+        write.write_text(table, table_text(found))
+        write.write_text(target, profile_text(found, facts, table.name))
     except (ConfigError, ValueError, OSError) as error:
         raise click.UsageError(printable(str(error), 1000)) from error
     _print_fit(found)
-    echo(f"{printable(str(target), 300)}: a profile for `otel-llm profile show`")
+    echo(f"{printable(str(target), 300)}, {printable(str(table), 300)}: a profile for `otel-llm profile show`")
 
 
 @profile.command("import-aic", epilog=AIC_EXAMPLES, short_help="Make a profile from AIConfigurator's data.")
@@ -229,8 +234,20 @@ def _print_fit(found: Fit) -> None:
         f"{found.doubtful:,}",
         style="bold",
     )
-    terms = {**found.terms, "step_overhead": found.step_overhead, "request_overhead": found.request_overhead}
-    _table("Terms", ["term", "value"], list(terms.items()))
+    nodes = found.curve.nodes
+    points = [Point(size, 0, 0, 0) for size in nodes.decodes[1:]] + [Point(0, 0, size, 0) for size in nodes.chunks[1:]]
+    lengths = [duration_text(length_ns) for length_ns in found.curve.lengths_ns(points)]
+    sizes = [("decodes", f"{at.decodes:,}") if at.decodes else ("chunk", f"{at.chunk:,}") for at in points]
+    _table(
+        "Iterations", ["of", "size", "length"], [(*size, length) for size, length in zip(sizes, lengths, strict=True)]
+    )
+    terms = [
+        ("per KV token", duration_text(found.curve.per_kv_token_ns)),
+        ("per chunk token and token before", duration_text(found.curve.per_chunk_kv_ns)),
+        ("pauses, part of all of these", share(found.pauses)),
+        ("request_overhead", found.request_overhead),
+    ]
+    _table("Terms", ["term", "value"], terms)
     seen = [(name, f"{low:,}", f"{high:,}") for name, (low, high) in found.ranges.items()]
     _table("Sizes that were seen", ["", "from", "to"], seen)
     residuals = [

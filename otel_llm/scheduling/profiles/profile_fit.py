@@ -1,18 +1,18 @@
-"""Fit a linear profile to the iterations of a recorded engine, with what remains."""
+"""Fit a profile to the iterations of a recorded engine, with what remains."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from itertools import combinations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from otel_llm import semconv
-from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
+from otel_llm.scheduling.profiles.fitted_curve import Curve, fit_curve
+from otel_llm.scheduling.profiles.grid import Point
 from otel_llm.scheduling.profiles.recorded_steps import Recorded, Sample, rebuild
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 FEWEST: Final = 50
 """Iterations, of each kind."""
-ROUNDS: Final = 25
-TERMS: Final = ("base", "per_decode", "per_kv_token", "per_chunk_token", "per_chunk_kv")
 EXACT: Final = "exact"
 """The basis of tokens that the engine counted."""
 _UNITS: Final = (("ms", 1e6), ("us", 1e3), ("ns", 1.0))
@@ -37,7 +35,7 @@ class FitError(ValueError):
 
 
 class Residuals(NamedTuple):
-    """|measured / predicted - 1| of some iterations, without `step_overhead`."""
+    """|measured / predicted - 1| of some iterations, without pauses."""
 
     iterations: int
     median: float
@@ -51,9 +49,10 @@ class Fit:
     """A fitted profile: its durations as the file has them, and how well it fits."""
 
     model: str
-    terms: Mapping[str, str]
-    step_overhead: str
-    """The mean of what iterations took beyond the formula: pauses, which it does not follow."""
+    curve: Curve
+    """With the pauses of the machine."""
+    pauses: float
+    """The share that all iterations took beyond the curve through their middle, part of `curve`."""
     request_overhead: str
     residuals: Mapping[str, Residuals]
     """Of iterations `decodes only`, `with a chunk`, and `all`."""
@@ -133,17 +132,15 @@ def fit_profile(engines: Mapping[str, Sequence[Recorded]], model: str, max_batch
                 "that are incomplete or were not recorded). Record a load with several streams at once, prompts of "
                 "several lengths, all requests streamed, without prefix caching"
             )
-    values = least_deviations(samples)
-    terms = {name: _duration(value) for name, value in zip(TERMS, values, strict=True) if value > 0}
+    curve = fit_curve(samples)
+    pauses = max(0.0, float(_lengths(samples).sum() / _predicted(samples, curve).sum() - 1))
     every = [request for requests in engines.values() for request in requests]
-    exact = np.array([float(exact_duration_ns(terms[name])) if name in terms else 0.0 for name in TERMS])
-    columns, lengths = _columns(samples)
     return Fit(
         model=model,
-        terms=terms,
-        step_overhead=_duration(max(0.0, float((lengths - columns @ exact).mean()))),
-        request_overhead=_duration(float(median(overheads_ns)) if overheads_ns else 0.0),
-        residuals={kind: _residuals(found, exact) for kind, found in {**kinds, "all": samples}.items()},
+        curve=curve.stretched(pauses),
+        pauses=pauses,
+        request_overhead=duration_text(float(median(overheads_ns)) if overheads_ns else 0.0),
+        residuals={kind: _residuals(found, curve) for kind, found in {**kinds, "all": samples}.items()},
         ranges={
             name: (min(getattr(one, name) for one in samples), max(getattr(one, name) for one in samples))
             for name in ("decodes", "kv_tokens", "chunk", "prior")
@@ -155,57 +152,21 @@ def fit_profile(engines: Mapping[str, Sequence[Recorded]], model: str, max_batch
     )
 
 
-def least_deviations(samples: Sequence[Sample], rounds: int = ROUNDS) -> Floats:
-    """Return the five coefficients (ns), none below zero, of the least sum of deviations over the predicted length.
-
-    Deviations, and not their squares: a pause of the machine only ever adds to an iteration. Over the predicted and not
-    the measured length, so that as many iterations are longer as are shorter. The sum is minimised by weighted least
-    squares whose weights are the inverse deviations and predictions of the round before.
-    """
-    columns, lengths = _columns(samples)
-    scale = np.maximum(columns.max(axis=0), 1.0)
-    scaled = columns / scale
-    predicted = np.full(len(lengths), max(1.0, lengths.mean()))
-    weights = np.ones(len(lengths))
-    values = np.zeros(len(TERMS))
-    for _ in range(rounds):
-        factors = weights / predicted
-        values = _non_negative(scaled * factors[:, None], lengths * factors)
-        predicted = np.maximum(scaled @ values, 1.0)
-        weights = 1 / np.sqrt(np.maximum(np.abs(lengths / predicted - 1), 1e-4))
-    found: Floats = values / scale
-    return found
-
-
-def _non_negative(columns: Floats, wanted: Floats) -> Floats:
-    """Return the least squares with no coefficient below zero: the best of the subsets whose own solution has none."""
-    square, right = columns.T @ columns, columns.T @ wanted
-    best, lowest = np.zeros(columns.shape[1]), np.inf
-    for count in range(1, columns.shape[1] + 1):
-        for chosen in combinations(range(columns.shape[1]), count):
-            part = list(chosen)
-            found, *_ = np.linalg.lstsq(square[np.ix_(part, part)], right[part], rcond=None)
-            error = float(found @ square[np.ix_(part, part)] @ found - 2 * found @ right[part])
-            if (found >= 0).all() and error < lowest - 1e-12:
-                lowest = error
-                best = np.zeros(columns.shape[1])
-                best[part] = found
-    return best
-
-
-def _columns(samples: Sequence[Sample]) -> tuple[Floats, Floats]:
-    rows = [(1, one.decodes, one.kv_tokens, one.chunk, one.chunk * one.prior) for one in samples]
-    return np.array(rows, float), np.array([one.length_ns for one in samples], float)
-
-
-def _residuals(samples: Sequence[Sample], values: Floats) -> Residuals:
-    columns, lengths = _columns(samples)
-    off = lengths / (columns @ values) - 1
+def _residuals(samples: Sequence[Sample], curve: Curve) -> Residuals:
+    off = _lengths(samples) / _predicted(samples, curve) - 1
     sizes = np.abs(off)
     return Residuals(len(samples), float(np.median(sizes)), float(np.quantile(sizes, 0.9)), float(np.median(off)))
 
 
-def _duration(length_ns: float) -> str:
+def _lengths(samples: Sequence[Sample]) -> Floats:
+    return np.array([one.length_ns for one in samples], float)
+
+
+def _predicted(samples: Sequence[Sample], curve: Curve) -> Floats:
+    return np.maximum(curve.lengths_ns([Point(*one[:4]) for one in samples]), 1.0)
+
+
+def duration_text(length_ns: float) -> str:
     """Format a duration with five significant digits in the largest unit that it has one of."""
     unit, size = next(((unit, size) for unit, size in _UNITS if length_ns >= size), _UNITS[-1])
     decimals = max(0, 4 - len(str(int(length_ns / size))) + 1) if length_ns >= 1 else 8
@@ -213,8 +174,14 @@ def _duration(length_ns: float) -> str:
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{unit}"
 
 
-def profile_text(fit: Fit, facts: Mapping[str, Any]) -> str:
-    """Write the profile's file; `facts`: its other keys, in their order."""
+def table_text(fit: Fit) -> str:
+    """Write the profile's table."""
+    most = {name: high for name, (_, high) in fit.ranges.items()}
+    return fit.curve.table(max(1, most["kv_tokens"] // max(1, most["decodes"])), max(1, most["prior"]))
+
+
+def profile_text(fit: Fit, facts: Mapping[str, Any], table: str) -> str:
+    """Write the profile's file; `facts`: its other keys, in their order, `table`: the name of its table."""
     everything = fit.residuals["all"]
     source = (
         f"Fitted to {everything.iterations} iterations of {fit.requests} recorded requests; residuals: median "
@@ -223,11 +190,10 @@ def profile_text(fit: Fit, facts: Mapping[str, Any]) -> str:
     lines = ["version: 1", f"model: {json.dumps(fit.model)}"]
     lines += [f"{name}: {json.dumps(value)}" for name, value in facts.items()]
     lines += [
-        f"step_overhead: {fit.step_overhead}",
         f"request_overhead: {fit.request_overhead}",
         f"source: {json.dumps(source)}",
     ]
     for name, (low, high) in fit.ranges.items():
         lines.append(f"# {name}: {low} to {high}")
-    lines += ["linear:", *(f"  {name}: {value}" for name, value in fit.terms.items())]
+    lines.append(f"table: {json.dumps(table)}")
     return "\n".join(lines) + "\n"

@@ -29,7 +29,7 @@ def rows(name: str) -> dict[tuple[int, int, int, int], int | Fraction]:
 
 
 def test_the_names() -> None:
-    assert shipped_profiles() == ("h100-llama-3.1-8b", "h200-llama-3.1-8b", "h200-paper-era")
+    assert shipped_profiles() == ("cpu-tiny", "h100-llama-3.1-8b", "h200-llama-3.1-8b", "h200-paper-era")
     assert load_profile(Path("h200-paper-era")).name == "h200-paper-era"
 
 
