@@ -13,7 +13,7 @@ from support.relay.signed_actions import write_secret
 
 from otel_llm.actions.execute.executors import RELAY_DOES, executors
 from otel_llm.collector.config.schema import load_settings as load_collector
-from otel_llm.relay.settings import RelaySettings
+from otel_llm.relay.settings import Queue, RelaySettings
 from otel_llm.relay.settings.file import load_settings as load_relay
 
 PAGE = (Path(__file__).parents[2] / "docs" / "relay.md").read_text()
@@ -35,6 +35,21 @@ def test_both_files_are_read(folder: Path) -> None:
     assert executors(collector) == RELAY_DOES
     (engine,) = collector.actions.engines
     assert engine.secret_file == relay.action_secret_file == folder / "relay.secret"
+
+
+@pytest.mark.parametrize(
+    ("title", "queue", "placement"),
+    [
+        ("## The queue", Queue(64, "edf"), "least_load"),
+        ("### Tiers: polyserve", Queue(None, "edf"), "polyserve"),
+    ],
+)
+def test_the_settings_of_a_section_are_read(tmp_path: Path, title: str, queue: Queue, placement: str) -> None:
+    (block,) = re.findall(r"(?m)^(?:    .*\n)+", PAGE.partition(f"\n{title}\n")[2].partition("\n#")[0])
+    backends = "backends: {a: {url: 'http://h', profile: h200-llama-3.1-8b}}\n"
+    (tmp_path / "relay.yaml").write_text(f"version: 1\n{backends}{dedent(block)}")
+    found = load_relay(tmp_path / "relay.yaml", ())
+    assert (found.queue, found.placement) == (queue, placement)
 
 
 def test_the_settings_of_the_page_are_the_defaults(folder: Path) -> None:

@@ -77,7 +77,7 @@ def relay(
       backends:
         a: {url: 'http://10.0.0.1:8000'}                  # kind: vllm (default), sglang, openai
         b: {url: 'http://10.0.0.2:8000', api_key_file: b.key}
-      placement: least_load     # spread, pack, safest, round_robin, random, power_of_two, lmetric
+      placement: least_load     # spread, pack, safest, round_robin, random, power_of_two, lmetric, polyserve
       queue: {in_flight: 64, order: fcfs}       # edf, sjf, anneal; what the backends have no place for waits
       failover: {connect_retries: 2, resume: true, first_byte: 60s}
       preempt: {resume_runway: 2s, calm: 1s, max_paused: 64}

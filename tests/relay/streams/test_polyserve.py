@@ -1,0 +1,200 @@
+"""`placement: polyserve` in a running relay: tiers, requests that wait, and what becomes free. Fake engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.relay.fake_engine import FakeEngine, Fault
+from support.relay.readers import Reply, read
+from support.relay.rig import NO_RULES, Rig, rig
+
+from otel_llm.relay.settings import Failover
+from otel_llm.shared.errors import StartError
+
+CHAT: dict[str, Any] = {
+    "model": "fake",
+    "temperature": 0,
+    "max_tokens": 30,
+    "ignore_eos": True,
+    "messages": [{"role": "user", "content": "tell me"}],
+}
+PROFILE = """\
+version: 1
+model: fake
+accelerator: none
+engine: a stand-in
+kv_tokens: 100000
+max_batch: 64
+max_batched_tokens: 8192
+source: a test
+linear: {base: 10ms, per_decode: 2ms}
+"""
+"""Five streams at 20 ms a token."""
+SLO = """\
+version: 1
+default: patient
+classes:
+  quick: {reading_speed: 50, deadline: {policy: dslo, ttft: 60s, tpot: 20ms}}
+  patient: {reading_speed: 50, deadline: {policy: ttft_tbt, ttft: 60s, tbt: 5s}}
+  batch: {reading_speed: 50, deadline: {policy: e2e, e2e: 60s}}
+"""
+FULL = 5
+
+
+@asynccontextmanager
+async def fleet(folder: Path, *engines: FakeEngine, more: str = "", **how: Any) -> AsyncIterator[Rig]:
+    """Run a relay by polyserve in front of engines, which a test lets go on."""
+    (folder / "small.yaml").write_text(PROFILE)
+    (folder / "slo.yaml").write_text(SLO)
+    async with AsyncExitStack() as stack:
+        for engine in engines:
+            await stack.enter_async_context(engine)
+        named = zip("fg", engines, strict=False)
+        backends = "".join(f"  {name}: {{url: '{one.url}', profile: ./small.yaml}}\n" for name, one in named)
+        settings = f"placement: polyserve\nbackends:\n{backends}{more}"
+        running = await stack.enter_async_context(rig(folder, settings=settings, slo=folder / "slo.yaml", **how))
+        running.engines = engines
+        yield running
+
+
+class Clients:
+    """The readers of a relay's replies."""
+
+    def __init__(self, running: Rig) -> None:
+        self.rig = running
+        self.reading: list[asyncio.Task[Reply]] = []
+
+    async def ask(self, slo: str, body: dict[str, Any] = CHAT) -> FakeEngine | None:
+        """Send a request; return the engine that has it, None where it waits."""
+        before, waited = [len(one.streams) for one in self.rig.engines], await self.waiting()
+        coming = read(self.rig.session, self.rig.url + "/v1", body, headers={"x-slo-class": slo})
+        self.reading.append(asyncio.create_task(coming))
+        async with asyncio.timeout(15):
+            while True:
+                for engine, count in zip(self.rig.engines, before, strict=True):
+                    if len(engine.streams) > count:
+                        return engine
+                if await self.waiting() > waited:
+                    return None
+                await asyncio.sleep(0.005)
+
+    async def waiting(self) -> int:
+        return int((await self.rig.metrics())["otel_llm_relay_queue"])
+
+    async def finish(self) -> list[Reply]:
+        while not all(one.done() for one in self.reading):
+            for engine in self.rig.engines:
+                await engine.step(20)
+            await asyncio.sleep(0.005)
+        return [one.result() for one in self.reading]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+def test_two_tiers_have_an_engine_each_and_a_full_tier_holds_its_requests(tmp_path: Path) -> None:
+    async def go() -> None:
+        first, second = FakeEngine(stepping=True), FakeEngine(stepping=True)
+        async with fleet(tmp_path, first, second) as running:
+            clients = Clients(running)
+            quick = [await clients.ask("quick") for _ in range(FULL)]
+            patient = [await clients.ask("patient") for _ in range(FULL + 2)]
+            assert len(set(quick)) == 1
+            assert set(patient) == {first, second} - set(quick), "the tighter tier is full"
+            assert await clients.ask("quick") is None, "it waits, though the other engine could take it in looser time"
+            held = next(engine for engine in (first, second) if engine in quick)
+            assert len(held.streams) == FULL
+            replies = await clients.finish()
+            assert all(reply.done for reply in replies)
+            assert len(held.streams) == FULL + 1
+            metrics = await running.metrics()
+            assert metrics["otel_llm_relay_queue"] == 0
+            rows = (await running.get("/v1/backends"))["backends"]
+            assert [(row["streams"], row["tokens"]) for row in rows] == [(0, 0), (0, 0)]
+        waits = [
+            dict(request.attributes or {})["gen_ai.latency.time_in_queue"] for request in running.recorded.requests()
+        ]
+        assert Counter(wait > 0.005 for wait in waits)[True] >= 1
+
+    asyncio.run(go())
+
+
+def test_a_request_that_a_client_gives_up_makes_room(tmp_path: Path) -> None:
+    async def go() -> None:
+        engine = FakeEngine(stepping=True)
+        async with fleet(tmp_path, engine) as running:
+            clients = Clients(running)
+            for _ in range(FULL):
+                assert await clients.ask("quick") is engine
+            assert await clients.ask("quick") is None
+            clients.reading.pop(0).cancel()
+            await until(lambda: len(engine.streams) == FULL + 1)
+            assert all(reply.done for reply in await clients.finish())
+
+    asyncio.run(go())
+
+
+def test_best_effort_waits_for_the_promised_ones(tmp_path: Path) -> None:
+    async def go() -> None:
+        engine = FakeEngine(stepping=True)
+        async with fleet(tmp_path, engine, more="queue: {in_flight: 1}\n") as running:
+            clients = Clients(running)
+            for slo, tokens in (("quick", 5), ("batch", 6), ("quick", 7), ("patient", 8)):
+                await clients.ask(slo, {**CHAT, "max_tokens": tokens})
+            assert all(reply.done for reply in await clients.finish())
+            assert [asked.json["max_tokens"] for asked in engine.streams] == [5, 7, 8, 6]
+
+    asyncio.run(go())
+
+
+def test_a_backend_that_fails_before_its_first_token_frees_its_place_in_the_tier(tmp_path: Path) -> None:
+    async def go() -> None:
+        engine = FakeEngine(stepping=True)
+        none = Failover(connect_retries=0)
+        async with fleet(tmp_path, engine, failover=none) as running:
+            clients = Clients(running)
+            engine.next_fault(*(Fault("status", status=429) for _ in range(3 * FULL)))
+            statuses = [(await running.read(CHAT)).status for _ in range(3 * FULL)]
+            assert statuses == [429] * 3 * FULL
+            for _ in range(FULL):
+                assert await clients.ask("quick") is engine, "none of those that failed is counted"
+            assert all(reply.done for reply in await clients.finish())
+
+    asyncio.run(go())
+
+
+def test_what_is_not_owned_and_what_fails_over_goes_by_load(tmp_path: Path) -> None:
+    async def go() -> None:
+        engines = FakeEngine(), FakeEngine()
+        async with fleet(tmp_path, *engines) as running:
+            async with running.session.get(running.url + "/v1/models") as response:
+                assert response.status == 200
+            running.fail_first(Fault("reset", after=9))
+            reply = await running.read(CHAT)
+            assert reply.done
+            assert len(running.asked) == 2
+
+    asyncio.run(go())
+
+
+def test_without_a_promised_pace_it_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    async def go() -> None:
+        (tmp_path / "e2e.yaml").write_text(
+            "version: 1\ndefault: b\nclasses:\n  b: {deadline: {policy: e2e, e2e: 60s}}\n"
+        )
+        (tmp_path / "small.yaml").write_text(PROFILE)
+        settings = "placement: polyserve\nbackends: {f: {url: 'http://127.0.0.1:9', profile: ./small.yaml}}\n"
+        async with rig(tmp_path, settings=settings, slo=tmp_path / "e2e.yaml", rules=NO_RULES):
+            pass
+
+    with pytest.raises(StartError, match="give a class of --slo a deadline of another policy than e2e"):
+        asyncio.run(go())
