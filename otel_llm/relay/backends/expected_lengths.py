@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from otel_llm.scheduling.annealing import OutputLengths
+from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT
 
 BYTES_PER_TOKEN: Final = 4
 """The ratio of a model before any of its prompts is known: the usual one of English text."""
@@ -16,8 +17,6 @@ PRIOR_TOKENS: Final = 200
 """The first ratio counts as a prompt of so many tokens."""
 KEPT: Final = 0.99
 """The weight that a prompt keeps with each further one: the last 100 or so make the ratio."""
-FIRST_OUTPUT: Final = 256
-"""The output of a class and a model before any reply of them finished, as in a scenario of the simulator."""
 MOST_MODELS: Final = 256
 MOST_KINDS: Final = 1024
 """Names of models are the clients': beyond these numbers new ones share an entry."""
@@ -58,7 +57,7 @@ class ExpectedLengths:
     def output(self, slo_class: str, model: str | None, most: int | None) -> int:
         """Return the expected tokens of a reply: the mean of those that finished, at least 1, at most `most`."""
         found = self._outputs.distribution(self._kind(slo_class, model))
-        expected = FIRST_OUTPUT if found is None else round(found[0])
+        expected = EXPECTED_OUTPUT if found is None else round(found[0])
         return max(1, expected if most is None else min(expected, most))
 
     def output_known(self, slo_class: str, model: str | None, tokens: int) -> None:

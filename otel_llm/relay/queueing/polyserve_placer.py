@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.queueing.replica_model import PlacedRequest, ReplicaModel
 from otel_llm.scheduling.polyserve.policy import PolyServe
-from otel_llm.scheduling.polyserve.settings import PolyServeSettings
+from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.backends import Backend, Backends
     from otel_llm.scheduling.release_order import WaitingRequest
 
-FIRST_OUTPUT: Final = 256
-"""The output of a tier before any reply of it finished, with the weight of 200 requests (tokens)."""
 SETTINGS: Final = PolyServeSettings(chunking="engine")
 
 
@@ -66,7 +64,7 @@ class PolyServePlacer:
             raise ValueError("no class promises a time a token")
         self._now_ns = now_ns
         self._policy: PolyServe[PlacedRequest, ReplicaModel] = PolyServe(
-            SETTINGS, profiles[0], self._tiers_ns, models, FIRST_OUTPUT
+            SETTINGS, profiles[0], self._tiers_ns, models, EXPECTED_OUTPUT
         )
         self.freed: Callable[[], None] = _nothing
 

@@ -27,6 +27,7 @@ def order_of(scenario: Scenario, workload: Workload, seed: int) -> Callable[[Sim
         profile.kv_tokens,
         Random(f"output lengths {seed}"),  # noqa: S311 - it draws lengths
         None if known is None else known.error,
+        scenario.workload.expected_output,
     )
     disaggregated = scenario.fleet.prefill > 0
     if policy.order == "sjf":

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from otel_llm.rules.files.durations import exact
 from otel_llm.rules.files.schema_errors import Duration, StrictModel, quoted, wrong
 from otel_llm.rules.files.yamlfile import did_you_mean
-from otel_llm.scheduling.polyserve.settings import PolyServeSettings
+from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSettings
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
 from otel_llm.scheduling.simulator.annealed_order import WINDOW
 from otel_llm.scheduling.simulator.engine import Fleet, Transfer
@@ -18,7 +18,6 @@ from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.simulator.polyserve_placing import POLYSERVE
 from otel_llm.scheduling.workload.tiers import Tier, tier_classes
 from otel_llm.scheduling.workload.trace_file import MOST_TOKENS
-from otel_llm.scheduling.workload.workload import EXPECTED_OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm.scheduling.annealing.output_lengths import OutputLengths, vary
 from otel_llm.scheduling.annealing.prediction import LinearProfile, Predictor
+from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT
 from otel_llm.scheduling.simulator.ordering import WaitingOrder
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
     from otel_llm.scheduling.simulator.instance import IterationProfile
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
-
-UNSEEN_TOKENS: Final = 256
-"""The expected output of a kind without a finished request."""
 
 
 class ExpectedOutput:
@@ -38,7 +36,7 @@ class ExpectedOutput:
         kv_tokens: int,
         draw: random.Random,
         error: float | None = None,
-        unseen: int = UNSEEN_TOKENS,
+        unseen: int = EXPECTED_OUTPUT,
     ) -> None:
         self._kinds = kinds
         self._kv_tokens = kv_tokens

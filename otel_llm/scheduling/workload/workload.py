@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT
 from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 from otel_llm.scheduling.workload.arrivals import TraceArrivals
 from otel_llm.scheduling.workload.lengths import TraceLengths
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CLASS: Final = "chat"
 """The class of a workload without tiers, with the defaults of an SLO file."""
-EXPECTED_OUTPUT: Final = 256
-"""The expected output of a tier before a request of it is over, in tokens."""
 _ARRIVALS, _INPUT, _OUTPUT, _ROWS, _TIERS = range(5)
 """The random streams of a seed, so that other arrivals leave lengths and tiers as they are."""
 

@@ -14,11 +14,11 @@ from support.relay.fake_engine import FakeEngine
 from support.relay.rig import rig
 
 from otel_llm.relay.backends.expected_lengths import (
-    FIRST_OUTPUT,
     MOST_KINDS,
     MOST_MODELS,
     ExpectedLengths,
 )
+from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT
 
 CHAT: dict[str, Any] = {"model": "fake", "max_tokens": 12, "messages": [{"role": "user", "content": "tell me " * 400}]}
 
@@ -58,7 +58,7 @@ def test_nothing_is_learned_from_nothing() -> None:
     lengths.prompt_known("m", 5, 0)
     lengths.output_known("chat", "m", 0)
     assert lengths.prompt("m", 400) == 100
-    assert lengths.output("chat", "m", None) == FIRST_OUTPUT
+    assert lengths.output("chat", "m", None) == EXPECTED_OUTPUT
 
 
 def test_a_reply_is_expected_as_the_mean_of_its_class_and_model() -> None:
@@ -68,7 +68,7 @@ def test_a_reply_is_expected_as_the_mean_of_its_class_and_model() -> None:
     assert lengths.output("chat", "m", None) == 30
     assert lengths.output("chat", "m", 7) == 7
     assert lengths.output("chat", "m", 0) == 1
-    assert lengths.output("chat", "n", 1000) == lengths.output("code", "m", None) == FIRST_OUTPUT
+    assert lengths.output("chat", "n", 1000) == lengths.output("code", "m", None) == EXPECTED_OUTPUT
 
 
 def test_names_that_clients_make_up_do_not_fill_the_memory() -> None:
