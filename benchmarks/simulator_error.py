@@ -162,9 +162,11 @@ def running_server(options: argparse.Namespace) -> None:
     """Send the ladder to a server, or compare it with a profile."""
     arguments = (options.url, options.model, options.lengths)
     if options.record:
-        for seconds in (WARM_S, options.ladder_s):
-            served = asyncio.run(load.ladder(*arguments, options.levels, seconds, Random(options.seed)))
-        print(f"{len(served)} requests served; fit a profile to the journal that the plugin sent them to")
+        ladders = [
+            asyncio.run(load.ladder(*arguments, options.levels, seconds, Random(options.seed)))
+            for seconds in (WARM_S, options.ladder_s)
+        ]
+        print(f"{sum(map(len, ladders))} requests served; fit a profile to the journal that the plugin sent them to")
         return
     comparison = Comparison(options)
     profile = load_profile(options.profile)
