@@ -81,7 +81,8 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         """
         member = None if request.late else self._find(request, now_ns, None)
         if member is None:
-            if not request.late and self._latest_ns(request) >= now_ns:
+            is_late = request.late or self._latest_ns(request) < now_ns or _has_empty(self._pool)
+            if not is_late:
                 return None
             request.late = True
             member = None if others_wait else self._find_late(request, None)
@@ -99,13 +100,14 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         kept = []
         for entry in self._waiting:
             latest_ns, _, request = entry
-            if latest_ns < now_ns:
+            member = self._find(request, now_ns, changed) if latest_ns >= now_ns else None
+            if member is not None:
+                yield request, member.replica
+            elif latest_ns < now_ns or _has_empty(changed.values()):
                 request.late = True
                 self._late.append(request)
-            elif (member := self._find(request, now_ns, changed)) is None:
-                kept.append(entry)
             else:
-                yield request, member.replica
+                kept.append(entry)
         self._waiting = kept
         while self._late and not self._waiting and (member := self._find_late(self._late[0], changed)) is not None:
             yield self._late.popleft(), member.replica
@@ -178,7 +180,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         pool = self._pool if among is None else [one for one in self._pool if one.replica.number in among]
         yield tier, sorted(pool, key=_emptiest)
         # Where an idle one was refused, a new one would be too.
-        if self._settings.unlimited and self._grow is not None and all(one.replica.requests for one in self._pool):
+        if self._settings.unlimited and self._grow is not None and not _has_empty(self._pool):
             yield tier, [self._join_pool(self._grow())]
 
     def _of(self, tier: int, among: dict[int, Member[ReplicaT]] | None) -> Sequence[Member[ReplicaT]]:
@@ -226,6 +228,11 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         self._members[replica.number] = member
         self._pool.append(member)
         return member
+
+
+def _has_empty(members: Iterable[Member[ReplicaT]]) -> bool:
+    """Tell whether one is idle: a request that it refuses has no use in waiting."""
+    return any(not one.replica.requests for one in members)
 
 
 def _fullest(member: Member[ReplicaT]) -> tuple[int, int, int]:

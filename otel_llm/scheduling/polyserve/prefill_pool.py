@@ -53,13 +53,13 @@ class PrefillPool(Generic[RequestT, ReplicaT]):
     def place(self, request: RequestT, now_ns: int) -> ReplicaT | None:
         """Return the replica of a new request, None if it waits."""
         replica = self._find(request, now_ns, self._replicas)
-        if replica is None and self._settings.unlimited and self._grow is not None and not _empty(self._replicas):
+        if replica is None and self._settings.unlimited and self._grow is not None and _empty(self._replicas) is None:
             self._replicas.append(self._grow())
             replica = self._find(request, now_ns, self._replicas[-1:])
         if replica is not None:
             return replica
         latest_ns = request.due_ns - alone_ns(self._profile, self._settings, request.context)
-        if latest_ns >= now_ns:
+        if latest_ns >= now_ns and _empty(self._replicas) is None:
             insort(self._waiting, (latest_ns, request.number, request))
             return None
         request.late = True
@@ -77,16 +77,17 @@ class PrefillPool(Generic[RequestT, ReplicaT]):
         kept = []
         for entry in self._waiting:
             latest_ns, _, request = entry
-            if latest_ns < now_ns:
+            replica = self._find(request, now_ns, changed) if latest_ns >= now_ns else None
+            if replica is not None:
+                yield request, replica
+            elif latest_ns < now_ns or _empty(changed) is not None:
                 request.late = True
                 self._late.append(request)
-            elif (replica := self._find(request, now_ns, changed)) is None:
-                kept.append(entry)
             else:
-                yield request, replica
+                kept.append(entry)
         self._waiting = kept
-        while self._late and not self._waiting and (replica := _empty(changed)) is not None:
-            yield self._late.popleft(), replica
+        while self._late and not self._waiting and (empty := _empty(changed)) is not None:
+            yield self._late.popleft(), empty
 
     def ended(self, replica: ReplicaT) -> None:
         """Note that a request left a replica, or was over with its first token."""
@@ -145,4 +146,5 @@ def _emptiest(replica: ReplicaT) -> tuple[int, int, int]:
 
 
 def _empty(replicas: Iterable[ReplicaT]) -> ReplicaT | None:
+    """Return an idle replica: a request that it refuses has no use in waiting."""
     return next((one for one in replicas if not one.requests), None)

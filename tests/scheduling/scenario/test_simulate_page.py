@@ -10,6 +10,7 @@ from support.scheduling.scenarios import scenario
 from otel_llm.scheduling.scenario.running import run_scenario
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
+from otel_llm.scheduling.simulator.polyserve_placing import POLYSERVE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text(encoding="utf-8")
 
@@ -33,5 +34,13 @@ def test_every_key_of_a_run_is_explained(tmp_path: Path) -> None:
 
 def test_every_placement_is_named() -> None:
     (row,) = re.findall(r"^\| `policy.placement` \| (.*) \|$", PAGE, re.MULTILINE)
-    assert re.findall(r"`(\w+)`", row) == ["random", "minimal", "round_robin", "least_load", "power_of_two", "lmetric"]
-    assert set(re.findall(r"`(\w+)`", row)) == set(PLACEMENTS)
+    assert re.findall(r"`(\w+)`", row) == [
+        "random",
+        "minimal",
+        "round_robin",
+        "least_load",
+        "power_of_two",
+        "lmetric",
+        POLYSERVE,
+    ]
+    assert set(re.findall(r"`(\w+)`", row)) == {*PLACEMENTS, POLYSERVE}
