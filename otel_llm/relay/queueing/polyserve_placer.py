@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.relay.backends.expected_lengths import FIRST_OUTPUT
 from otel_llm.relay.queueing.replica_model import PlacedRequest, ReplicaModel
 from otel_llm.scheduling.polyserve.policy import PolyServe
 from otel_llm.scheduling.polyserve.settings import PolyServeSettings
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.backends import Backend, Backends
     from otel_llm.scheduling.release_order import WaitingRequest
 
-FIRST_OUTPUT: Final = 256
-"""The output of a tier before any reply of it finished, with the weight of 200 requests (tokens)."""
 SETTINGS: Final = PolyServeSettings(chunking="engine")
 
 
