@@ -36,8 +36,8 @@ class PlacedRequest:
 class ReplicaModel:
     """The model of one backend, see `polyserve.replica.Replica`.
 
-    Requests and tokens are those that `Backends` counts, however they were placed. A backend that takes none looks full:
-    `is_open` is set by the caller.
+    Requests and tokens are those that `Backends` counts, however they were placed. A backend that takes no requests
+    looks full: `is_open` is set by the caller.
     """
 
     def __init__(self, number: int, backend: Backend, backends: Backends, profile: Profile) -> None:

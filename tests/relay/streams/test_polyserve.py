@@ -142,6 +142,27 @@ def test_a_request_that_a_client_gives_up_makes_room(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("fault", [None, Fault("refuse"), Fault("status")], ids=["served", "broken", "refused"])
+def test_an_engine_leaves_its_tier_with_the_last_request_of_it(tmp_path: Path, fault: Fault | None) -> None:
+    """Eight of the looser tier are too many for the tighter one: 26 ms an iteration."""
+
+    async def go() -> None:
+        engine = FakeEngine()
+        async with fleet(tmp_path, engine, failover=Failover(connect_retries=0)) as running:
+            if fault is not None:
+                engine.next_fault(fault)
+            headers = {"x-slo-class": "quick"}
+            reply = await read(running.session, running.url + "/v1", CHAT, headers=headers)
+            assert reply.done is (fault is None)
+            engine.stepping = True
+            clients = Clients(running)
+            for _ in range(FULL + 3):
+                assert await clients.ask("patient") is engine
+            assert all(reply.done for reply in await clients.finish())
+
+    asyncio.run(go())
+
+
 def test_best_effort_waits_for_the_promised_ones(tmp_path: Path) -> None:
     async def go() -> None:
         engine = FakeEngine(stepping=True)
