@@ -23,7 +23,7 @@ DEFAULT_ORDER: Final = "fcfs"
 BRIEF: Final = Cooling(1.0, 0.02, 0.9, 10, relative=True)
 """A tenth of the moves of `scaled`, for requests that wait meanwhile: 380. It reaches 94 % and more of its G."""
 WINDOW: Final = 32
-"""The most requests that a plan is made for: the first by arrival."""
+"""The most requests that a plan is made for: the first by arrival, those in time before those that are late."""
 _LEAST_S: Final = 1e-9
 _NS_PER_S: Final = 1_000_000_000
 
@@ -70,12 +70,15 @@ def rank(order: str, request: WaitingRequest, predictor: Predictor | None) -> tu
 
 
 def plan(waiting: Sequence[WaitingRequest], predictor: Predictor, places: int, now_ns: int, seed: int = 0) -> list[int]:
-    """Return the numbers of waiting requests in the order of an annealed plan; the arguments decide it.
+    """Return the numbers of the first `WINDOW` waiting requests in the order of an annealed plan.
 
     The plan is for an engine with so many places (1 or more); its batches run one after another from now on, and what
-    was promised is less by the time that has passed. A request that does not fit into the engine's KV is last.
+    was promised is less by the time that has passed. A request that does not fit into the engine's KV is last. The
+    arguments decide the plan.
     """
     profile = predictor.profile
+    # Otherwise those that are late would fill the window of an overloaded queue for good.
+    waiting = sorted(waiting, key=lambda one: (one.due_ns is not None and one.due_ns < now_ns, one.number))[:WINDOW]
     fitting = [one for one in waiting if one.input + one.output <= profile.kv_tokens]
     others = [one.number for one in waiting if one.input + one.output > profile.kv_tokens]
     jobs = [_job(one, now_ns) for one in fitting]

@@ -11,7 +11,7 @@ from support.scheduling.profiles import SMALL_ENGINE
 
 from otel_llm.scheduling.annealing import Predictor
 from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
-from otel_llm.scheduling.release_order import BY_PROFILE, ORDERS, WaitingRequest, plan, rank
+from otel_llm.scheduling.release_order import BY_PROFILE, ORDERS, WINDOW, WaitingRequest, plan, rank
 
 MS = 1_000_000
 TEN_MS = LinearProfile(name="ten", terms=Terms(base=Fraction(10 * MS), per_chunk_token=Fraction(MS)), **SMALL_ENGINE)
@@ -69,6 +69,15 @@ def test_a_plan_for_more_places_runs_requests_together() -> None:
     pair = [WaitingRequest(number, 0, 1, 1, first_ns=15 * MS) for number in (1, 2)]
     slow = WaitingRequest(3, 0, 200, 1, first_ns=10_000 * MS)
     assert sorted(plan([slow, *pair], PREDICTOR, 2, 0)[:2]) == [1, 2]
+
+
+def test_a_plan_is_of_the_first_by_arrival_that_are_not_late() -> None:
+    late = [WaitingRequest(number, 0, 1, 1, first_ns=1) for number in range(1, 6)]
+    rest = [WaitingRequest(number, 0, 1, 1, first_ns=10**12) for number in range(6, WINDOW + 4)]
+    found = plan([*reversed(rest), *late], PREDICTOR, 1, 10 * MS)
+    assert sorted(found) == [1, 2, *(one.number for one in rest)]
+    newest = WaitingRequest(100, 0, 1, 1, first_ns=10**12)
+    assert sorted(plan([newest, *rest, *late], PREDICTOR, 1, 10 * MS)) == [1, *(one.number for one in rest), 100]
 
 
 def test_what_does_not_fit_is_last_by_arrival() -> None:

@@ -12,7 +12,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.scheduling.release_order import WINDOW, plan
+from otel_llm.scheduling.release_order import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 class AnnealedOrder:
     """The planner; made in the running loop.
 
-    `places` returns the places of the engine that is planned for, `waiting` the requests by arrival; `apply` gets the
-    numbers of the first `WINDOW` of them in their new order; some may have left meanwhile. `now_ns`: the
-    clock of arrivals.
+    `places` returns the places of the engine that is planned for, `waiting` the requests in a list of the caller's
+    that does not change; `apply` gets the numbers of a plan; some of them may have left meanwhile. `now_ns`: the clock
+    of arrivals.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class AnnealedOrder:
         try:
             while self._stale:
                 self._stale = False
-                waiting = list(self._waiting()[:WINDOW])
+                waiting = self._waiting()
                 if len(waiting) < 2:
                     break
                 begun_s = loop.time()

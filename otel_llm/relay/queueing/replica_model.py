@@ -36,8 +36,8 @@ class PlacedRequest:
 class ReplicaModel:
     """The model of one backend, see `polyserve.replica.Replica`.
 
-    Requests and tokens are those of `Backends`, whoever placed them. A backend that takes no requests looks full:
-    `is_open` is set by the caller.
+    Requests and tokens are those that `Backends` counts, however they were placed. A backend that takes no requests
+    looks full: `is_open` is set by the caller.
     """
 
     def __init__(self, number: int, backend: Backend, backends: Backends, profile: Profile) -> None:
@@ -70,7 +70,7 @@ class ReplicaModel:
 
     @property
     def decodes(self) -> int:
-        """Return the requests that decode, by what was read; with those that this model was not told of."""
+        """Return the requests that decode, by what was read; with those that were placed by others."""
         return max(0, self._backends.in_flight(self.backend) - len(self._prefills))
 
     @property

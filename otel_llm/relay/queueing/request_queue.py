@@ -233,8 +233,8 @@ class RequestQueue:
         return max(1, len(self._backends.open_to())) * (self._settings.in_flight or each)
 
     def _requests(self) -> list[WaitingRequest]:
-        """Return the requests that wait, by arrival."""
-        return sorted((entry.request for entry in self._waiting), key=_number)
+        """Return the requests that wait."""
+        return [entry.request for entry in self._waiting]
 
     def _reorder(self, order: list[int]) -> None:
         """Sort by a plan; those that it does not have stay behind it, by arrival."""
@@ -255,7 +255,3 @@ def _predictor(backends: Backends) -> Predictor:
 
 def _key(entry: Entry) -> tuple[int, int, int]:
     return entry.key
-
-
-def _number(request: WaitingRequest) -> int:
-    return request.number

@@ -81,7 +81,8 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         """
         member = None if request.late else self._find(request, now_ns, None)
         if member is None:
-            if not request.late and self._latest_ns(request) >= now_ns and not _has_empty(self._pool):
+            is_late = request.late or self._latest_ns(request) < now_ns or _has_empty(self._pool)
+            if not is_late:
                 return None
             request.late = True
             member = None if others_wait else self._find_late(request, None)

@@ -106,9 +106,11 @@ def test_tokens_of_one_iteration_that_are_read_one_after_another_are_one_iterati
     for round_ in range(1, 4):
         engine.now_ms = 12.0 + 20 * round_
         engine.read(both[0])
+        end_ns = engine.model.end_ns
         engine.now_ms += 0.5
         engine.read(both[1])
         assert engine.model.iterations == round_
+        assert engine.model.end_ns == end_ns, "the next one began with the first token that was read"
     assert engine.prefills() == [(3, 0, 30)]
     assert engine.model.decode_context == 2 * 10 + 2 + 6
 
@@ -216,6 +218,16 @@ def test_an_end_makes_room_and_first_tokens_are_told() -> None:
     first[1].end(whole=True)
     fleet.backends.end(fleet.backends.get("a"), 10)
     assert fleet.send(waiting) is not None
+
+
+def test_a_backend_without_requests_of_its_tier_joins_another() -> None:
+    """Eight of 50 ms take 26 ms an iteration: too long for the tier that it was of."""
+    fleet = Fleet("a")
+    sent = fleet.send(fleet.request(20))
+    assert sent is not None
+    sent[1].end(whole=False)
+    fleet.backends.end(fleet.backends.get("a"), 10)
+    assert fleet.names_of(*(fleet.request(50) for _ in range(8))) == ["a"] * 8
 
 
 def test_a_request_that_no_idle_backend_could_make_is_best_effort_behind_all_others() -> None:

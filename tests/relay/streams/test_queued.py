@@ -22,7 +22,7 @@ CHAT: dict[str, Any] = {
     "ignore_eos": True,
     "messages": [{"role": "user", "content": "tell me"}],
 }
-ONE = "queue: {in_flight: 1}\n"
+ONE = "queue: {in_flight: 1, max_wait: 10m}\n"
 SLO = """\
 version: 1
 default: patient
@@ -307,7 +307,7 @@ def test_a_rule_can_abort_one_that_waits(tmp_path: Path) -> None:
         async with rig(tmp_path, engine, settings=ONE, rules=ABORT) as running:
             fleet = Fleet(running)
             await fleet.ask()
-            status, error, retry = await post(running)
+            status, error, retry = await asyncio.wait_for(post(running), 15)
             assert (status, error["type"], error["code"], retry) == (503, "aborted", "aborted", None)
             holds.released.set()
             assert all(reply.done for reply in await fleet.finish())
