@@ -22,7 +22,6 @@ TPOT = PolyServeSettings(chunking="tpot")
 PROFILE = LineProfile()
 
 
-
 def test_alone_in_full_chunks() -> None:
     # 300 + 300 + 200 for 100, 100 and 50 tokens.
     assert alone_ns(FlatProfile(), DEFAULT, 250) == 800

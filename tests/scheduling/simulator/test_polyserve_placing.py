@@ -99,7 +99,9 @@ def run_of(
     return simulate(requests, profile or HandProfile(), fleet or Fleet(1), placement), placement
 
 
-@given(rows, st.lists(st.integers(0, 1), min_size=16, max_size=16), st.integers(150, 3000), settings, profiles, st.data())
+@given(
+    rows, st.lists(st.integers(0, 1), min_size=16, max_size=16), st.integers(150, 3000), settings, profiles, st.data()
+)
 def test_every_request_ends(
     drawn: list[tuple[int, int, int]],
     tiers: list[int],
