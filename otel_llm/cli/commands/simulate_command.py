@@ -16,7 +16,7 @@ from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.scenario.figures import figure_cells
 from otel_llm.scheduling.scenario.fleet_cost import common_optimum, optimum_text
-from otel_llm.scheduling.scenario.parallel import run_sweep
+from otel_llm.scheduling.scenario.parallel import SweepError, run_sweep
 from otel_llm.scheduling.scenario.running import at_objective, load_cells
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.shared.outputs import Inputs, OutputError, check_output_path, refuse_clashes, replacing
@@ -38,7 +38,7 @@ Examples:
   otel-llm audit runs/run-0.parquet --slo runs/slo.yaml
 
 \b
-Exit code: 0 fine; 2 bad usage, or a scenario that is refused.
+Exit code: 0 fine; 1 a process of the sweep was killed; 2 bad usage, or a scenario that is refused.
 """
 
 
@@ -91,6 +91,8 @@ def simulate(
                 file.write(render(f"Simulation of {scenario.stem}", runs, rows, loads, seed).encode())
     except (ConfigError, OutputError) as error:
         raise click.UsageError(str(error)) from error
+    except SweepError as error:
+        raise click.ClickException(str(error)) from error
     if form == "json":
         whole = [{"settings": run.settings} | row for run, row in zip(runs, rows, strict=True)]
         found = {"runs": whole, "at_objective": loads, "optimal_req_s": common_optimum(rows)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.scheduling.scenario.running import run_scenario
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.scheduling.scenario.sweep import PlannedRun
+
+
+class SweepError(Exception):
+    """A sweep cannot go on; the message gives the remedy."""
 
 
 def run_sweep(
@@ -33,20 +38,30 @@ def run_sweep(
     Raises:
         ConfigError: a run is refused.
         OutputError: a recording cannot be written.
+        SweepError: a process was killed, or has no memory left.
     """
     if min(jobs, len(runs)) < 2:
         return [_run(run, place, seed, streams, progress) for place, run in enumerate(runs)]
     # A started process inherits no threads, such as those of a progress bar.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(runs)), context) as pool:
-        waiting = [
-            pool.submit(_run_in_process, place, path, tuple(settings), seed, streams) for place in range(len(runs))
-        ]
+    jobs = min(jobs, len(runs))
+    done = 0
+    with ProcessPoolExecutor(jobs, context) as pool:
         try:
-            for done, finished in enumerate(as_completed(waiting), 1):
+            waiting = [
+                pool.submit(_run_in_process, place, path, tuple(settings), seed, streams) for place in range(len(runs))
+            ]
+            for finished in as_completed(waiting):
                 finished.result()
+                done += 1
                 if progress is not None:
                     progress(done)
+        except (BrokenProcessPool, MemoryError) as error:
+            lost = "has no memory left" if isinstance(error, MemoryError) else "was killed, as for lack of memory"
+            raise SweepError(
+                f"a process of the sweep {lost}: {done} of {len(runs)} runs were done; "
+                f"write --jobs below {jobs}, or simulate fewer requests in a run"
+            ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
         return [one.result() for one in waiting]

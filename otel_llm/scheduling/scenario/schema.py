@@ -50,10 +50,9 @@ def _whole(most: int, least: int = 0) -> Callable[[object], int]:
 
 
 def _share(value: object) -> Fraction:
-    number = positive(value)
-    if number > 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise wrong(f"{quoted(value)} is no share", "write a number above 0 up to 1, as 0.9")
-    return number
+    return exact(value)
 
 
 def _target(value: object) -> int:

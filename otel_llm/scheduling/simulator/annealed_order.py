@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.scheduling.annealing.jobs import NS_PER_S, SHORTEST_S, Job
@@ -23,7 +22,7 @@ WINDOW: Final = 16
 
 
 class AnnealedOrder(WaitingOrder):
-    """The first waiting requests in the order of a plan, the others behind them as they were placed.
+    """The first waiting requests in the order of a plan, the others behind them; those that are late are the last ones.
 
     A plan is made before a batch in which one can start, if requests were added since the last plan. Its jobs have what
     is left of their promises: the time until the first token is due, and the time per token. Of a request in a decode
@@ -69,29 +68,35 @@ class AnnealedOrder(WaitingOrder):
         self._expected.finish(request)
 
     def arrange(self, waiting: deque[SimulatedRequest], now_ns: int) -> None:
-        """Put the first requests behind the preempted ones into the order of a plan."""
-        first = next((place for place, one in enumerate(waiting) if not one.preemptions), len(waiting))
-        planned = list(islice(waiting, first, first + self._window))
-        if len(planned) < 2:
+        """Put the waiting requests behind the preempted ones into the order of a plan."""
+        before = [one for one in waiting if one.preemptions]
+        fresh = [one for one in waiting if not one.preemptions]
+        if len(fresh) < 2:
             return
+        # Without it, those that are late would fill the window of an overloaded instance for good.
+        fresh.sort(key=lambda one: self._left_ns(one, now_ns) <= 0)
+        planned = fresh[: self._window]
         # The requests of one pool are all ready, or none is.
         predictor = self._decodes if planned[0].ready else self._whole
         plan = anneal([self._job(one, now_ns) for one in planned], predictor, self._max_batch, self._seed)
-        before = [waiting.popleft() for _ in range(first + len(planned))][:first]
         ordered = [planned[job] for batch in plan.batches for job in batch]
-        waiting.extendleft(reversed([*before, *ordered]))
+        waiting.clear()
+        waiting.extend([*before, *ordered, *fresh[self._window :]])
+
+    def _left_ns(self, request: SimulatedRequest, now_ns: int) -> int:
+        """Return the time until the promise of a request is due: its first token's, or its last one's if it decodes."""
+        tpot_ns = self._tpots_ns[request.tier] if request.ready else None
+        due_ns = request.due_ns
+        if tpot_ns is not None:
+            due_ns += (self._expected.of(request) - 1) * tpot_ns
+        return due_ns - now_ns
 
     def _job(self, request: SimulatedRequest, now_ns: int) -> Job:
+        left_s = max(SHORTEST_S, self._left_ns(request, now_ns) / NS_PER_S)
+        if request.ready:
+            return Job(request.input, self._expected.of(request), e2e=left_s)
+        if self._disaggregated:
+            return Job(request.input, 1, ttft=left_s)
         tpot_ns = self._tpots_ns[request.tier]
-        left_ns = request.due_ns - now_ns
-        if self._disaggregated and not request.ready:
-            return Job(request.input, 1, ttft=_target(left_ns))
-        output = self._expected.of(request)
-        if not request.ready:
-            return Job(request.input, output, ttft=_target(left_ns), tpot=_target(tpot_ns))
-        last_ns = None if tpot_ns is None else left_ns + (output - 1) * tpot_ns
-        return Job(request.input, output, e2e=_target(last_ns))
-
-
-def _target(left_ns: int | None) -> float | None:
-    return None if left_ns is None else max(SHORTEST_S, left_ns / NS_PER_S)
+        tpot_s = None if tpot_ns is None else tpot_ns / NS_PER_S
+        return Job(request.input, self._expected.of(request), ttft=left_s, tpot=tpot_s)

@@ -73,8 +73,15 @@ def _azure(path: Path, text: str) -> Iterator[tuple[int, int, int]]:
     missing = [name for name in _AZURE if name not in (reader.fieldnames or ())]
     if missing:
         raise ConfigError(str(path), 1, None, missing[0], "no such column", _ADVICE)
+    header = reader.fieldnames or ()
+    twice = [name for name in _AZURE if header.count(name) > 1]
+    if twice:
+        raise ConfigError(str(path), 1, None, twice[0], "the column is there twice", "keep one of them")
     for row in reader:
         line = reader.line_num
+        if None in row:
+            message = f"more cells than the {len(header)} columns of the header"
+            raise ConfigError(str(path), line, None, "", message, f"write {','.join(header)}")
         tokens = [_tokens(path, line, name, row[name]) for name in _AZURE[1:]]
         yield _instant(path, line, row[_AZURE[0]]), tokens[0], tokens[1]
 

@@ -162,6 +162,10 @@ FAULTS = [
     ("requests: 50", "requests: 0", 5, "workload.requests: 0 is not a whole number from 1"),
     ("poisson: 1000000", "poisson: 0", 6, "workload.arrivals.poisson: 0 is no number above 0"),
     ("poisson: 1000000", "poisson: -3", 6, "workload.arrivals.poisson: -3 is no number above 0"),
+    ("poisson: 1000000", "constant: 0", 6, "workload.arrivals.constant: 0 is no number above 0"),
+    ("poisson: 1000000", "gamma: 0, cv: 1", 6, "workload.arrivals.gamma: 0 is no number above 0"),
+    ("poisson: 1000000", "gamma: 4, cv: 0", 6, "workload.arrivals.cv: 0 is no number above 0"),
+    ("poisson: 1000000", "trace: two.csv, speed: 0", 6, "workload.arrivals.speed: 0 is no number above 0"),
     ("poisson: 1000000", "poisson: .nan", 6, "not a finite number"),
     ("poisson: 1000000", "poisson: 4, constant: 4", 6, "workload.arrivals.constant: poisson and constant together"),
     ("poisson: 1000000", "poisson: null", 6, "workload.arrivals.poisson: no value (write {poisson: 40}"),
@@ -185,6 +189,7 @@ FAULTS = [
     ("[500ns, 1us]", "[]", 9, "workload.tiers[0].ttft: empty"),
     ("share: 0.5}\npolicy", "share: 0.4}\npolicy", 9, "workload.tiers: the shares add up to 0.9 (they must"),
     ("share: 0.5}\npolicy", "share: 1.5}\npolicy", 10, "workload.tiers[1].share: 1.5 is no share"),
+    ("share: 0.5}\npolicy", "share: 0}\npolicy", 10, "workload.tiers[1].share: 0 is no share (write a number above 0"),
     ("name: slow", "name: fast-1us", 9, "workload.tiers: two classes 'fast-1us'"),
     (
         "least_load",

@@ -52,6 +52,8 @@ FOUR = [(0, 10, 3), (0, 40, 1), (0, 5, 4), (0, 20, 1)]
 
 
 def test_shortest_first_by_hand() -> None:
+    order = ShortestFirst(ALONE, known())
+    assert [order(request) for request in requests_of(FOUR)] == [378, 185, 481, 145]
     run = run_of(FOUR, ShortestFirst(ALONE, known()))
     assert served(run) == [3, 1, 0, 2]
     assert times_of(run) == [
@@ -91,6 +93,21 @@ def test_lengths_are_learnt_by_tier_as_requests_finish() -> None:
     assert [expected.of(one) for one in fresh] == [90, 4]
     expected.finish(SimulatedRequest(4, 0, 10, 40, 1))
     assert [expected.of(one) for one in fresh] == [90, 4]
+
+
+@pytest.mark.parametrize("prefill", [0, 1])
+def test_an_instance_reports_every_request_that_is_over(prefill: int) -> None:
+    class Counted(ExpectedOutput):
+        over: list[int]
+
+        def finish(self, request: SimulatedRequest) -> None:
+            self.over.append(request.number)
+
+    expected = Counted(["t"], 1000, Random(0))
+    expected.over = []
+    order = ShortestFirst(ALONE, expected, disaggregated=bool(prefill))
+    run_of(FOUR, order, fleet=Fleet(1 + prefill, prefill))
+    assert sorted(expected.over) == [0, 1, 2, 3]
 
 
 def test_a_prediction_has_room_in_the_kv_and_is_above_the_progress() -> None:
@@ -180,6 +197,16 @@ def test_a_plan_is_made_when_requests_were_added_and_of_the_window_only() -> Non
     assert [before for before, _ in order.plans] == [[0, 1, 2, 3, 4], [4, 5]]
     assert order.plans[1][1] == [5, 4]
     assert order.made_ns == [7, 1311]
+
+
+def test_late_requests_do_not_fill_the_window() -> None:
+    # The window of two has room for one of the three that are late; the longest of all is in time, and first.
+    run = run_of(
+        [(0, 10, 1), (0, 20, 1), (0, 30, 1), (0, 90, 1)],
+        AnnealedOrder(ALONE, known(), [1000], window=2),
+        due_ns=[0, 0, 0, 292],  # 7 + 105 + 180: first, or late
+    )
+    assert served(run) == [3, 0, 1, 2]
 
 
 def test_the_prediction_contains_the_overhead_of_a_step() -> None:

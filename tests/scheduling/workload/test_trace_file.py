@@ -56,6 +56,8 @@ def test_rows_of_one_time_stay_in_order(tmp_path: Path) -> None:
         (HEAD + "2023-11-16 18:15:50,-1,2\n", 2, "ContextTokens: '-1' is no number of tokens"),
         (HEAD + "2023-11-16 18:15:50,1,1.5\n", 2, "GeneratedTokens: '1.5' is no number of tokens"),
         (HEAD + "2023-11-16 18:15:50,1,nan\n", 2, "GeneratedTokens: 'nan' is no number of tokens"),
+        (HEAD + "2023-11-16 18:15:50,1,2,3\n", 2, "more cells than the 3 columns of the header"),
+        ("TIMESTAMP,ContextTokens,ContextTokens,GeneratedTokens\n", 1, "ContextTokens: the column is there twice"),
         (HEAD + "2023-11-16 18:15:50,1\n", 2, "GeneratedTokens: None is no number of tokens"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1}\n{', 2, "not JSON"),
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', 1, "timestamp: nan is no number"),

@@ -1,0 +1,64 @@
+"""A sweep on several processes: one that is killed ends it with the reason and a remedy."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.scheduling.scenarios import SCENARIO, scenario
+
+from otel_llm.cli.commands.simulate_command import simulate
+from otel_llm.scheduling.scenario.parallel import SweepError, run_sweep
+from otel_llm.scheduling.scenario.sweep import load_runs
+
+SWEEP = "sweep: {policy.placement: [random, minimal, least_load, lmetric]}\n"
+
+
+def kill_a_process(stop: threading.Event) -> None:
+    """Kill the first process of a pool as soon as there is one."""
+    while not stop.wait(0.01):
+        for one in multiprocessing.active_children():
+            if one.pid is not None:
+                os.kill(one.pid, signal.SIGKILL)
+                return
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    # The runs would take minutes, so that the process dies in one of them or before.
+    return scenario(tmp_path, SCENARIO.replace("requests: 50", "requests: 2000000") + SWEEP)
+
+
+def test_a_killed_process_is_an_error_with_a_remedy(path: Path) -> None:
+    stop = threading.Event()
+    killer = threading.Thread(target=kill_a_process, args=(stop,))
+    killer.start()
+    try:
+        with pytest.raises(SweepError) as ended:
+            run_sweep(path, (), load_runs(path), 0, jobs=2)
+    finally:
+        stop.set()
+        killer.join()
+    assert str(ended.value) == (
+        "a process of the sweep was killed, as for lack of memory: 0 of 4 runs were done; "
+        "write --jobs below 2, or simulate fewer requests in a run"
+    )
+
+
+def test_the_command_says_so_without_a_traceback(path: Path) -> None:
+    stop = threading.Event()
+    killer = threading.Thread(target=kill_a_process, args=(stop,))
+    killer.start()
+    try:
+        result = CliRunner().invoke(simulate, [str(path), "--jobs", "2"])
+    finally:
+        stop.set()
+        killer.join()
+    assert result.exit_code == 1
+    assert "Error: a process of the sweep was killed" in result.stderr
+    assert "Traceback" not in result.output
