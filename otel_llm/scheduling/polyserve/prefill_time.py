@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 UNIT: Final = 1024
 """Iterations are counted in such parts, since several prompts may share one."""
+HALVINGS: Final = 4
+"""The iterations of a prompt are looked for in so many steps where its cost is no line."""
 ENDLESS: Final = 1 << 62
 """The credit where no decode must be in time (ns)."""
 
@@ -74,42 +76,64 @@ class PrefillTime:
 
         It is a decode from then on, unless it leaves.
         """
-        profile, settings = self._profile, self._settings
-        iteration_ns, overhead_ns = profile.iteration_ns, profile.step_overhead_ns
         decodes, kv = self.decodes, self.kv
-        bare_ns = iteration_ns(decodes, kv)
+        bare_ns = self._profile.iteration_ns(decodes, kv)
         if remaining > 0:
-            most = max(1, profile.max_batched_tokens - decodes)
-            chunk = min(remaining, most)
-            work_ns = self._work_ns(bare_ns, chunk, remaining, prior)
-            least = -(-remaining * UNIT // most)
-            if settings.dynamic_chunking and not decodes and most < remaining < 2 * most:
-                least = UNIT
-            parts = self._parts(bare_ns + overhead_ns, work_ns, least)
-            if parts is None:
+            most = max(1, self._profile.max_batched_tokens - decodes)
+            plan = self._plan(remaining, prior, most, bare_ns)
+            if plan is None:
                 return None
-            if parts > UNIT:
-                # In smaller chunks more of the prompt is prior to the others.
-                work_ns = self._work_ns(bare_ns, max(1, remaining * UNIT // parts), remaining, prior)
-                parts = self._parts(bare_ns + overhead_ns, work_ns, least)
-                if parts is None:
-                    return None
-            if settings.continuous_prediction and decodes:
-                # At its end the KV has grown by a token for each decode and iteration.
-                bare_ns = iteration_ns(decodes, kv + decodes * (parts // UNIT))
-                parts = self._parts(bare_ns + overhead_ns, work_ns, least)
-                if parts is None:
-                    return None
+            parts, work_ns, bare_ns = plan
+            chunk = min(remaining, most)
             self._fill = self._fill + chunk if parts < UNIT else chunk
             self.work_ns += work_ns
             self.parts += parts
             kv += decodes * (parts // UNIT)
             if self._credit_ns != ENDLESS:
-                self._credit_ns += (self._gain_ns(bare_ns + overhead_ns) * parts // UNIT) - work_ns
+                self._credit_ns += self._gain_ns(bare_ns) * parts // UNIT - work_ns
         if self._joins:
             self.decodes = decodes + 1
             self.kv = kv + context
-        return self.begin_ns + self.work_ns + -(-self.parts // UNIT) * (bare_ns + overhead_ns)
+        return self.begin_ns + self.work_ns + -(-self.parts // UNIT) * (bare_ns + self._profile.step_overhead_ns)
+
+    def _plan(self, remaining: int, prior: int, most: int, bare_ns: int) -> tuple[int, int, int] | None:
+        """Return the parts and the work of a prompt, and the iteration without a chunk; None if it never completes."""
+        settings, decodes = self._settings, self.decodes
+        chunk = min(remaining, most)
+        work_ns = self._work_ns(bare_ns, chunk, remaining, prior)
+        least = -(-remaining * UNIT // most)
+        if settings.dynamic_chunking and not decodes and most < remaining < 2 * most:
+            least = UNIT
+        parts = self._parts(bare_ns, work_ns, least)
+        if parts is not None and parts > UNIT:
+            parts, work_ns = self._in_chunks(remaining, prior, bare_ns, least, parts)
+        if parts is not None and settings.continuous_prediction and decodes:
+            # At its end the KV has grown by a token for each decode and iteration.
+            bare_ns = self._profile.iteration_ns(decodes, self.kv + decodes * (parts // UNIT))
+            parts = self._parts(bare_ns, work_ns, least)
+        return None if parts is None else (parts, work_ns, bare_ns)
+
+    def _in_chunks(self, remaining: int, prior: int, bare_ns: int, least: int, parts: int) -> tuple[int | None, int]:
+        """Return parts and work of a prompt that takes several iterations, given the parts by the work of one chunk."""
+
+        def work_of(parts: int) -> int:
+            return self._work_ns(bare_ns, max(1, remaining * UNIT // parts), remaining, prior)
+
+        work_ns = work_of(parts)
+        needed = self._parts(bare_ns, work_ns, least)
+        if needed is None or needed > parts - UNIT:
+            return needed, work_ns
+        # Short chunks cost less, as where an iteration lasts a floor: fewer and longer ones are looked for between.
+        low, high = needed, parts
+        for _ in range(HALVINGS):
+            middle = (low + high) // 2
+            middle_ns = work_of(middle)
+            needed = self._parts(bare_ns, middle_ns, least)
+            if needed is not None and needed <= middle:
+                high, work_ns = middle, middle_ns
+            else:
+                low = middle
+        return high, work_ns
 
     def promise(self, slack_ns: int) -> None:
         """Note that the prompt that was added last has its next token due `slack_ns` after its first."""
@@ -125,7 +149,8 @@ class PrefillTime:
         return slack_ns - tpot_ns * share.denominator // share.numerator
 
     def _gain_ns(self, bare_ns: int) -> int:
-        return (self._tpot_ns or bare_ns) - bare_ns
+        """Return the time that an iteration without a chunk leaves of a TPOT."""
+        return (self._tpot_ns or 0) - bare_ns - self._profile.step_overhead_ns
 
     def _parts(self, bare_ns: int, work_ns: int, least: int) -> int | None:
         """Return the iterations that the work needs, in 1 / `UNIT`; None if the decodes leave no time for it."""

@@ -54,7 +54,7 @@ class IterationProfile(Protocol):
 
 
 class Observer(Protocol):
-    """A policy that is told what happens to the requests of an instance."""
+    """A policy that follows the requests of an instance."""
 
     def completed(self, request: SimulatedRequest, instance: Instance, tokens: int) -> None:
         """Note that a request, with so many tokens so far, decodes here from the next iteration on."""
@@ -83,7 +83,7 @@ class Instance:
         budget: returns the prefill tokens that the next batch may have, given this instance.
         key: waiting requests are sorted by it; None: by their placement. A `WaitingOrder` may also rearrange them.
         hands_over: after its first token a request leaves for the decode pool.
-        observer: is told of first tokens, preemptions and ends.
+        observer: its methods are called at first tokens, preemptions and ends.
     """
 
     __slots__ = (

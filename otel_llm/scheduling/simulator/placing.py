@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Placement(ABC):
     """A policy: the instance of each request, and the prefill tokens of each batch.
 
-    `observer` is told what happens to the requests of an instance. `prefill_order` sorts the waiting requests of
+    `observer` follows the requests of each instance. `prefill_order` sorts the waiting requests of
     prefill instances, where it is not None. `frees_idle`: an instance without requests costs nothing.
     `holds`: the number of requests that wait with the policy.
 

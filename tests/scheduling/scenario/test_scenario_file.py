@@ -9,6 +9,7 @@ import pytest
 from support.scheduling.scenarios import SCENARIO, scenario
 
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 from otel_llm.scheduling.scenario.scenario import Objective, Scenario
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.scheduling.simulator.engine import Fleet, Transfer
@@ -115,6 +116,27 @@ def test_lengths_and_traces_are_read_beside_the_file(tmp_path: Path) -> None:
     assert found.workload.output == FixedLength(7)
 
 
+def test_the_switches_of_polyserve_are_read(tmp_path: Path) -> None:
+    assert one(tmp_path, SCENARIO).polyserve is None
+    assert one(tmp_path, SCENARIO, "policy.placement=polyserve").polyserve == PolyServeSettings()
+    switches = "load_gradient: false, lazy_promotion: false, dynamic_chunking: false, continuous_prediction: false"
+    rest = "slack_share: 0.5, kv_margin: 0.2, late_share: 1, autoscale: unlimited"
+    found = one(tmp_path, SCENARIO.replace("least_load", f"polyserve, {switches}, {rest}"))
+    shares = (Fraction(1, 2), Fraction(1, 5), Fraction(1))
+    assert found.polyserve == PolyServeSettings(False, False, False, False, "slack", *shares, True)
+    found = one(tmp_path, SCENARIO.replace("least_load", "polyserve, chunking: tpot"), "workload.expected_output=99")
+    assert found.polyserve == PolyServeSettings(chunking="tpot")
+    assert found.workload.expected_output == 99
+
+
+def test_polyserve_needs_tiers(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"policy.placement: polyserve without tiers .write workload.tiers"
+    ) as refused:
+        one(tmp_path, SCENARIO.replace("least_load", "polyserve"), "workload.tiers=[]")
+    assert refused.value.line == 11
+
+
 def test_settings_come_before_the_file_and_its_sweep(tmp_path: Path) -> None:
     runs = load_runs(
         scenario(tmp_path, SAMPLE),
@@ -198,6 +220,26 @@ FAULTS = [
         "policy.placement: no placement 'least_lod' in the simulator (did you mean least_l",
     ),
     ("fcfs", "lifo", 11, "policy.order: 'lifo' is not allowed here (write 'fcfs', 'edf', 'sjf' or 'anneal')"),
+    (
+        "placement: least_load, order: fcfs",
+        "lazy_promotion: false",
+        11,
+        "policy.lazy_promotion: least_load has no lazy_pr",
+    ),
+    ("least_load, order: fcfs", "polyserve, order: edf", 11, "policy.order: polyserve predicts with its own order"),
+    ("least_load", "polyserve, chunking: none", 11, "policy.chunking: 'none' is not allowed here (write 'slack' or"),
+    ("least_load", "polyserve, slack_share: 0", 11, "policy.slack_share: 0 is no number above 0"),
+    ("least_load", "polyserve, kv_margin: 1", 11, "policy.kv_margin: 1 is no margin (write a number from 0 to"),
+    ("least_load", "polyserve, kv_margin: .nan", 11, "not a finite number"),
+    ("least_load", "polyserve, late_share: 2", 11, "policy.late_share: 2 is no share"),
+    ("least_load", "polyserve, chunking: tpot, slack_share: 0.5", 11, "policy.slack_share: slack_share without slack"),
+    ("least_load", "polyserve, autoscale: 3", 11, "policy.autoscale: 3 is not allowed here (write 'fixed' or"),
+    (
+        "requests: 50",
+        "requests: 50\n  expected_output: 0",
+        6,
+        "workload.expected_output: 0 is not a whole number from 1",
+    ),
     ("policy:", "sweep: {policy: {}}\npolicy:", 11, "sweep.policy: not a list of values"),
     (
         "policy:",

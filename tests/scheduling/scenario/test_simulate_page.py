@@ -9,9 +9,10 @@ from typing import get_args
 from support.scheduling.scenarios import scenario
 
 from otel_llm.scheduling.scenario.running import run_scenario
-from otel_llm.scheduling.scenario.schema import PolicyShape
+from otel_llm.scheduling.scenario.schema import COMMON, PolicyShape
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
+from otel_llm.scheduling.simulator.polyserve_placing import POLYSERVE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text(encoding="utf-8")
 
@@ -35,11 +36,11 @@ def test_every_key_of_a_run_is_explained(tmp_path: Path) -> None:
 
 def test_every_placement_is_named() -> None:
     (row,) = re.findall(r"^\| `policy.placement` \| (.*) \|$", PAGE, re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", row)) == set(PLACEMENTS)
+    assert set(re.findall(r"`(\w+)`", row)) == {*PLACEMENTS, POLYSERVE}
 
 
 def test_every_order_is_named_and_every_key_of_the_policy() -> None:
     (row,) = re.findall(r"^\| `policy.order` \| (.*) \|$", PAGE, re.MULTILINE)
     assert re.findall(r"`(\w+)`", row) == list(get_args(PolicyShape.model_fields["order"].annotation))
     keys = re.findall(r"^\| `policy\.(\w+)` \|", PAGE, re.MULTILINE)
-    assert set(keys) == set(PolicyShape.model_fields)
+    assert {*keys, "placement", "order"} == COMMON

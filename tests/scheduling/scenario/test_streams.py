@@ -18,7 +18,7 @@ from otel_llm.scheduling.scenario.running import run_scenario
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.slo.classes import Deadline
 
-SWEEP = "sweep: {policy.placement: [least_load, random]}\n"
+SWEEP = "sweep: {policy.placement: [least_load, random, polyserve]}\n"
 CROWDED = SCENARIO.replace("{uniform: [1, 50]}", "{uniform: [1, 1100]}").replace("poisson: 1000000", "poisson: 100000")
 
 
