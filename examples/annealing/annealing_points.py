@@ -225,10 +225,11 @@ def _figure_8() -> list[Point]:
 
 
 def _figure_9() -> list[Point]:
-    axes: dict[str, Any] = {"lengths": ("gaussian", "0.1", "0.05", "0.025", KNOWN), "search": ("paper", "scaled")}
+    searches = ("paper", "scaled")
+    errors, fewer = ("gaussian", "0.1", "0.05", "0.025", KNOWN), ("gaussian", "0.1", "0.025")
     return [
-        *_points(profile=("v100x2",), max_batch=BATCHES, jobs=(10, 40), **axes),
-        *_points(profile=("h100",), max_batch=(4,), jobs=(40,), **axes),
+        *_points(profile=("v100x2",), max_batch=BATCHES, jobs=(10, 40), lengths=errors, search=searches),
+        *_points(profile=("h100",), max_batch=(4,), jobs=(40,), lengths=fewer, search=searches),
     ]
 
 

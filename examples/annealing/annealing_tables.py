@@ -119,12 +119,18 @@ def _figure_7(rows: Sequence[Row]) -> str:
 
 
 def _figure_8(rows: Sequence[Row]) -> str:
+    cases = list(dict.fromkeys((row["profile"], row["jobs"], row["max_batch"]) for row in rows))
+    coolings = list(dict.fromkeys((row["start"], row["moves"], row["all_moves"]) for row in rows))
     lines = []
-    for row in rows:
-        start = row["start"] if row["start"] == "scaled" else f"T from {row['start']}"
-        of = (f"{ENGINES[row['profile']]}, {row['jobs']} requests, batch {row['max_batch']}", start)
-        lines.append((*of, row["moves"], f"{int(row['all_moves']):,}", _percent(row["gain"])))
-    return markdown(("", "schedule", "moves a level", "all moves", "gain of G over arrival order"), lines, 2)
+    for profile, jobs, size in cases:
+        mine = _select(rows, profile=profile, jobs=jobs, max_batch=size)
+        gains = [_percent(_only(mine, start=start, moves=moves)["gain"]) for start, moves, _ in coolings]
+        lines.append((f"{ENGINES[profile]}, {jobs} requests, batch {size}", *gains))
+    heads = [
+        f"`scaled`: {int(every):,}" if start == "scaled" else f"T {start}, {moves}: {int(every):,}"
+        for start, moves, every in coolings
+    ]
+    return markdown(("gain of G; first T, moves a level: all moves", *heads), lines)
 
 
 def _figure_9(rows: Sequence[Row]) -> str:
@@ -136,7 +142,8 @@ def _figure_9(rows: Sequence[Row]) -> str:
                     mine = _select(rows, profile=profile, max_batch=size, jobs=jobs, search=search)
                     if not mine:
                         continue
-                    gains = [_percent(_only(mine, lengths=name)["gain"], 0) for name in LENGTHS]
+                    found = {row["lengths"]: _percent(row["gain"], 0) for row in mine}
+                    gains = [found.get(name, "") for name in LENGTHS]
                     lines.append((f"{engine}, batch {size}, {jobs} requests, `{search}`", *gains))
     return markdown(("gain of G over arrival order, by error of the length", *LENGTHS.values()), lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from panel_figures import panel_figure
-from polyserve_tables import PROFILES, TIERS, carried, select
+from polyserve_tables import LEVELS_9, PROFILES, TIERS, carried, select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,7 +100,7 @@ def _by_size(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
                 [
                     None if load is None else load / int(size)
                     for size in sizes
-                    for load in [carried(select(mine, policy=policy, instances=size))]
+                    for load in [carried(select(mine, policy=policy, instances=size), LEVELS_9)]
                 ],
             )
             for policy in dict.fromkeys(row["policy"] for row in mine)

@@ -13,8 +13,9 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rebuilding import Table
 from shifted_tiers import run_shifted
-from timed_placement import decisions_per_s
+from timed_placement import placements_per_s
 
 from otel_llm.scheduling.scenario.running import run_scenario
 from otel_llm.scheduling.scenario.sweep import load_runs
@@ -34,6 +35,8 @@ SHARES: Final = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)
 """Loads as shares of the closed form."""
 INSTANCES: Final = 20
 OBJECTIVE: Final = 0.9
+SEARCHED_AT: Final = 0.8
+"""The share at which the budget of CO-Chunk is searched."""
 
 
 class Trace(NamedTuple):
@@ -46,8 +49,8 @@ class Trace(NamedTuple):
 
 
 TRACES: Final = {
-    "uniform_4096_1024": Trace("uniform_4096_1024.yaml", None, 120, 180),
-    "splitwise": Trace("splitwise.yaml", "azure_2023_conv.csv", 30, 60),
+    "uniform_4096_1024": Trace("uniform_4096_1024.yaml", None, 80, 40),
+    "splitwise": Trace("splitwise.yaml", "azure_2023_conv.csv", 10, 10),
 }
 SHIFTED: Final = "uniform_4096_1024"
 """The trace of figures 7 to 9."""
@@ -106,6 +109,20 @@ def optimum_req_s(trace: str, profile: str) -> float:
     return float(f"{run_scenario(scenario, SEED)['optimal_req_s']:.3g}")
 
 
+@cache
+def chunk_budget(trace: str, profile: str) -> int:
+    """Return the best static budget at 80 % of the closed form, in tokens of a batch."""
+    load = load_of({"trace": trace, "profile": profile, "share": SEARCHED_AT})
+    return int(run_scenario(scenario_of(trace, profile, POLICIES["CO-Chunk"], load, INSTANCES), SEED)["budget"])
+
+
+def settings_of(policy: str, trace: str, profile: str) -> tuple[str, ...]:
+    """Return the settings of a policy, those of CO-Chunk with its budget."""
+    if policy != "CO-Chunk":
+        return POLICIES[policy]
+    return (*POLICIES[policy], f"policy.budget={chunk_budget(trace, profile)}")
+
+
 def load_of(point: Point, instances: int = INSTANCES) -> float:
     """Return the load of a point that has a share of the closed form, in requests/s."""
     optimum = optimum_req_s(str(point["trace"]), str(point["profile"])) * instances / INSTANCES
@@ -125,17 +142,17 @@ def _columns(row: dict[str, Any]) -> Values:
 def load_point(point: Point) -> Values:
     """Return what a policy makes of one load on 20 instances (figure 6)."""
     load = load_of(point)
-    settings = POLICIES[str(point["policy"])]
-    scenario = scenario_of(str(point["trace"]), str(point["profile"]), settings, load, INSTANCES)
-    return {"load_req_s": load, **row_of(scenario)}
+    trace, profile = str(point["trace"]), str(point["profile"])
+    settings = settings_of(str(point["policy"]), trace, profile)
+    return {"load_req_s": load, **row_of(scenario_of(trace, profile, settings, load, INSTANCES))}
 
 
 def shifted_point(point: Point) -> Values:
     """Return what a policy makes of a mix of tiers that is inverted half-way (figure 7)."""
     load = load_of({**point, "trace": SHIFTED})
-    settings = POLICIES[str(point["policy"])]
+    settings = settings_of(str(point["policy"]), SHIFTED, str(point["profile"]))
     scenario = scenario_of(SHIFTED, str(point["profile"]), settings, load, INSTANCES)
-    row, halves = run_shifted(scenario, SEED, TRACES[SHIFTED].warmup_s)
+    row, halves = run_shifted(scenario, SEED)
     return {"load_req_s": load, **_columns(row), **halves}
 
 
@@ -145,7 +162,7 @@ def cost_point(point: Point) -> Values:
     The fewest instances that meet the objective are found by bisection (figure 8).
     """
     trace, profile, load = SHIFTED, str(point["profile"]), float(point["load_req_s"])
-    settings = POLICIES[str(point["policy"])]
+    settings = settings_of(str(point["policy"]), trace, profile)
     if "PolyServe" in str(point["policy"]):
         scenario = scenario_of(trace, profile, (*settings, "policy.autoscale=unlimited"), load, 2)
         row = run_scenario(scenario, SEED)
@@ -194,7 +211,7 @@ def speed_point(point: Point) -> Values:
     load = load_of({**point, "trace": SHIFTED, "share": 0.8}, instances)
     settings = POLICIES[str(point["policy"])]
     scenario = scenario_of(SHIFTED, str(point["profile"]), settings, load, instances)
-    return decisions_per_s(scenario, SEED)
+    return {"load_req_s": load, "placements_per_s": placements_per_s(scenario, SEED)}
 
 
 def len_of(trace: str, load_req_s: float) -> int:
@@ -204,3 +221,42 @@ def len_of(trace: str, load_req_s: float) -> int:
 
 def _points(**axes: Iterable[Any]) -> list[Point]:
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+_ERA, _TODAY = PROFILES
+_POLICIES: Final = (
+    "CO-PolyServe",
+    "CO-LMetric",
+    "CO-Random",
+    "PD-PolyServe",
+    "PD-LMetric",
+    "CO-PolyServe literal",
+    "CO-Chunk",
+    "PD-Minimal",
+    "CO-Minimal",
+    "PD-Random",
+)
+
+TABLES: Final = {
+    "figure-6": Table(_points(profile=PROFILES, trace=TRACES, policy=_POLICIES, share=SHARES), load_point),
+    "mechanisms": Table(
+        _points(trace=TRACES, profile=(_ERA,), policy=("CO-PolyServe",), share=(1.0,), switch=MECHANISMS),
+        mechanism_point,
+    ),
+    "figure-7": Table(_points(profile=PROFILES, policy=_POLICIES, share=(0.6, 0.8, 1.0)), shifted_point),
+    "figure-8": Table(
+        _points(profile=PROFILES, policy=("CO-PolyServe", "CO-Chunk", "PD-PolyServe"), load_req_s=(5, 10, 20)),
+        cost_point,
+    ),
+    "figure-9": Table(
+        _points(
+            profile=PROFILES,
+            instances=(8, 16, 32, 64),
+            policy=("CO-PolyServe", "CO-LMetric", "PD-PolyServe", "PD-LMetric"),
+            share=(0.6, 0.8, 1.0),
+        ),
+        fleet_point,
+    ),
+    "speed": Table(_points(policy=("CO-PolyServe",), profile=(_ERA,), instances=(8, 20, 50, 100)), speed_point),
+}
+"""The points in the order in which they are computed: what was not run is at the end."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     Tables = Mapping[str, Sequence[Row]]
 
 OBJECTIVE = 0.9
+LEVELS_6, LEVELS_7, LEVELS_9 = 6, 3, 3
+"""Loads of a policy in each table."""
 PROFILES = {"h200-paper-era": "paper-era", "h200-llama-3.1-8b": "today"}
 TIERS = ("t20", "t30", "t50", "t100")
 PAPER_BASELINES = {"CO": ("CO-Random", "CO-Minimal", "CO-Chunk"), "PD": ("PD-Random", "PD-Minimal")}
@@ -57,13 +59,15 @@ def select(rows: Sequence[Row], **wanted: str) -> list[Row]:
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
-def carried(rows: Sequence[Row], x: str = "load_req_s") -> float | None:
-    """Return the load that rows of one policy carry."""
-    return load_at([(float(row[x]), float(row["attainment"])) for row in rows])
+def carried(rows: Sequence[Row], levels: int, x: str = "load_req_s") -> float | None:
+    """Return the load that a policy carries, 0.0 where the lowest level misses; None where a level was not run."""
+    if len(rows) < levels:
+        return None
+    return load_at([(float(row[x]), float(row["attainment"])) for row in rows]) or 0.0
 
 
-def _number(value: float | None, digits: int = 1) -> str:
-    return "below the lowest" if value is None else f"{value:.{digits}f}"
+def _load(value: float | None, digits: int = 1) -> str:
+    return "" if value is None else f"{value:.{digits}f}" if value else "below the lowest"
 
 
 def _percent(value: str | float | None, digits: int = 0) -> str:
@@ -74,70 +78,75 @@ def _policies(rows: Sequence[Row], kind: str = "") -> list[str]:
     return [name for name in dict.fromkeys(row["policy"] for row in rows) if name.startswith(kind)]
 
 
-def ratios(rows: Sequence[Row], kind: str, policy: str) -> tuple[float | None, float | None]:
-    """Return the load that a policy carries over that of the best of the paper's baselines, and of all others."""
-    loads = {name: carried(select(rows, policy=name)) for name in _policies(rows, kind) if "PolyServe" not in name}
-    mine = carried(select(rows, policy=policy))
-    theirs = max((loads[name] or 0.0 for name in PAPER_BASELINES[kind] if name in loads), default=0.0)
-    best = max((load or 0.0 for load in loads.values()), default=0.0)
-    return (mine / theirs if mine and theirs else None, mine / best if mine and best else None)
+def ratios(rows: Sequence[Row], levels: int, kind: str, policy: str) -> tuple[float | None, float | None]:
+    """Return the load that a policy carries over that of the best of the paper's baselines, and of all others.
+
+    None where one of them was not run, or where they carry nothing.
+    """
+    mine = carried(select(rows, policy=policy), levels)
+    others = [name for name in _policies(rows, kind) if "PolyServe" not in name]
+    found = []
+    for names in (PAPER_BASELINES[kind], others):
+        loads = [carried(select(rows, policy=name), levels) for name in names]
+        best = None if None in loads else max((load or 0.0 for load in loads), default=0.0)
+        found.append(mine / best if mine and best else None)
+    return found[0], found[1]
 
 
 def _gains(tables: Tables) -> str:
     """Return the paper's headline ratios and shares beside ours, for each trace and profile."""
     lines: list[tuple[str, ...]] = []
     for kind in ("CO", "PD"):
-        shares = PAPER_SHARES[kind]
-        lines.append((f"paper, {kind}-PolyServe, mean of its traces", f"{PAPER_GAINS['figure 6'][kind]} x", "", shares))
+        paper = (f"{PAPER_GAINS['figure 6'][kind]} x", "", PAPER_SHARES[kind])
+        lines.append((f"paper, {kind}-PolyServe, mean of its traces", *paper))
         for profile, words in PROFILES.items():
             rows = select(tables["figure-6"], profile=profile)
             for policy in (name for name in _policies(rows, kind) if "PolyServe" in name):
                 for trace in dict.fromkeys(row["trace"] for row in rows):
-                    mine = select(rows, trace=trace)
-                    lines.append((f"ours, {policy}, {trace}, {words}", *_gain_cells(mine, kind, policy)))
-    return markdown(
-        ("at 90 %", "over the best of the paper's baselines", "over the best of all", "of the optimum"), lines
-    )
+                    cells = _gain_cells(select(rows, trace=trace), kind, policy)
+                    if cells[-1]:
+                        lines.append((f"ours, {policy}, {trace}, {words}", *cells))
+    heads = ("at 90 %", "over the best of the paper's baselines", "over the best of all", "of the optimum")
+    return markdown(heads, lines)
 
 
 def _gain_cells(rows: Sequence[Row], kind: str, policy: str) -> tuple[str, ...]:
-    over_paper, over_all = ratios(rows, kind, policy)
-    share = carried(select(rows, policy=policy), "share")
-    return (
-        *("" if one is None else f"{one:.2f} x" for one in (over_paper, over_all)),
-        "below 20 %" if share is None else _percent(share, 1),
-    )
+    over = ratios(rows, LEVELS_6, kind, policy)
+    share = carried(select(rows, policy=policy), LEVELS_6, "share")
+    words = "" if share is None else _percent(share, 1) if share else "below 20 %"
+    return (*("" if one is None else f"{one:.2f} x" for one in over), words)
 
 
 def _loads(tables: Tables) -> str:
     """Return the load that each policy carries at 90 %, in requests/s, and its share of the closed form."""
     rows = tables["figure-6"]
-    groups = [(trace, profile) for trace in dict.fromkeys(row["trace"] for row in rows) for profile in PROFILES]
+    groups = [(trace, profile) for profile in PROFILES for trace in dict.fromkeys(row["trace"] for row in rows)]
     lines = []
     for policy in _policies(rows):
         cells = []
         for trace, profile in groups:
             mine = select(rows, trace=trace, profile=profile, policy=policy)
-            load, share = carried(mine), carried(mine, "share")
-            cells.append("" if not mine else f"{_number(load)} ({'-' if share is None else _percent(share)})")
-        lines.append((policy, *cells))
+            share = carried(mine, LEVELS_6, "share")
+            cells.append(_load(carried(mine, LEVELS_6)) + (f" ({_percent(share)})" if share else ""))
+        if any(cells):
+            lines.append((policy, *cells))
     return markdown(("requests/s at 90 %", *(f"{trace}, {PROFILES[profile]}" for trace, profile in groups)), lines)
 
 
 def _figure_6(rows: Sequence[Row]) -> str:
+    shares = list(dict.fromkeys(row["share"] for row in rows))
     lines = []
-    for trace in dict.fromkeys(row["trace"] for row in rows):
-        for profile, words in PROFILES.items():
+    for profile, words in PROFILES.items():
+        for trace in dict.fromkeys(row["trace"] for row in rows):
             mine = select(rows, trace=trace, profile=profile)
             for policy in _policies(mine):
-                levels = select(mine, policy=policy)
-                cells = [_percent(row["attainment"]) for row in levels]
-                last = next((row for row in levels if float(row["share"]) == 0.8), levels[-1])
-                tiers = " ".join(f"{100 * float(last[tier]):.0f}" for tier in TIERS)
+                found = {row["share"]: row for row in select(mine, policy=policy)}
+                cells = [_percent(found[share]["attainment"]) if share in found else "" for share in shares]
+                at = found.get("0.8")
+                tiers = " ".join(f"{100 * float(at[tier]):.0f}" for tier in TIERS) if at else ""
                 lines.append((f"{trace}, {words}, {policy}", *cells, tiers))
-    shares = [_percent(row["share"]) for row in select(rows, policy=rows[0]["policy"])]
-    heads = list(dict.fromkeys(shares))
-    return markdown(("attainment at a share of the optimum", *heads, "at 80 %: t20 t30 t50 t100, %"), lines)
+    heads = ("attainment at a share of the optimum", *map(_percent, shares), "at 80 %: t20 t30 t50 t100, %")
+    return markdown(heads, lines)
 
 
 def _figure_7(rows: Sequence[Row]) -> str:
@@ -148,10 +157,11 @@ def _figure_7(rows: Sequence[Row]) -> str:
         mine = select(rows, profile=profile)
         for policy in _policies(mine):
             levels = select(mine, policy=policy)
-            at = next((row for row in levels if float(row["share"]) == 0.8), levels[-1])
-            gain = ratios(mine, policy[:2], policy)[0] if "PolyServe" in policy else None
-            cells = ["" if gain is None else f"{gain:.2f} x", _percent(at["before"]), _percent(at["after"])]
-            lines.append((f"ours, {words}, {policy}", _number(carried(levels)), *cells))
+            at = next((row for row in levels if row["share"] == "0.8"), None)
+            gain = ratios(mine, LEVELS_7, policy[:2], policy)[0] if "PolyServe" in policy else None
+            halves = [_percent(at[name]) if at else "" for name in ("before", "after")]
+            cells = ("" if gain is None else f"{gain:.2f} x", *halves)
+            lines.append((f"ours, {words}, {policy}", _load(carried(levels, LEVELS_7)), *cells))
     heads = (
         "",
         "requests/s at 90 %",
@@ -163,30 +173,33 @@ def _figure_7(rows: Sequence[Row]) -> str:
 
 
 def _figure_8(rows: Sequence[Row]) -> str:
+    loads = list(dict.fromkeys(row["load_req_s"] for row in rows))
     lines = []
     for profile, words in PROFILES.items():
         mine = select(rows, profile=profile)
         for policy in _policies(mine):
-            cells = [
-                f"{float(row['cost_s']):.3f} ({_percent(row['attainment'])}"
-                + (f", {row['instances']} instances)" if row["instances"] else ")")
-                for row in select(mine, policy=policy)
-            ]
-            lines.append((f"{words}, {policy}", *cells))
-    loads = list(dict.fromkeys(row["load_req_s"] for row in rows))
+            found = {row["load_req_s"]: row for row in select(mine, policy=policy)}
+            lines.append((f"{words}, {policy}", *(_cost(found.get(load)) for load in loads)))
     return markdown(("instance seconds a request (attainment)", *(f"{load} requests/s" for load in loads)), lines)
 
 
+def _cost(row: Row | None) -> str:
+    if row is None:
+        return ""
+    fleet = f", {row['instances']} instances" if row["instances"] else ""
+    return f"{float(row['cost_s']):.3f} ({_percent(row['attainment'])}{fleet})"
+
+
 def _figure_9(rows: Sequence[Row]) -> str:
-    lines = []
     sizes = list(dict.fromkeys(row["instances"] for row in rows))
+    lines = []
     for profile, words in PROFILES.items():
         mine = select(rows, profile=profile)
         for policy in _policies(mine):
             cells = []
             for size in sizes:
-                load = carried(select(mine, policy=policy, instances=size))
-                cells.append("" if load is None else f"{load / int(size):.3f}")
+                load = carried(select(mine, policy=policy, instances=size), LEVELS_9)
+                cells.append(_load(None if load is None else load / int(size), 3))
             lines.append((f"{words}, {policy}", *cells))
     return markdown(("requests/s of an instance at 90 %", *(f"{size} instances" for size in sizes)), lines)
 
@@ -205,19 +218,14 @@ def _speed(rows: Sequence[Row]) -> str:
 
 
 def _mechanisms(rows: Sequence[Row]) -> str:
+    groups = list(dict.fromkeys((row["trace"], row["profile"]) for row in rows))
     lines = []
-    groups = list(dict.fromkeys((row["trace"], row["profile"], row["policy"]) for row in rows))
     for switch in dict.fromkeys(row["switch"] for row in rows):
         cells = []
-        for trace, profile, policy in groups:
-            mine = select(rows, trace=trace, profile=profile, policy=policy)
-            found = select(mine, switch=switch)
-            if not found:
-                cells.append("")
-                continue
-            (on,) = select(mine, switch="all on")
-            change = 100 * (float(found[0]["attainment"]) - float(on["attainment"]))
-            cells.append(_percent(found[0]["attainment"], 1) + (f" ({change:+.1f})" if switch != "all on" else ""))
+        for trace, profile in groups:
+            found = {row["switch"]: float(row["attainment"]) for row in select(rows, trace=trace, profile=profile)}
+            change = f" ({100 * (found[switch] - found['all on']):+.1f})" if switch in found else ""
+            cells.append(_percent(found.get(switch), 1) + ("" if switch == "all on" else change))
         lines.append((switch, *cells))
-    heads = [f"{trace}, {PROFILES[profile]}, {policy}" for trace, profile, policy in groups]
+    heads = [f"{trace}, {PROFILES[profile]}" for trace, profile in groups]
     return markdown(("attainment (change in points)", *heads), lines)

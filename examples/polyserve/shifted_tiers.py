@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from otel_llm.scheduling.scenario.figures import figures_of
 from otel_llm.scheduling.scenario.running import drawn_workload, run_scenario
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from otel_llm.scheduling.scenario.figures import RunFigures
     from otel_llm.scheduling.scenario.scenario import Scenario
     from otel_llm.scheduling.simulator.engine import SimulatedRun
     from otel_llm.scheduling.workload.workload import Workload
@@ -40,33 +42,23 @@ def shifted_workload(scenario: Scenario, seed: int) -> Workload:
 
 
 def second_half(workload: Workload) -> NDArray[np.bool_]:
-    """Return which requests are in the later half of the judged ones, (R,) bool."""
-    judged = np.flatnonzero(workload.arrivals_ns >= workload.warmup_ns)
-    return np.arange(len(workload.arrivals_ns)) >= judged[len(judged) // 2]
+    """Return which requests arrive in the later half of the judged time, (R,) bool."""
+    return workload.arrivals_ns >= half_ns(workload)
 
 
-def run_shifted(scenario: Scenario, seed: int) -> tuple[dict[str, Any], dict[str, float]]:
+def half_ns(workload: Workload) -> int:
+    """Return the middle of the judged time."""
+    return (workload.warmup_ns + int(workload.arrivals_ns[-1])) // 2
+
+
+def run_shifted(scenario: Scenario, seed: int) -> tuple[dict[str, Any], dict[str, float | None]]:
     """Return the row of the run, and the attainment before and after the mix is inverted."""
-    halves: dict[str, float] = {}
+    later: list[RunFigures] = []
 
     def judge(run: SimulatedRun, workload: Workload) -> None:
-        met, later = met_of(run, workload), second_half(workload)
-        judged = workload.arrivals_ns >= workload.warmup_ns
-        halves["before"] = float(met[judged & ~later].mean())
-        halves["after"] = float(met[judged & later].mean())
+        later.append(figures_of(run, replace(workload, warmup_ns=half_ns(workload))))
 
     row = run_scenario(scenario, seed, observe=judge, workload=shifted_workload(scenario, seed))
-    return row, halves
-
-
-def met_of(run: SimulatedRun, workload: Workload) -> NDArray[np.bool_]:
-    """Return which requests met every deadline, (R,) bool: token i by arrival + TTFT + i TPOT."""
-    deadlines = [one.slo.deadline for one in workload.classes]
-    met = np.zeros(len(run.requests), bool)
-    for request in run.requests:
-        if not request.dropped:
-            deadline = deadlines[request.tier]
-            tokens = np.arange(request.output)
-            due_ns = request.arrival_ns + deadline.first_ns + tokens * (deadline.next_ns or 0)
-            met[request.number] = bool((run.token_times(request) <= due_ns).all())
-    return met
+    after = later[0]
+    met = row["attainment"] * row["requests"] - (after.attainment or 0.0) * after.requests
+    return row, {"before": met / (row["requests"] - after.requests), "after": after.attainment}

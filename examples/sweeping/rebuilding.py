@@ -37,7 +37,7 @@ def rebuild(
     """Compute what is missing, as the arguments of the command line say; `words` describe the command."""
     asked = _parser(words, folder, tables).parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
-    for name in asked.only or tables:
+    for name in () if asked.draw else asked.only or tables:
         points, compute = tables[name]
         with counting(name, len(points)) as progress:
             rows = run_points(asked.folder / f"{name}.csv", points, compute, asked.jobs, progress)
@@ -60,6 +60,9 @@ def _parser(words: str, folder: Path, tables: Mapping[str, Table]) -> argparse.A
         description=words, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=tables, action="append", help="a table; may be repeated; default: all")
+    parser.add_argument(
+        "--draw", action="store_true", help="compute nothing: fill and draw from the rows that are there"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     parser.add_argument("--folder", type=Path, default=folder, help="where the CSV files are (default: this example's)")
     return parser

@@ -134,4 +134,4 @@ def test_drawn_jobs_are_half_code_and_below_two_thousand_tokens() -> None:
 def test_the_help_has_an_example() -> None:
     command = [sys.executable, str(FOLDER / "rebuild_annealing.py"), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert "example:" in done.stdout
+    assert "examples:" in done.stdout
