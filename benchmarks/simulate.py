@@ -22,7 +22,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from otel_llm.scheduling import load_profile
-from otel_llm.scheduling.polyserve.settings import PolyServeSettings
+from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSettings
 from otel_llm.scheduling.scenario.figures import figures_of
 from otel_llm.scheduling.simulator.engine import Fleet, simulate
 from otel_llm.scheduling.simulator.placing import PLACEMENTS, Placement
@@ -30,7 +30,7 @@ from otel_llm.scheduling.simulator.polyserve_placing import POLYSERVE, PolyServe
 from otel_llm.scheduling.workload.arrivals import PoissonArrivals
 from otel_llm.scheduling.workload.lengths import UniformLengths
 from otel_llm.scheduling.workload.tiers import Tier
-from otel_llm.scheduling.workload.workload import EXPECTED_OUTPUT, Workload, WorkloadSpec, draw_workload
+from otel_llm.scheduling.workload.workload import Workload, WorkloadSpec, draw_workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

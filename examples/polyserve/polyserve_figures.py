@@ -91,7 +91,7 @@ def _by_cost(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
 
 def _by_size(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     sizes = list(dict.fromkeys(row["instances"] for row in rows))
-    panels = {}
+    panels: dict[str, dict[str, Line]] = {}
     for profile, words in PROFILES.items():
         mine = select(rows, profile=profile)
         panels[words] = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.scheduling.annealing import Job
-from otel_llm.scheduling.annealing.search import Cooling, anneal_by
+from otel_llm.scheduling.annealing.search import Cooling, anneal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ def plan(waiting: Sequence[WaitingRequest], predictor: Predictor, places: int, n
     fitting = [one for one in waiting if one.input + one.output <= profile.kv_tokens]
     others = [one.number for one in waiting if one.input + one.output > profile.kv_tokens]
     jobs = [_job(one, now_ns) for one in fitting]
-    found = anneal_by(BRIEF, jobs, predictor, min(places, profile.max_batch), seed)
+    found = anneal(jobs, predictor, min(places, profile.max_batch), seed, BRIEF)
     return [fitting[index].number for batch in found.batches for index in batch] + others
 
 

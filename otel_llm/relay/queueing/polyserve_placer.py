@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.relay.backends.expected_lengths import FIRST_OUTPUT
 from otel_llm.relay.queueing.replica_model import PlacedRequest, ReplicaModel
 from otel_llm.scheduling.polyserve.policy import PolyServe
 from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSettings

@@ -67,16 +67,6 @@ def anneal(
     cooling = schedule if isinstance(schedule, Cooling) else SCHEDULES.get(schedule)
     if cooling is None:
         raise ValueError(f"no schedule is named {schedule!r}; give one of {', '.join(SCHEDULES)}")
-    return anneal_by(SCHEDULES[schedule], jobs, profile, max_batch, seed)
-
-
-def anneal_by(
-    cooling: Cooling, jobs: Sequence[Job], profile: Profile | Predictor, max_batch: int = 1, seed: int = 0
-) -> Plan:
-    """Search as `anneal` does, by a cooling schedule of the caller's.
-
-    Raises: ValueError for a `max_batch` or a job that the profile forbids.
-    """
     table = BatchTable(jobs, profile, max_batch)
     arrival, shortest = map(Schedule, starting_batches(table))
     # With every target met, shortest first is the optimum for single jobs. The paper stops there for batches, too.
