@@ -191,6 +191,12 @@ def test_a_pending_replica_joins_the_tier_of_what_it_runs() -> None:
     assert put(policy, Wanted(4, TIGHT, 5, FAR), decodes=True) == 1
 
 
+def test_a_pending_replica_takes_no_promoted_requests_but_joins_their_tier() -> None:
+    policy, _ = pending()
+    assert put(policy, Wanted(3, LOOSE, 5, FAR), decodes=True) == 0
+    assert put(policy, Wanted(4, TIGHT, 5, FAR), decodes=True) == 1
+
+
 def test_a_pending_replica_joins_its_own_tier_again() -> None:
     policy, _ = pending()
     assert put(policy, Wanted(3, TIGHT, 5, FAR), decodes=True) == 0
@@ -256,6 +262,31 @@ def test_late_requests_are_after_all_others() -> None:
     assert retried(policy, 0) == [(2, 0)]
     end(policy, replica, second)
     assert retried(policy, 0) == [(3, 0)]
+
+
+def test_late_requests_wait_while_one_in_time_waits() -> None:
+    policy, (replica,) = fleet(1)
+    first, second = Wanted(1, TIGHT, 5, FAR), Wanted(2, TIGHT, 5, FAR)
+    put(policy, first, decodes=True)
+    put(policy, second, decodes=True)
+    assert put(policy, Wanted(3, TIGHT, 238, FAR)) is None  # it would have room alone
+    assert put(policy, Wanted(4, LOOSE, 5, 1)) is None
+    end(policy, replica, second)
+    assert retried(policy, 0) == []  # the late one has room: 100 + 2 x 69 is below 300
+    assert put(policy, Wanted(5, LOOSE, 5, 1)) is None
+    end(policy, replica, first)
+    assert retried(policy, 0) == [(3, 0)]
+
+
+def test_one_that_an_idle_replica_refuses_does_not_wait_on() -> None:
+    policy, (replica,) = fleet(1)
+    first, second = Wanted(1, LOOSE, 10, FAR), Wanted(2, TIGHT, 300, FAR)  # 100 + 300 + 61 is above 400
+    put(policy, first, decodes=True)
+    assert put(policy, second) is None
+    assert not second.late
+    end(policy, replica, first)
+    assert retried(policy, 0) == [(2, 0)]
+    assert second.late
 
 
 def test_one_that_waited_too_long_is_late() -> None:
