@@ -62,7 +62,7 @@ def main() -> None:
         f"{'draw s':>7} {'judge s':>8} {'attained':>9} {'MB':>5}"
     )
     for name in given.profile or ("h200-paper-era", "h200-llama-3.1-8b"):
-        for prefill in (0, INSTANCES // 5 if given.placement == POLYSERVE else INSTANCES * 2 // 5):
+        for prefill in (0, INSTANCES * 2 // 5):
             measure(name, given.placement, given.requests, prefill)
 
 

@@ -273,6 +273,7 @@ def test_late_requests_wait_while_one_in_time_waits() -> None:
     assert put(policy, Wanted(4, LOOSE, 5, 1)) is None
     end(policy, replica, second)
     assert retried(policy, 0) == []  # the late one has room: 100 + 2 x 69 is below 300
+    assert put(policy, Wanted(5, LOOSE, 5, 1)) is None
     end(policy, replica, first)
     assert retried(policy, 0) == [(3, 0)]
 
