@@ -26,7 +26,7 @@ def simulated(command: str, folder: Path) -> dict[str, Any]:
     assert program == "otel-llm"
     if "--format" not in arguments:
         arguments += ["--format", "json"]
-    done = run(*arguments, cwd=folder)
+    done = run(*arguments, "--jobs", "1", cwd=folder, timeout_s=240)
     assert done.returncode == 0, done.stderr
     printed: dict[str, Any] = json.loads(done.stdout)
     return printed
