@@ -156,7 +156,7 @@ def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
         (
             "backends: {a: {url: 'http://h', profile: h100}}",
             "2:42: backends.a.profile",
-            "known: h100-llama-3.1-8b",
+            "known: cpu-tiny, h100-llama-3.1-8b",
         ),
         ("backends: {a: {url: 'http://h', profile: no.yaml}}", "2:42: backends.a.profile", "name a file that can be"),
         ("placement: fullest", "2:12: placement", "known are least_load, spread, pack, safest, round_robin, random, "),

@@ -228,7 +228,7 @@ FAULTS = [
     ),
     ("least_load, order: fcfs", "polyserve, order: edf", 11, "policy.order: polyserve predicts with its own order"),
     ("least_load", "polyserve, chunking: none", 11, "policy.chunking: 'none' is not allowed here (write 'slack' or"),
-    ("least_load", "polyserve, slack_share: 0", 11, "policy.slack_share: 0 is no number above 0"),
+    ("least_load", "polyserve, slack_share: 0", 11, "policy.slack_share: 0 is no share"),
     ("least_load", "polyserve, kv_margin: 1", 11, "policy.kv_margin: 1 is no margin (write a number from 0 to"),
     ("least_load", "polyserve, kv_margin: .nan", 11, "not a finite number"),
     ("least_load", "polyserve, late_share: 2", 11, "policy.late_share: 2 is no share"),
