@@ -10,7 +10,7 @@ from otel_llm.scheduling.simulator.engine import simulate
 from otel_llm.scheduling.simulator.polyserve_placing import PolyServePlacement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
 
     from otel_llm.scheduling.scenario.scenario import Scenario
     from otel_llm.scheduling.simulator.instance import Instance
@@ -29,7 +29,7 @@ class TimedPlacement(PolyServePlacement):
         self.spent_s += time.process_time() - begin
         return instance
 
-    def retry(self, now_ns: int) -> Iterable[tuple[SimulatedRequest, Instance]]:
+    def retry(self, now_ns: int) -> Iterator[tuple[SimulatedRequest, Instance]]:
         """Yield the waiting requests that have an instance now."""
         waiting = iter(super().retry(now_ns))
         while True:

@@ -125,7 +125,7 @@ def test_a_mix_that_is_inverted_half_way() -> None:
     assert np.mean(tier[later] == "t20") == pytest.approx(0.4, abs=0.1)
     assert np.mean(tier[later] == "t100") == pytest.approx(0.1, abs=0.06)
     row, halves = run_shifted(scenario, 3)
-    met = halves["before"] * (judged & ~later).sum() + halves["after"] * later.sum()  # type: ignore[operator]
+    met = halves["before"] * (judged & ~later).sum() + halves["after"] * later.sum()
     assert row["attainment"] * row["requests"] == pytest.approx(met)
 
 

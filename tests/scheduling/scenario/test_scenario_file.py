@@ -117,15 +117,15 @@ def test_lengths_and_traces_are_read_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_the_switches_of_polyserve_are_read(tmp_path: Path) -> None:
-    assert one(tmp_path, SCENARIO).polyserve is None
-    assert one(tmp_path, SCENARIO, "policy.placement=polyserve").polyserve == PolyServeSettings()
+    assert one(tmp_path, SCENARIO).policy.polyserve() is None
+    assert one(tmp_path, SCENARIO, "policy.placement=polyserve").policy.polyserve() == PolyServeSettings()
     switches = "load_gradient: false, lazy_promotion: false, dynamic_chunking: false, continuous_prediction: false"
     rest = "slack_share: 0.5, kv_margin: 0.2, late_share: 1, autoscale: unlimited"
     found = one(tmp_path, SCENARIO.replace("least_load", f"polyserve, {switches}, {rest}"))
     shares = (Fraction(1, 2), Fraction(1, 5), Fraction(1))
-    assert found.polyserve == PolyServeSettings(False, False, False, False, "slack", *shares, True)
+    assert found.policy.polyserve() == PolyServeSettings(False, False, False, False, "slack", *shares, True)
     found = one(tmp_path, SCENARIO.replace("least_load", "polyserve, chunking: tpot"), "workload.expected_output=99")
-    assert found.polyserve == PolyServeSettings(chunking="tpot")
+    assert found.policy.polyserve() == PolyServeSettings(chunking="tpot")
     assert found.workload.expected_output == 99
 
 
@@ -228,7 +228,7 @@ FAULTS = [
     ),
     ("least_load, order: fcfs", "polyserve, order: edf", 11, "policy.order: polyserve predicts with its own order"),
     ("least_load", "polyserve, chunking: none", 11, "policy.chunking: 'none' is not allowed here (write 'slack' or"),
-    ("least_load", "polyserve, slack_share: 0", 11, "policy.slack_share: 0 is no number above 0"),
+    ("least_load", "polyserve, slack_share: 0", 11, "policy.slack_share: 0 is no share"),
     ("least_load", "polyserve, kv_margin: 1", 11, "policy.kv_margin: 1 is no margin (write a number from 0 to"),
     ("least_load", "polyserve, kv_margin: .nan", 11, "not a finite number"),
     ("least_load", "polyserve, late_share: 2", 11, "policy.late_share: 2 is no share"),
