@@ -171,27 +171,26 @@ def fit_point(point: Point) -> Values:
     return {**values, "r_squared": r_squared}
 
 
-def share_point(point: Point, searches: Sequence[str] = SEARCHES) -> Values:
+def share_point(point: Point, searches: Sequence[str] = (*SEARCHES, "exact")) -> Values:
     """Return the share of the exact optimum (mean, least) and the time of each search over all drawn instances."""
     _, predictor = engine(str(point["profile"]))
     max_batch, count = int(point["max_batch"]), int(point["jobs"])
     shares: dict[str, list[float]] = {search: [] for search in searches}
-    times_ms: dict[str, list[float]] = {search: [] for search in (*searches, "exact")}
+    times_ms: dict[str, list[float]] = {search: [] for search in searches}
     for draw in range(INSTANCES):
         jobs = draw_jobs(count, f"instance {draw}")
-        planned("exact", jobs, predictor, max_batch)  # the sums over decodes are kept before the clock starts
-        found = {}
-        for search, times in times_ms.items():
+        best = exact(jobs, predictor, max_batch).g  # the sums over decodes are kept before the clock starts
+        for search in searches:
             begin = time.process_time()
-            found[search] = planned(search, jobs, predictor, max_batch, draw).g
-            times.append((time.process_time() - begin) * 1e3)
-        for search, mine in shares.items():
-            mine.append(found[search] / found["exact"])
+            found = planned(search, jobs, predictor, max_batch, draw)
+            times_ms[search].append((time.process_time() - begin) * 1e3)
+            shares[search].append(found.g / best)
     values: Values = {}
-    for search, mine in shares.items():
-        values |= {f"{search}_share": fmean(mine), f"{search}_least": min(mine)}
+    for search in searches:
+        if search != "exact":
+            values |= {f"{search}_share": fmean(shares[search]), f"{search}_least": min(shares[search])}
     timed = ("paper", "scaled", "exact")
-    return values | {f"{search}_ms": fmean(times_ms[search]) for search in timed if search in times_ms}
+    return values | {f"{search}_ms": fmean(times_ms[search]) for search in timed if search in searches}
 
 
 def _every_order(jobs: Sequence[Job], predictor: Predictor) -> Plan:

@@ -60,14 +60,12 @@ def _line(rows: Sequence[Row], x: str, y: str) -> Line:
 
 
 def _by_load(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
-    panels = {}
+    panels: dict[str, dict[str, Line]] = {}
     for profile, words in PROFILES.items():
         mine = select(rows, profile=profile)
-        panels[f"{words}"] = {
-            policy: _line(levels, "share", "attainment")
-            for policy in (*DRAWN, *SPLIT)
-            if (levels := select(mine, policy=policy))
-        }
+        lines = {policy: select(mine, policy=policy) for policy in (*DRAWN, *SPLIT)}
+        if mine:
+            panels[words] = {name: _line(levels, "share", "attainment") for name, levels in lines.items() if levels}
     return panels
 
 
@@ -82,10 +80,11 @@ def _by_tier(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
 def _by_cost(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     return {
         words: {
-            policy: _line(select(rows, profile=profile, policy=policy), "load_req_s", "cost_s")
-            for policy in dict.fromkeys(row["policy"] for row in rows)
+            policy: _line(select(mine, policy=policy), "load_req_s", "cost_s")
+            for policy in dict.fromkeys(row["policy"] for row in mine)
         }
         for profile, words in PROFILES.items()
+        if (mine := select(rows, profile=profile))
     }
 
 
@@ -94,15 +93,8 @@ def _by_size(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     panels: dict[str, dict[str, Line]] = {}
     for profile, words in PROFILES.items():
         mine = select(rows, profile=profile)
-        panels[words] = {
-            policy: (
-                [float(size) for size in sizes],
-                [
-                    None if load is None else load / int(size)
-                    for size in sizes
-                    for load in [carried(select(mine, policy=policy, instances=size), LEVELS_9)]
-                ],
-            )
-            for policy in dict.fromkeys(row["policy"] for row in mine)
-        }
+        for policy in dict.fromkeys(row["policy"] for row in mine):
+            loads = [carried(select(mine, policy=policy, instances=size), LEVELS_9) for size in sizes]
+            of_one = [None if load is None else load / int(size) for load, size in zip(loads, sizes, strict=True)]
+            panels.setdefault(words, {})[policy] = ([float(size) for size in sizes], of_one)
     return panels

@@ -136,9 +136,8 @@ def row_of(scenario: Scenario) -> Values:
 
 def _columns(row: dict[str, Any]) -> Values:
     names = ("requests", "infeasible", "attainment", "goodput_req_s", "prefill_instances", "budget", "preemptions")
-    values: Values = {name: row[name] for name in names}
-    values.update(row["attainment_by_tier"])
-    return values
+    columns: Values = {name: row[name] for name in names}
+    return {**columns, **row["attainment_by_tier"]}
 
 
 def load_point(point: Point) -> Values:

@@ -31,7 +31,7 @@ def test_all_points_are_computed_in_their_order(jobs: int, tmp_path: Path) -> No
     assert rows == load(tmp_path / "t.csv")
 
 
-@pytest.mark.parametrize("cut", ["", '"b, c",2.5,6', '"b, c"', "b"])
+@pytest.mark.parametrize("cut", ["", '"b, c",2.5,6.2,', '"b, c",2.5,6', '"b, c"', "b"])
 def test_a_second_start_computes_what_is_missing(cut: str, tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text('name,load,square,nothing\n"b, c",1,mine,\na,2.5,6.25,\n' + cut)

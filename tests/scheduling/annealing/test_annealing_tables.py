@@ -116,6 +116,8 @@ def test_served_jobs_by_hand() -> None:
     assert serve([[1], [0]], jobs, profile, 1).met == 1
     tight = [jobs[0], Job(200, 3, e2e=2 * end_s - 1e-9)]
     assert serve([[0], [1]], tight, profile, 1).met == 1
+    slow = [Job(200, 3, ttft=first_s, tpot=(end_s - first_s) / 2 - 1e-9), jobs[1]]
+    assert serve([[0], [1]], slow, profile, 1).met == 1
 
 
 def test_drawn_jobs_are_half_code_and_below_two_thousand_tokens() -> None:
