@@ -46,6 +46,7 @@ def run_sweep(
     context = multiprocessing.get_context("spawn")
     jobs = min(jobs, len(runs))
     done = 0
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, context) as pool:
         try:
             waiting = [
@@ -57,6 +58,9 @@ def run_sweep(
                 if progress is not None:
                     progress(done)
         except (BrokenProcessPool, MemoryError) as error:
+            # A process that the pool had not finished to start when another one died is not ended by it, and waits for ever.
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()
             lost = "has no memory left" if isinstance(error, MemoryError) else "was killed, as for lack of memory"
             raise SweepError(
                 f"a process of the sweep {lost}: {done} of {len(runs)} runs were done; "

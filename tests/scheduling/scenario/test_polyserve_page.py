@@ -8,7 +8,7 @@ from pathlib import Path
 from support.scheduling.scenarios import scenario
 
 from otel_llm.scheduling.scenario.running import run_scenario
-from otel_llm.scheduling.scenario.schema import PolicyShape
+from otel_llm.scheduling.scenario.schema import COMMON, PolicyShape
 from otel_llm.scheduling.scenario.sweep import load_runs
 
 PAGE = (Path(__file__).parents[3] / "docs" / "polyserve.md").read_text(encoding="utf-8")
@@ -28,8 +28,7 @@ def test_the_scenario_runs(tmp_path: Path) -> None:
 
 def test_every_switch_is_named_with_its_default() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| `(\S+)` \|", PAGE, re.MULTILINE))
-    fields = {name: field.default for name, field in PolicyShape.model_fields.items() if name != "placement"}
-    del fields["order"]
+    fields = {name: field.default for name, field in PolicyShape.model_fields.items() if name not in COMMON}
     assert list(rows) == list(fields)
     for name, default in fields.items():
         text = str(default).lower() if isinstance(default, bool | str) else f"{float(default):g}"
