@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from itertools import islice
+from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.scheduling.scenario.running import run_scenario
@@ -12,6 +12,7 @@ from otel_llm.scheduling.scenario.sweep import load_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from multiprocessing.process import BaseProcess
     from pathlib import Path
 
     from otel_llm.scheduling.scenario.sweep import PlannedRun
@@ -40,35 +41,63 @@ def run_sweep(
         OutputError: a recording cannot be written.
         SweepError: a process was killed, or has no memory left.
     """
-    if min(jobs, len(runs)) < 2:
-        return [_run(run, place, seed, streams, progress) for place, run in enumerate(runs)]
-    # A started process inherits no threads, such as those of a progress bar.
-    context = multiprocessing.get_context("spawn")
     jobs = min(jobs, len(runs))
-    done = 0
-    others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(jobs, context) as pool:
-        try:
-            waiting = [
-                pool.submit(_run_in_process, place, path, tuple(settings), seed, streams) for place in range(len(runs))
-            ]
-            for finished in as_completed(waiting):
-                finished.result()
-                done += 1
+    if jobs < 2:
+        return [_run(run, place, seed, streams, progress) for place, run in enumerate(runs)]
+    rows: dict[int, dict[str, Any]] = {}
+    # A started process inherits no threads, such as those of a progress bar. A pool of `concurrent.futures` may wait
+    # for ever where a process dies while another one starts; the end of a pipe is always seen.
+    context = multiprocessing.get_context("spawn")
+    workers: list[BaseProcess] = []
+    waiting = iter(range(len(runs)))
+    busy: dict[Connection, int] = {}
+    try:
+        for place in islice(waiting, jobs):
+            ours, theirs = context.Pipe()
+            worker = context.Process(target=_serve, args=(theirs, path, tuple(settings), seed, streams))
+            worker.start()
+            workers.append(worker)
+            theirs.close()
+            ours.send(place)
+            busy[ours] = place
+        while busy:
+            for connection in wait(list(busy)):
+                assert isinstance(connection, Connection)  # noqa: S101 - for the types: only these are waited for
+                answer = connection.recv()
+                if isinstance(answer, Exception):
+                    raise answer
+                rows[busy.pop(connection)] = answer
                 if progress is not None:
-                    progress(done)
-        except (BrokenProcessPool, MemoryError) as error:
-            # A process that the pool had not finished to start when another one died is not ended by it, and waits for ever.
-            for process in set(multiprocessing.active_children()) - others:
-                process.kill()
-            lost = "has no memory left" if isinstance(error, MemoryError) else "was killed, as for lack of memory"
-            raise SweepError(
-                f"a process of the sweep {lost}: {done} of {len(runs)} runs were done; "
-                f"write --jobs below {jobs}, or simulate fewer requests in a run"
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-        return [one.result() for one in waiting]
+                    progress(len(rows))
+                next_place = next(waiting, None)
+                if next_place is not None:
+                    connection.send(next_place)
+                    busy[connection] = next_place
+    except (EOFError, BrokenPipeError, ConnectionResetError, MemoryError) as error:
+        lost = "has no memory left" if isinstance(error, MemoryError) else "was killed, as for lack of memory"
+        raise SweepError(
+            f"a process of the sweep {lost}: {len(rows)} of {len(runs)} runs were done; "
+            f"write --jobs below {jobs}, or simulate fewer requests in a run"
+        ) from error
+    finally:
+        for worker in workers:
+            worker.kill()
+    return [rows[place] for place in range(len(runs))]
+
+
+def _serve(connection: Connection, path: Path, settings: tuple[str, ...], seed: int, streams: Path | None) -> None:
+    """Run the runs whose places are received; send the row of each, or its error."""
+    while True:
+        try:
+            place = connection.recv()
+        except EOFError:  # the command has ended
+            return
+        try:
+            answer = _run(load_runs(path, settings)[place], place, seed, streams)
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            connection.send(error)
+        else:
+            connection.send(answer)
 
 
 def _run(
@@ -86,9 +115,3 @@ def _run(
     if progress is not None:
         progress(place + 1)
     return row
-
-
-def _run_in_process(
-    place: int, path: Path, settings: tuple[str, ...], seed: int, streams: Path | None
-) -> dict[str, Any]:
-    return _run(load_runs(path, settings)[place], place, seed, streams)
