@@ -80,8 +80,8 @@ def run_sweep(
             f"write --jobs below {jobs}, or simulate fewer requests in a run"
         ) from error
     finally:
-        for worker in workers:
-            worker.kill()
+        for started in workers:
+            started.kill()
     return [rows[place] for place in range(len(runs))]
 
 
