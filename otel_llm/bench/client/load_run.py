@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from otel_llm.bench.client.messages import Event, Report
     from otel_llm.bench.client.workers import Workers
 
+    OnStep = Callable[[Sequence[ObservedRequest]], None]
+
 NS_PER_S: Final = 1_000_000_000
 STOP_LEAD_NS: Final = 20_000_000
 """How long before a stop takes effect the workers hear of it: they then stop at the same intended time."""
@@ -90,19 +92,22 @@ class LoadRun:
         self,
         timeout_s: float = DRAIN_S,
         *,
-        outcome: str = ERROR,
-        error: str = TIMEOUT,
-        on_step: Callable[[Sequence[ObservedRequest]], None] | None = None,
+        on_step: OnStep | None = None,
+        until: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Stop, wait until all has ended, at most so long, then cancel the rest, which ends so.
+        """Stop, and wait until all has ended; what has not by `timeout_s` ends as an error, `timeout`.
 
-        `on_step` is called with what changed.
+        `on_step` is called with what changed. Once `until` is true it waits no longer, and cancels nothing.
         """
         self.stop()
-        self._step_until(monotonic_ns() + round(timeout_s * NS_PER_S), on_step)
-        if not self.finished:
-            self._workers.send_all(Cancel(outcome, error))
-            self._step_until(monotonic_ns() + round(_CANCEL_S * NS_PER_S), on_step)
+        self._step_until(monotonic_ns() + round(timeout_s * NS_PER_S), on_step, until)
+        if not self.finished and not until():
+            self.cancel(ERROR, TIMEOUT, on_step=on_step)
+
+    def cancel(self, outcome: str, error: str, *, on_step: OnStep | None = None) -> None:
+        """End the run now: send nothing more, and end what is in flight with this outcome and kind."""
+        self._workers.send_all(Cancel(outcome, error))
+        self._step_until(monotonic_ns() + round(_CANCEL_S * NS_PER_S), on_step, lambda: False)
 
     def validity(self) -> Validity:
         """Return whether the client kept out of the result."""
@@ -111,8 +116,8 @@ class LoadRun:
         cpu = max((busiest_share(samples) for samples in self._cpu), default=0.0)
         return judge_validity(lags, cpu, self._still_ns, self.watermark_ns - self.started_ns, faults)
 
-    def _step_until(self, deadline_ns: int, on_step: Callable[[Sequence[ObservedRequest]], None] | None) -> None:
-        while not self.finished and (left_ns := deadline_ns - monotonic_ns()) > 0:
+    def _step_until(self, deadline_ns: int, on_step: OnStep | None, until: Callable[[], bool]) -> None:
+        while not self.finished and not until() and (left_ns := deadline_ns - monotonic_ns()) > 0:
             changed = self.step(min(left_ns / NS_PER_S, 0.1))
             if on_step is not None:
                 on_step(changed)
