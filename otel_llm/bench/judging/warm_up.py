@@ -29,6 +29,7 @@ def mser5(values: Sequence[float]) -> int | None:
     if batches < FEWEST_BATCHES:
         return 0
     means = np.asarray(values[: batches * BATCH], np.float64).reshape(batches, BATCH).mean(axis=1)
+    means -= means[-1]  # equal batches are then 0, without rounding
     left = np.arange(1, batches + 1, dtype=np.float64)[::-1]
     sums = np.cumsum(means[::-1])[::-1]
     squares = np.cumsum((means * means)[::-1])[::-1]
