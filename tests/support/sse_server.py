@@ -63,6 +63,7 @@ class Reply:
     steps: Sequence[Step] = ()
     status: int = 200
     before_headers: Gate | None = None
+    message: str = "no"
 
 
 def chunk(delta: Json | None = None, *, index: int = 0, finish: str | None = None, **more: Any) -> Json:
@@ -151,10 +152,10 @@ def _handler(owner: SseServer) -> type[BaseHTTPRequestHandler]:
                 if reply.status == 200:
                     self.stream(reply.steps)
                 else:
-                    self.refuse(reply.status)
+                    self.refuse(reply.status, reply.message)
 
-        def refuse(self, status: int) -> None:
-            body = json.dumps({"error": {"message": "no", "type": "test", "code": None}}).encode()
+        def refuse(self, status: int, message: str) -> None:
+            body = json.dumps({"error": {"message": message, "type": "test", "code": None}}).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

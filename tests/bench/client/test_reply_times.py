@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.patience import examples
+from support.sse_server import chunk, usage
 
 from otel_llm.audit.load import load
 from otel_llm.bench.client.exchange import Exchange
@@ -19,8 +22,6 @@ from otel_llm.instrumentation.parse.sse_chunks import CHAT
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.clock import FakeClock
 from otel_llm.slo.request import judge
-from support.patience import examples
-from support.sse_server import chunk, usage
 
 MS = 1_000_000
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -53,7 +54,7 @@ def exchanged(pieces: list[tuple[int, bytes]], number: int = 0) -> ObservedReque
     return request
 
 
-def reply(gaps_ms: list[int], **more: object) -> list[tuple[int, bytes]]:
+def reply(gaps_ms: list[int], **more: Any) -> list[tuple[int, bytes]]:
     """Return a reply whose chunks of a word each are read after these gaps."""
     at_ns, pieces = 0, [(0, HEAD + _framed(_event(chunk({"role": "assistant", "content": ""}))))]
     for place, gap_ms in enumerate(gaps_ms):
@@ -67,7 +68,12 @@ def reply(gaps_ms: list[int], **more: object) -> list[tuple[int, bytes]]:
 def test_tokens_have_the_times_of_their_reads() -> None:
     request = exchanged(reply([150, 20, 20, 500]))
     assert [time // MS for time in request.times_ns] == [150, 170, 190, 690]
-    assert (request.outcome, request.error, request.end_ns, request.token_basis) == ("completed", None, 691 * MS, "chunk")
+    assert (request.outcome, request.error, request.end_ns, request.token_basis) == (
+        "completed",
+        None,
+        691 * MS,
+        "chunk",
+    )
 
 
 @examples(60)
