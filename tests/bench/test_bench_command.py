@@ -1,4 +1,4 @@
-"""`otel-llm bench` as a process: what it prints, keeps and refuses."""
+"""`otel-llm bench`: what it prints, keeps and refuses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from support.bench.loads import MODEL, counted
-from support.commands import environment, run
+from support.commands import environment
 from support.sse_server import DONE, Json, Reply, SseServer, Wait, chunk, words
 
+from otel_llm.bench.client.learning import OUTPUT_TOKENS
+from otel_llm.cli.commands.audit_command import audit
 from otel_llm.cli.commands.bench_command import bench
 
 SHORT = ("--requests", "12", "--rate", "60", "--warmup", "0s")
@@ -29,16 +31,23 @@ def url() -> Iterator[str]:
         yield server.url
 
 
-def _slow(_request: Json) -> Reply:
+def _slow(request: Json) -> Reply:
+    """Answer the questions before the run at once; reply to its requests slower than any test waits."""
+    if request["max_tokens"] == OUTPUT_TOKENS:
+        return counted(OUTPUT_TOKENS)
     return Reply([*words(2), Wait(30.0), *words(2), chunk(finish="stop"), DONE])
 
 
-def _bench(url: str, *arguments: str | Path, model: str = MODEL) -> subprocess.CompletedProcess[str]:
-    return run("bench", url, "--model", model, *arguments)
+def _bench(url: str, *arguments: str | Path, model: str = MODEL) -> Result:
+    return CliRunner().invoke(bench, [url, "--model", model, *map(str, arguments)])
 
 
-def _result(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.stdout, done.stderr
+def _audit(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(audit, list(map(str, arguments)))
+
+
+def _result(done: Result) -> dict[str, Any]:
+    assert done.stdout, done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -47,7 +56,7 @@ def test_the_json_of_the_contract_and_a_recording_that_the_audit_reads(url: str,
     out = tmp_path / "run"
     done = _bench(url, *SHORT, "--out", out, "--class", "voice", "--format", "json")
     found = _result(done)
-    assert done.returncode == (0 if found["valid"] else 1)
+    assert done.exit_code == (0 if found["valid"] else 1)
     assert set(found) >= {
         *("valid", "why", "send_lag_ms", "cpu", "requests", "errors", "token_basis", "prompt_tokens"),
         *("fluid_token_rate", "classes"),
@@ -59,8 +68,8 @@ def test_the_json_of_the_contract_and_a_recording_that_the_audit_reads(url: str,
     assert found["loop"] == "open"
     assert (found["why"] is None) == found["valid"]
     # The audit of the folder says the same to the last digit; run.json is passed over.
-    audited = run("audit", out, "--format", "json")
-    assert audited.returncode == 0
+    audited = _audit(out, "--format", "json")
+    assert audited.exit_code == 0
     assert json.loads(audited.stdout)["classes"] == found["classes"]
     assert list(found["classes"]) == ["voice"]
     assert found["classes"]["voice"]["client"]["tokens"] == 12 * 6
@@ -70,15 +79,15 @@ def test_the_json_of_the_contract_and_a_recording_that_the_audit_reads(url: str,
     assert kept["settings"]["seed"] == 0
     assert kept["result"]["valid"] == found["valid"]
     assert kept["versions"]["python"]
-    baseline = run("audit", out, "--baseline", out)
-    assert baseline.returncode == 0, baseline.stderr
+    baseline = _audit(out, "--baseline", out)
+    assert baseline.exit_code == 0, baseline.output
 
 
 def test_the_table_says_first_whether_the_run_is_valid(url: str, tmp_path: Path) -> None:
     page = tmp_path / "load.html"
     done = _bench(url, *SHORT, "--html", page)
     first = done.stdout.splitlines()[0]
-    assert first.startswith("valid") if done.returncode == 0 else first.startswith("NOT VALID")
+    assert first.startswith("valid") if done.exit_code == 0 else first.startswith("NOT VALID")
     for words_ in ("attainment", "send lag", "fluid token rate", "tokens counted by", "shipped SLO classes"):
         assert words_ in done.stdout
     text = page.read_text(encoding="utf-8")
@@ -92,8 +101,8 @@ def test_a_warm_up_is_left_out_and_set_aside(url: str, tmp_path: Path) -> None:
     found = _result(_bench(url, *load, "--out", out, "--format", "json"))
     assert found["requests"] == 10
     assert found["warm_up"] == {"requests": 10, "seconds": 0.5, "rule": "0.5 s"}
-    assert json.loads(run("audit", out, "--format", "json").stdout)["requests"] == 10
-    assert json.loads(run("audit", out / "warmup", "--format", "json").stdout)["requests"] == 10
+    assert json.loads(_audit(out, "--format", "json").stdout)["requests"] == 10
+    assert json.loads(_audit(out / "warmup", "--format", "json").stdout)["requests"] == 10
 
 
 def test_a_closed_loop_is_labelled_so(url: str) -> None:
@@ -194,7 +203,7 @@ def test_an_interrupt_ends_the_run_and_keeps_what_there_is(url: str, tmp_path: P
     found = json.loads(stdout or pytest.fail(stderr))
     assert found["requests"] > 0
     assert set(found["errors"]) == {"interrupted"}
-    kept = json.loads(run("audit", out, "--format", "json").stdout)
+    kept = json.loads(_audit(out, "--format", "json").stdout)
     assert kept["requests"] == found["requests"]
     assert process.returncode == (0 if found["valid"] else 1)
 
@@ -209,6 +218,6 @@ def test_a_full_disk_ends_the_run_and_says_so(url: str, tmp_path: Path) -> None:
     assert process.returncode == 1
     assert not found["valid"]
     assert "could not be written: File too large" in found["why"]
-    kept = json.loads(run("audit", out, "--format", "json").stdout)
+    kept = json.loads(_audit(out, "--format", "json").stdout)
     assert 0 < kept["requests"] <= found["requests"]
     assert kept["skipped"] == 0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,23 +79,45 @@ def test_a_run_that_is_cancelled_keeps_what_it_has() -> None:
         return whole(1)
 
     with SseServer({MODEL: After(counted(2), slow, 3)}) as server, client_of(server.url) as client:
-        run = client.start(plan_of([0.0, 0.01, 0.02]))
+        run = client.start(plan_of([0.0, 0.01, 0.02, *(0.2 * place for place in range(1, 500))]))
         while len(run.requests) < 3:
             run.step(0.1)
         run.cancel("cancelled", "interrupted")
-    assert run.finished
+        assert run.finished
+        sent = len(server.requests)
+        time.sleep(0.5)
+        assert len(server.requests) == sent
     assert {(one.outcome, one.error) for one in run.requests} <= {("cancelled", "interrupted"), ("completed", None)}
 
 
-def test_an_idle_connection_that_the_server_has_closed_is_no_error() -> None:
-    """The paced server's uvicorn closes idle connections after 5 s; this one after every reply."""
+def test_a_connection_that_the_server_closed_while_it_was_idle_is_no_error() -> None:
+    """Each connection of this server serves one request, and ends when a second one arrives."""
+    body = b"".join(
+        b"data: " + json.dumps(step).encode() + b"\n\n" for step in counted(2).steps if isinstance(step, dict)
+    )
+    body += b"data: [DONE]\n\n"
+    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
-    def once(_request: Json) -> Reply:
-        return counted(1)
+    class Once(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                line = self.rfile.readline()
+                if not line:
+                    return
+                head += line
+            self.rfile.read(int(re.findall(rb"(?i)content-length: (\d+)", head)[0]))
+            self.wfile.write(answer)
+            self.rfile.readline()  # of the second request: closed without an answer
 
-    with SseServer({MODEL: once}) as server:
-        run = load(server.url, [0.0, 0.3, 0.6])
-    assert {one.error for one in run.requests} == {None}
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Once) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        run = load(f"http://127.0.0.1:{server.server_address[1]}", [0.0, 0.3, 0.6])
+        server.shutdown()
+        thread.join()
+    assert [one.error for one in run.requests] == [None] * 3
 
 
 @pytest.mark.alone
