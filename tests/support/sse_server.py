@@ -100,6 +100,13 @@ def whole(count: int) -> Reply:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    accepted = 0
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, and count it."""
+        found = super().get_request()
+        self.accepted += 1
+        return found
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away between two requests."""
@@ -120,6 +127,11 @@ class SseServer:
         """Return the base URL for an OpenAI client."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}/v1"
+
+    @property
+    def connections(self) -> int:
+        """Return how many connections were accepted."""
+        return self._server.accepted
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -34,6 +34,13 @@ def test_requests_of_two_workers_are_one_run() -> None:
     assert len(run.in_flight) == 9
 
 
+def test_connections_are_used_again() -> None:
+    with SseServer({MODEL: counted(1)}) as server:
+        load(server.url, [0.2 * place for place in range(12)])
+        # One to find the server, two for the questions, and those of the load: a slow machine may need a second one.
+        assert server.connections < 3 + 12 / 2
+
+
 def test_every_request_has_a_prompt_of_its_own() -> None:
     with SseServer({MODEL: counted(2)}) as server:
         load(server.url, [0.01 * place for place in range(20)])
@@ -179,5 +186,7 @@ def test_requests_that_a_stopped_server_kept_waiting_are_late() -> None:
     assert len(meanwhile) >= 19  # 2 s of 10 a second: none was held back
     for one in meanwhile:
         assert one.times_ns[0] - one.intended_ns >= resumed_ns - one.intended_ns
+    # They were sent while the server stood still, not when it went on.
+    assert sum(one.sent_ns < resumed_ns for one in meanwhile) >= 10
     started_ns = run.started_ns
     assert [one.intended_ns - started_ns for one in run.requests] == [place * SECOND // 10 for place in range(40)]
