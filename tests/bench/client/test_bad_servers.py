@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections import Counter
 from contextlib import closing, suppress
 
 import pytest
 from support.bench.loads import LEARNED_IN, MODEL, After, answering, client_of, counted, followed, load, plan_of
+from support.collector.tls_files import signed
 from support.ports import free_ports
 from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, chunk, whole, words
 
@@ -70,6 +72,26 @@ def test_nothing_listens() -> None:
 def test_no_such_host() -> None:
     with pytest.raises(UnreachableError, match="no such host"):
         _learn("http://no-such-host.invalid")
+
+
+def test_a_certificate_of_an_unknown_authority() -> None:
+    pair = signed()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def serve() -> None:
+            for _ in range(2):  # the first connection is a try
+                connection, _ = listener.accept()
+                with suppress(OSError), context.wrap_socket(connection, server_side=True):
+                    pass
+                connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(UnreachableError, match="tls"):
+            _learn(f"https://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
 
 
 def test_a_server_that_accepts_and_is_silent() -> None:
