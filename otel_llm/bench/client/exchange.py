@@ -50,7 +50,7 @@ class Exchange:
         self._at_ns = at_ns
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.reply.fail(at_ns, ERROR, BAD_HTTP)
             return False
         return True

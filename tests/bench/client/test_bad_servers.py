@@ -122,6 +122,11 @@ def test_a_server_of_something_else() -> None:
         thread.join()
 
 
+def test_a_server_that_switches_the_protocol() -> None:
+    with answering(101, b"") as url, pytest.raises(LearningError, match="101"):
+        _learn(url)
+
+
 def test_a_model_that_is_not_there() -> None:
     missing: dict[str, object] = {"error": {"message": "The model does not exist", "code": 404}}
     said = "has no model 'm': The model does not exist; it has: llama, qwen"
