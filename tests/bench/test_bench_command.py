@@ -132,7 +132,7 @@ def test_completions(tmp_path: Path) -> None:
     found = _result(done)
     assert found["errors"] == {}
     assert 12 * 8 <= found["classes"]["chat"]["client"]["tokens"] <= 12 * 12
-    assert abs(found["prompt_tokens"]["counted"] - 128) < 10
+    assert abs(found["prompt_tokens"]["counted"] - 128) < 30  # its tokens are letters, and words differ in length
 
 
 @pytest.mark.parametrize(
