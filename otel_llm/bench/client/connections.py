@@ -15,7 +15,7 @@ from otel_llm.shared.clock import monotonic_ns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.bench.client.exchange import Exchange
+    from otel_llm.bench.client.http_exchange import Exchange
 
 READ_BYTES: Final = 1 << 18
 """What one read takes at most."""

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import closing, suppress
 
 import pytest
-from support.bench.loads import LEARNED_IN, MODEL, After, answering, client_of, counted, followed, load, plan_of
+from support.bench.loads import MODEL, After, answering, client_of, counted, followed, load, plan_of
 from support.collector.tls_files import signed
 from support.ports import free_ports
 from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, chunk, whole, words
@@ -196,7 +196,7 @@ def test_how_tokens_are_counted_is_learned() -> None:
 
 def test_a_server_that_closes_early() -> None:
     cut = Reply([*words(2), Cut()])
-    with SseServer({MODEL: After(whole(4), cut, LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), cut)}) as server:
         run = load(server.url, TIMES)
     assert _errors(run) == {"closed_early": len(TIMES)}
     assert {one.outcome for one in run.requests} == {"disconnected"}
@@ -204,14 +204,14 @@ def test_a_server_that_closes_early() -> None:
 
 
 def test_a_body_that_ends_without_its_end() -> None:
-    with SseServer({MODEL: After(whole(4), Reply([*words(3), BodyEnd()]), LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), Reply([*words(3), BodyEnd()]))}) as server:
         run = load(server.url, TIMES)
     assert _errors(run) == {"closed_early": len(TIMES)}
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_requests_that_are_refused_have_failed_and_are_kept(status: int) -> None:
-    with SseServer({MODEL: After(whole(4), Reply(status=status), LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), Reply(status=status))}) as server:
         run = load(server.url, TIMES)
     assert _errors(run) == {f"http_{status}": len(TIMES)}
     assert {one.outcome for one in run.requests} == {"error"}
@@ -235,7 +235,7 @@ def test_done_twice_ends_once() -> None:
 
 def test_a_server_that_hangs_is_cancelled_as_a_failure() -> None:
     gate = Gate()
-    with SseServer({MODEL: After(whole(4), Reply([*words(2), gate]), LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), Reply([*words(2), gate]))}) as server:
         run = load(server.url, TIMES[:2], drain_s=0.5)
         gate.open()
     assert _errors(run) == {"timeout": 2}
@@ -245,7 +245,7 @@ def test_a_server_that_hangs_is_cancelled_as_a_failure() -> None:
 
 def test_one_token_of_ten_megabytes() -> None:
     huge = Reply([chunk({"content": "x" * 10_000_000}), chunk(finish="stop"), DONE, BodyEnd()])
-    with SseServer({MODEL: After(whole(4), huge, LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), huge)}) as server:
         run = load(server.url, TIMES[:2])
     assert _errors(run) == {None: 2}
     assert {len(one.times_ns) for one in run.requests} == {1}
@@ -253,7 +253,7 @@ def test_one_token_of_ten_megabytes() -> None:
 
 def test_an_event_beyond_all_measure_is_an_error() -> None:
     endless = Reply([Raw(b"data: " + b"x" * 40_000_000), chunk(finish="stop"), DONE, BodyEnd()])
-    with SseServer({MODEL: After(whole(4), endless, LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), endless)}) as server:
         run = load(server.url, TIMES[:1])
     assert _errors(run) == {"event_too_long": 1}
 
@@ -262,7 +262,7 @@ def test_an_error_in_the_midst_of_a_stream() -> None:
     failing = Reply(
         [*words(2), Raw(b'data: {"error": {"message": "out of memory", "type": "server_error"}}\n\n'), DONE]
     )
-    with SseServer({MODEL: After(whole(4), failing, LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), failing)}) as server:
         run = load(server.url, TIMES)
     assert _errors(run) == {"error_event": len(TIMES)}
 
