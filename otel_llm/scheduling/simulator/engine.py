@@ -12,7 +12,7 @@ import numpy as np
 from otel_llm.scheduling.simulator.instance import Instance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -57,9 +57,9 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """A finished run: its requests by number, and its instances with the end of every iteration.
+    """A run: its requests by number, and its instances with the end of every iteration so far.
 
-    `decisions`: placements; `end_ns`: the last event.
+    `decisions`: placements; `end_ns`: the last event so far.
     """
 
     requests: Sequence[SimulatedRequest]
@@ -76,6 +76,14 @@ class SimulatedRun:
             times[at : at + run.tokens] = ends[run.first : run.first + run.tokens]
             at += run.tokens
         return times
+
+    def tokens_so_far(self, request: SimulatedRequest) -> NDArray[np.int64]:
+        """Return the times of the tokens (T,) int64, ns, that a request has at the last event, in flight or not."""
+        closed = self.token_times(request)
+        for instance in self.instances:
+            if request.number in instance.decoding:
+                return np.concatenate([closed, np.frombuffer(instance.ends, np.int64)[request.first :]])
+        return closed
 
 
 def simulate(
@@ -95,10 +103,33 @@ def simulate(
     Raises:
         ValueError: requests that are not sorted or not numbered by position.
     """
+    steps = simulate_in_steps(requests, profile, fleet, placement, every, order)
+    for arrived in range(every, len(requests) + 1, every):
+        next(steps)
+        if progress is not None:
+            progress(arrived)
+    return next(steps)
+
+
+def simulate_in_steps(
+    requests: Sequence[SimulatedRequest],
+    profile: IterationProfile,
+    fleet: Fleet,
+    placement: Placement,
+    every: int = 1000,
+    order: Callable[[SimulatedRequest], int] | None = None,
+) -> Iterator[SimulatedRun]:
+    """Serve requests as `simulate` does; yield the run so far when each `every` requests arrived, and the whole last.
+
+    A run so far shows the state at the next step, too, from then on.
+
+    Raises:
+        ValueError: requests that are not sorted or not numbered by position.
+    """
     for number, request in enumerate(requests):
         if request.number != number or (number and request.arrival_ns < requests[number - 1].arrival_ns):
             raise ValueError(f"request {request.number} at position {number}: sort by arrival, number from 0")
-    return _Simulation(requests, profile, fleet, placement, order).run(progress, every)
+    return _Simulation(requests, profile, fleet, placement, order).steps(every)
 
 
 class _Simulation:
@@ -123,11 +154,12 @@ class _Simulation:
         self.events: list[tuple[int, int, int]] = []
         self.decisions = 0
 
-    def run(self, progress: Callable[[int], None] | None, every: int) -> SimulatedRun:
+    def steps(self, every: int) -> Iterator[SimulatedRun]:
         events, instances, requests = self.events, self.instances, self.requests
         self._push_arrival(0)
         idle: dict[int, Instance] = {}
-        now = 0
+        now = arrived = 0
+        due = every
         while events:
             now, kind, number = heappop(events)
             if kind == _END:
@@ -139,8 +171,7 @@ class _Simulation:
                 request = requests[number]
                 if not request.produced:
                     self._push_arrival(number + 1)
-                    if progress is not None and (number + 1) % every == 0:
-                        progress(number + 1)
+                    arrived = number + 1
                 placed = self._place(request, now)
                 if placed is not None and placed.end_ns is None:
                     idle[placed.number] = placed
@@ -151,7 +182,10 @@ class _Simulation:
                     if end_ns is not None:
                         heappush(events, (end_ns, _END, instance.number))
                 idle.clear()
-        return SimulatedRun(requests, instances, self.decisions, now)
+            if arrived == due:
+                due += every
+                yield SimulatedRun(requests, instances, self.decisions, now)
+        yield SimulatedRun(requests, instances, self.decisions, now)
 
     def _push_arrival(self, number: int) -> None:
         if number < len(self.requests):

@@ -1,0 +1,120 @@
+"""The verdict on a probe: looks at what is known so far, until the objective is found to hold or to fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from otel_llm.bench.capacity.objective import HELD, UNSAID
+from otel_llm.bench.capacity.statistics.backlog import BacklogTest
+from otel_llm.bench.capacity.statistics.estimate import estimate_share
+from otel_llm.bench.capacity.statistics.shares import ShareInterval, share_interval
+from otel_llm.bench.capacity.statistics.virtual_queue import series_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from otel_llm.bench.capacity.objective import Clause
+    from otel_llm.bench.capacity.observations import Observations
+    from otel_llm.bench.capacity.search import Verdict
+    from otel_llm.bench.capacity.statistics.error_budget import ProbeLevels
+    from otel_llm.bench.capacity.statistics.virtual_queue import VirtualQueue
+
+    Floats = NDArray[np.float64]
+
+LEAST_RESIDENCES: Final = 20
+"""No verdict before so many mean times in the system: requests in flight together share their fate."""
+
+
+class ClauseFinding(NamedTuple):
+    """A clause at the last look: the share of requests that hold, and its interval at all times.
+
+    `raw`: the share without control variates; `independent`: how many independent requests the `requests` are worth;
+    `enough`: there are enough of them for a verdict; `unsaid`: requests without a verdict, which are left out.
+    """
+
+    clause: Clause
+    value: float
+    interval: ShareInterval
+    raw: float
+    requests: int
+    independent: float
+    enough: bool
+    unsaid: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return whether the clause is found to hold or to fail."""
+        if self.enough and self.interval.low >= float(self.clause.target):
+            return "holds"
+        if self.enough and self.interval.high < float(self.clause.target):
+            return "fails"
+        return "undecided"
+
+
+@dataclass(slots=True)
+class ProbeDecision:
+    """The looks at one probe at `rate` requests/s; `queues` are those of each clause's target, empty for none."""
+
+    rate: float
+    clauses: Sequence[Clause]
+    levels: ProbeLevels
+    queues: Sequence[Sequence[VirtualQueue]]
+    findings: list[ClauseFinding] = field(default_factory=list)
+    backlog: BacklogTest = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.backlog = BacklogTest(self.levels.fails)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict at the last look: fails if one clause or the backlog does, holds if all clauses do."""
+        verdicts = {finding.verdict for finding in self.findings}
+        if self.backlog.grows or "fails" in verdicts:
+            return "fails"
+        return "holds" if verdicts == {"holds"} else "undecided"
+
+    @property
+    def deciding(self) -> ClauseFinding | None:
+        """Return the finding that the verdict rests on: one that fails, else that closest to it; None before a look."""
+        if not self.findings:
+            return None
+        return min(
+            self.findings,
+            key=lambda one: (one.verdict != "fails", one.interval.low - float(one.clause.target)),
+        )
+
+    def look(self, seen: Observations) -> Verdict:
+        """Judge everything that is known, and return the verdict."""
+        behind = seen.warm_up
+        sent = slice(behind, len(seen.load.at))
+        if len(seen.load.at) > behind:
+            self.backlog.look(seen.in_flight[sent], seen.load.at[sent], seen.residence_s[sent])
+        if seen.known > behind:
+            self.findings = [self._find(seen, place, behind) for place in range(len(self.clauses))]
+        return self.verdict
+
+    def _find(self, seen: Observations, place: int, behind: int) -> ClauseFinding:
+        clause, known = self.clauses[place], slice(behind, seen.known)
+        target = float(clause.target)
+        fates = seen.fates[place, known]
+        said = fates != UNSAID
+        held = (fates[said] == HELD).astype(np.float64)
+        count = len(held)
+        if not count:
+            return ClauseFinding(clause, 0.0, ShareInterval(0.0, 1.0), 0.0, 0, 0.0, enough=False, unsaid=len(fates))
+        queues = self.queues[place]
+        deviations = series_of(queues, seen.load, self.rate)[:, known][:, said] if queues else np.empty((0, count))
+        found = estimate_share(held, seen.wait_s[known][said], target, queues, deviations, self.levels.fails)
+        mean, independent = found.value, found.independent
+        interval = share_interval(
+            independent * mean, independent * (1 - mean), target, self.levels.holds, self.levels.fails
+        )
+        residences = (seen.load.at[seen.known - 1] - seen.load.at[behind]) / float(seen.residence_s.mean())
+        enough = found.enough and residences >= LEAST_RESIDENCES
+        return ClauseFinding(clause, mean, interval, found.raw, count, independent, enough=enough, unsaid=len(fates) - count)
+

@@ -1,0 +1,144 @@
+"""A capacity search from its first probe to its interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_llm.bench.capacity.decision import ClauseFinding, ProbeDecision
+from otel_llm.bench.capacity.search import RateSearch, Verdict
+from otel_llm.bench.capacity.statistics.error_budget import most_probes, probe_levels
+from otel_llm.bench.capacity.statistics.virtual_queue import virtual_queues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from otel_llm.bench.capacity.objective import CapacityObjective
+    from otel_llm.bench.capacity.observations import ProbeEnd, ProbeSource
+
+PROBE_SHARE: Final = 0.3
+"""No probe takes more of the budget."""
+MOST_REPEATS: Final = 3
+"""An invalid probe is repeated so many times."""
+LOOK_GROWTH: Final = 1.1
+"""From one look to the next the known requests grow by so much: a look costs as much as there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """What to search for: `budget` in the unit of the source's costs, rates in requests/s."""
+
+    objective: CapacityObjective
+    bottom: float
+    top: float
+    precision: float = 0.1
+    confidence: float = 0.95
+    budget: float = 30_000
+    control_variates: bool = True
+
+
+class ProbeResult(NamedTuple):
+    """A probe that ended; `finding` is the clause that its verdict rests on, `slope` the growth of its backlog.
+
+    `unsaid`: requests without a verdict under that clause, which were left out.
+    """
+
+    rate: float
+    verdict: Verdict
+    finding: ClauseFinding | None
+    slope: float | None
+    backlog_grows: bool
+    end: ProbeEnd
+
+
+@dataclass(slots=True)
+class CapacityResult:
+    """The interval [low, high] requests/s, as far as it was found, the probes, and why the search ended."""
+
+    plan: SearchPlan
+    low: float | None = None
+    high: float | None = None
+    decided: bool = False
+    why: str | None = None
+    probes: list[ProbeResult] = field(default_factory=list)
+    interrupted: bool = False
+
+    @property
+    def spent(self) -> float:
+        """Return what the probes cost."""
+        return sum(probe.end.cost for probe in self.probes)
+
+
+def find_capacity(
+    plan: SearchPlan, source: ProbeSource, report: Callable[[CapacityResult], None] | None = None
+) -> CapacityResult:
+    """Search for the highest rate at which the objective holds; `report` is called after each probe.
+
+    Ctrl-C (KeyboardInterrupt) ends the search with the interval so far.
+    """
+    search = RateSearch(plan.bottom, plan.top, plan.precision)
+    allowed = most_probes(plan.bottom, plan.top, plan.precision)
+    levels = probe_levels(plan.confidence, allowed, len(plan.objective.clauses))
+    reference = source.reference() if plan.control_variates else None
+    queues = [
+        [] if reference is None else virtual_queues(reference, float(clause.target))
+        for clause in plan.objective.clauses
+    ]
+    result = CapacityResult(plan)
+    repeats = valid = 0
+    try:
+        while (rate := search.next_rate()) is not None:
+            left = plan.budget - result.spent
+            if left <= 0 or valid == allowed or repeats > MOST_REPEATS:
+                break
+            decision = ProbeDecision(rate, plan.objective.clauses, levels, queues)
+            probe = _run_probe(decision, source, min(plan.budget * PROBE_SHARE, left))
+            result.probes.append(probe)
+            if probe.end.invalid is None:
+                valid, repeats = valid + 1, 0
+                search.record(rate, probe.verdict)
+            else:
+                repeats += 1
+            result.low, result.high, result.decided = search.low, search.high, search.decided
+            if report is not None:
+                report(result)
+    except KeyboardInterrupt:
+        result.interrupted = True
+    result.why = _why(result, search, repeats, valid == allowed)
+    return result
+
+
+def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> ProbeResult:
+    probe = source.begin(decision.rate, limit)
+    looked = 0.0
+    try:
+        while (seen := probe.observe()) is not None:
+            if len(seen.load.at) >= looked * LOOK_GROWTH:
+                looked = len(seen.load.at)
+                if decision.look(seen) != "undecided":
+                    break
+    finally:
+        end = probe.end()
+    verdict = decision.verdict if end.invalid is None else "undecided"
+    return ProbeResult(
+        decision.rate, verdict, decision.deciding, decision.backlog.slope, decision.backlog.grows, end
+    )
+
+
+def _why(result: CapacityResult, search: RateSearch, repeats: int, alpha_spent: bool) -> str | None:
+    """Return why the search did not decide, None where it did."""
+    if result.decided:
+        return None
+    if result.interrupted:
+        return "interrupted"
+    if repeats > MOST_REPEATS:
+        return f"{result.probes[-1].end.invalid}; the probe was repeated {MOST_REPEATS} times"
+    if search.high is not None and search.high <= search.bottom:
+        return "the objective fails at the lowest rate: the capacity is below the range"
+    if search.low is not None and search.low >= search.top:
+        return "the objective holds at the highest rate: the capacity is above the range"
+    if alpha_spent:
+        return "the error budget is spent: too many probes were undecided"
+    if search.next_rate() is None:
+        return "no rate left to probe: those between the ends are undecided"
+    return "the budget is spent"

@@ -1,0 +1,98 @@
+"""The estimate of a share from correlated requests: its value, and how many independent requests it is worth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from otel_llm.bench.capacity.statistics.backlog import student_quantile
+from otel_llm.bench.capacity.statistics.control_variates import as_strong, residual_variance, slope, strengths
+from otel_llm.bench.capacity.statistics.inflation import exceedances, greatest_long_run_variance, long_run_variance
+from statistics import NormalDist
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from otel_llm.bench.capacity.statistics.virtual_queue import VirtualQueue
+
+    Floats = NDArray[np.float64]
+
+LEAST_REQUESTS: Final = 100
+LEAST_ADJUSTED_REQUESTS: Final = 25
+"""No verdict before so many requests for each one that counts as independent; the second with control variates."""
+_BLOCK_INFLATIONS: Final = 4.0
+"""A block whose mean is nearly independent of the next one's is so many times as long as the inflation."""
+_LEAST_BLOCKS: Final = 12
+_MOST_BLOCKS: Final = 128
+
+
+class ShareEstimate(NamedTuple):
+    """A share of requests: `value` is adjusted by control variates, `raw` is not.
+
+    `independent`: the number of independent requests that would be as accurate (the effective sample size of Korn,
+    Graubard, Confidence intervals for proportions, 1998); `inflation`: how many requests say as much as one of them
+    where exactly the objective holds; `enough`: there are enough for a verdict.
+    """
+
+    value: float
+    raw: float
+    independent: float
+    inflation: float
+    enough: bool
+
+
+def estimate_share(
+    held: Floats, waits: Floats, target: float, queues: Sequence[VirtualQueue], deviations: Floats, level: float
+) -> ShareEstimate:
+    """Estimate the share of 1 in `held` (N,), N > 0.
+
+    `waits` (N,): a figure that grows with the load where no request misses yet; `deviations` (Q, N): the series of the
+    virtual queues less their means; `level`: the probability at which the estimate is to be judged.
+    """
+    count = len(held)
+    raw = float(held.mean())
+    rare = raw >= target
+    near = exceedances(waits, target) if rare else held
+    inflation = _inflation(held, near, target, queues, deviations)
+    blocks = int(min(_MOST_BLOCKS, max(_LEAST_BLOCKS, count / (_BLOCK_INFLATIONS * inflation)), count))
+    variance = max(long_run_variance(held, blocks), _spread(raw, count)) * _student_factor(blocks - 1, level) / count
+    value, least = raw, LEAST_REQUESTS
+    found = strengths(held, deviations)
+    if found.max(initial=0.0) > 0:
+        place = int(found.argmax())
+        by = slope(held, deviations[place])
+        residual = held - by * deviations[place]
+        adjusted = residual_variance(residual, deviations[place], blocks) * _student_factor(blocks - 2, level)
+        adjusted += by * by * queues[place].variance
+        if 0 < adjusted < variance:
+            value, variance, least = min(1.0, max(0.0, float(residual.mean()))), adjusted, LEAST_ADJUSTED_REQUESTS
+    independent = _spread(value, count) / variance
+    return ShareEstimate(value, raw, independent, inflation, enough=count >= least * inflation)
+
+
+def _inflation(
+    held: Floats, near: Floats, target: float, queues: Sequence[VirtualQueue], deviations: Floats
+) -> float:
+    """Return the inflation at the objective, the greatest of its estimates, at least 1.
+
+    The last is that of the virtual queues which correlate with `near`: it is known from the start, when a calm stretch
+    shows too few misses, and too little correlation.
+    """
+    spread = target * (1 - target)
+    found = [1.0, greatest_long_run_variance(held) / spread, greatest_long_run_variance(near) / spread]
+    found += [queues[place].inflation for place in as_strong(strengths(near, deviations)).tolist()]
+    return max(found)
+
+
+def _spread(share: float, count: int) -> float:
+    """Return the variance of one request's fate, at least that of one miss among `count`."""
+    inside = min(max(share, 1 / count), 1 - 1 / count)
+    return inside * (1 - inside) if count > 1 else 0.25
+
+
+def _student_factor(freedom: int, level: float) -> float:
+    """Return by how much a variance estimated with so many degrees of freedom counts as greater: (t / z) squared."""
+    return (student_quantile(1 - level, freedom) / NormalDist().inv_cdf(1 - level)) ** 2
