@@ -37,6 +37,9 @@ COMMANDS: Final = {
     "report": Lazy(
         "otel_llm.cli.commands.report_command", "report", "The audit's report once more, from saved tables.", True
     ),
+    "bench": Lazy(
+        "otel_llm.cli.commands.bench_command", "bench", "Send a load to a server: what would its readers feel?", True
+    ),
     "sweep": Lazy(
         "otel_llm.cli.commands.sweep_command",
         "sweep_command",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from otel_llm.audit.compare.tiers import Tiers
     from otel_llm.audit.report.charts.delivery_chart import Figure
 
+    Lines = Sequence[tuple[str, str]]
+
 __all__ = ["Chosen", "build", "render", "render_deliveries"]
 
 TITLE: Final = "What the readers felt"
@@ -43,18 +45,22 @@ class Section(NamedTuple):
     body: str
 
 
-def render(audit: Reported, *, title: str = TITLE, tiers: Tiers | None = None) -> str:
+def render(
+    audit: Reported, *, title: str = TITLE, tiers: Tiers | None = None, first: tuple[str, Lines] | None = None
+) -> str:
     """Return the report as one page, with the classes as tiers where they are given.
 
-    The same input gives the same bytes.
+    `first`: the heading and the (label, text) lines of a section before all others. The same input gives the same
+    bytes.
     """
-    return build(audit.report_model(tiers), title=title)
+    return build(audit.report_model(tiers), title=title, first=first)
 
 
-def build(model: ReportModel, *, title: str = TITLE) -> str:
+def build(model: ReportModel, *, title: str = TITLE, first: tuple[str, Lines] | None = None) -> str:
     """Return the report of the available parts of an audit as one page. The same input gives the same bytes."""
     figures: dict[str, Figure] = {}
     written = [
+        Section("first", *(("", "") if first is None else (first[0], table(["", ""], first[1], text_columns=(1,))))),
         Section("summary", "Summary", _summary(model)),
         Section("rests", "What this rests on", data_quality.body(model)),
         Section("time", "Over time", sections.over_time(model, figures)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from otel_llm.instrumentation.parse.cohere import FAILURES, MESSAGE_END
 from otel_llm.instrumentation.parse.event_template import EventTemplate
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from otel_llm.instrumentation.core.recording import Recording
     from otel_llm.instrumentation.parse.sse import Parser
-    from otel_llm.instrumentation.segments.choices import Reader
+    from otel_llm.instrumentation.segments.choices import Item, Reader
     from otel_llm.instrumentation.segments.chunks import Reading
 
 DONE: Final = b"[DONE]"
@@ -124,44 +124,56 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+class StreamRecorder(Protocol):
+    """What records the chunks of one reply: a `Recording`, or the load client."""
+
+    @property
+    def reader(self) -> Reader:
+        """Return the reader of its chunks."""
+
+    @property
+    def done(self) -> bool:
+        """Return whether it has ended."""
+
+    @property
+    def clock_ns(self) -> Callable[[], int]:
+        """Return the clock, monotonic ns: when the bytes at hand were received."""
+
+    @property
+    def append(self) -> Callable[[Item], None]:
+        """Return what takes the tokens of a chunk."""
+
+    def exhausted(self) -> None:
+        """Note that the stream ran to its end."""
+
+    def ended(self, outcome: str, error: str | None = None) -> None:
+        """Note the end as its server knows it."""
+
+    def broken(self, bug: BaseException) -> None:
+        """Note a failure of ours."""
+
+
 class _Loop:
     """A loop that has ended already."""
 
     __slots__ = ("__weakref__",)
 
 
-class Tap:
-    """The recording of one body.
+class ChunkTap:
+    """The reading of one body: its bytes in, token times into a recorder.
 
-    `take` the bytes as they pass, then call `ended` at the end of the body, or another method of the recording. The
-    recording ends by itself when the reply is complete (`[DONE]`) or has failed: a reader may stop there and never
+    `take` the bytes as they pass, then call `ended` at the end of the body, or another method of the recorder. The
+    recorder ends by itself when the reply is complete (`[DONE]`) or has failed: a reader may stop there and never
     reach the end of the body. Nothing here raises.
     """
 
-    __slots__ = ("__weakref__", "_parser", "_template", "_text", "looped", "recording", "waiting")
+    __slots__ = ("_parser", "_template", "_text", "recording")
 
-    def __init__(self, recording: Recording, api: Api, parser: Parser | None = None) -> None:
+    def __init__(self, recording: StreamRecorder, api: Api, parser: Parser | None = None) -> None:
         self.recording = recording
-        self.waiting = False
-        self.looped = False
         self._text = api.text
         self._parser = SseParser() if parser is None else parser
         self._template = EventTemplate(self._parser)
-
-    @property
-    def gi_running(self) -> bool:
-        """Whether a read is waiting for bytes now; a recording reads the same of the generators of other streams."""
-        return self.waiting
-
-    def entered(self, loop: object) -> None:
-        """Note that `loop` reads the body."""
-        self.looped = True
-        self.recording.entered(loop)
-
-    def left(self) -> None:
-        """Note that a read was given up, perhaps to be tried again. A watched loop need not call this."""
-        if not self.looped:
-            self.recording.entered(_Loop())
 
     def take(self, data: bytes) -> None:
         """Apply the next bytes of the body, which were received now."""
@@ -222,6 +234,34 @@ class Tap:
             if (error := error_of(chunk)) is not None:
                 self.recording.ended(ERROR, error)
         return reading
+
+
+class Tap(ChunkTap):
+    """The recording of one body in an application; it knows which loop reads it."""
+
+    __slots__ = ("__weakref__", "looped", "waiting")
+
+    recording: Recording
+
+    def __init__(self, recording: Recording, api: Api, parser: Parser | None = None) -> None:
+        super().__init__(recording, api, parser)
+        self.waiting = False
+        self.looped = False
+
+    @property
+    def gi_running(self) -> bool:
+        """Whether a read is waiting for bytes now; a recording reads the same of the generators of other streams."""
+        return self.waiting
+
+    def entered(self, loop: object) -> None:
+        """Note that `loop` reads the body."""
+        self.looped = True
+        self.recording.entered(loop)
+
+    def left(self) -> None:
+        """Note that a read was given up, perhaps to be tried again. A watched loop need not call this."""
+        if not self.looped:
+            self.recording.entered(_Loop())
 
 
 def error_of(chunk: object) -> str | None:

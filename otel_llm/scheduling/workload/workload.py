@@ -70,11 +70,11 @@ class Workload:
         return [SimulatedRequest(number, *row) for number, row in enumerate(rows)]
 
 
-def draw_workload(spec: WorkloadSpec, profile: IterationProfile, seed: int) -> Workload:
+def draw_workload(spec: WorkloadSpec, profile: IterationProfile | None, seed: int) -> Workload:
     """Draw a workload: a function of its arguments.
 
     Lengths of a trace are in its order if the arrivals are those of a trace and it has enough rows; else rows are
-    drawn, for input and output the same.
+    drawn, for input and output the same. `profile`: only tiers need it.
 
     Raises:
         ValueError: no number of requests, more of them than a trace of arrivals has rows, or arrivals beyond 31 years.

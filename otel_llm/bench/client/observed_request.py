@@ -1,0 +1,91 @@
+"""The facts of one request of a load, as far as they are known."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.slo.classes import REASONING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from otel_llm.bench.client.messages import Ended
+    from otel_llm.instrumentation.segments.choices import Item
+
+CHUNK: Final = "chunk"
+ESTIMATED: Final = "estimated"
+MOST_TOKENS: Final = 1 << 20
+"""Tokens of a reply that are believed: a server that states more does not count, and each is held in memory."""
+
+
+@dataclass(slots=True, eq=False)
+class ObservedRequest:
+    """One sent request; the run that observes it is the single writer. All instants are monotonic ns.
+
+    `intended_ns`: when it should have been sent (open loop), or was (closed loop): the commit. `sent_ns`: the start of
+    the connect, or of the write on an open connection. `input_tokens`, `output_tokens`: as planned.
+
+    `times_ns`, `kinds`: one entry for each token so far, in order of arrival (codes of `slo.classes.KINDS`); a chunk of
+    k tokens has k equal times. Until the end a chunk that the server does not count is one token; a reply whose tokens
+    are `estimated` gets both anew at its end.
+
+    `end_ns`, `outcome` (of `slo.classes.OUTCOMES`): None while it is in flight. `error`: the kind of a failure
+    (`http_429`, `refused` ...), None for a reply that completed. `token_basis`: exact, estimated or chunk.
+    `prompt_tokens`: as the server counted them, None where it did not.
+    """
+
+    number: int
+    intended_ns: int
+    sent_ns: int
+    input_tokens: int
+    output_tokens: int
+    times_ns: array[int] = field(default_factory=lambda: array("q"))
+    kinds: bytearray = field(default_factory=bytearray)
+    end_ns: int | None = None
+    outcome: str | None = None
+    error: str | None = None
+    token_basis: str | None = None
+    prompt_tokens: int | None = None
+    placed: bool = False
+    """Whether it is among the run's `requests`."""
+
+    @property
+    def lag_ns(self) -> int:
+        """Return the send lag: from the intended time to the start of the connect or the write."""
+        return self.sent_ns - self.intended_ns
+
+    def extend(self, items: Iterable[Item]) -> None:
+        """Append the tokens of chunks."""
+        for item in items:
+            if isinstance(item, int):
+                self.times_ns.append(item)
+                self.kinds.append(0)
+                continue
+            at_ns, marks = item
+            for _, kind, stated, _ in marks:
+                count = min(stated, MOST_TOKENS - len(self.kinds))
+                self.times_ns.extend([at_ns] * count)
+                self.kinds.extend([kind] * count)
+
+    def end(self, event: Ended) -> None:
+        """Note the end, and spread the server's own count over the chunks where it counted none of them."""
+        self.end_ns, self.outcome, self.error = event.end_ns, event.outcome, event.error
+        self.token_basis, self.prompt_tokens = event.basis, event.prompt_tokens
+        if event.basis == CHUNK and event.output_tokens is not None and self.kinds:
+            hidden = 0 if REASONING in self.kinds else event.reasoning_tokens
+            total = event.output_tokens - hidden
+            if 0 < total <= MOST_TOKENS:
+                self._spread(total)
+                self.token_basis = ESTIMATED
+
+    def _spread(self, total: int) -> None:
+        """Give each chunk its share: behind chunk j of C (from 0) there are total (j + 1) / C tokens, rounded down."""
+        chunks = len(self.kinds)
+        times, kinds = self.times_ns, self.kinds
+        self.times_ns, self.kinds = array("q"), bytearray()
+        for place in range(chunks):
+            count = total * (place + 1) // chunks - len(self.kinds)
+            self.times_ns.extend([times[place]] * count)
+            self.kinds.extend([kinds[place]] * count)

@@ -1,0 +1,154 @@
+"""What one reply says: token times, usage, its end; read by the rules of the application's own recorder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm import semconv
+from otel_llm.instrumentation.parse.sse import SseParser
+from otel_llm.instrumentation.parse.sse_chunks import ChunkTap
+from otel_llm.instrumentation.segments.chunks import count_of
+from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
+
+if TYPE_CHECKING:
+    from otel_llm.instrumentation.parse.sse_chunks import Api
+    from otel_llm.instrumentation.segments.choices import Item, Reader
+    from otel_llm.instrumentation.segments.chunks import Reading
+
+MAX_EVENT_BYTES: Final = 1 << 25
+"""The longest event that is read (32 MiB): a token of 10 MB is one token."""
+CLOSED_EARLY: Final = "closed_early"
+ERROR_EVENT: Final = "error_event"
+TOO_LONG: Final = "event_too_long"
+CLIENT_BUG: Final = "client_bug"
+
+
+class UsageReader:
+    """A reader that also knows the tokens of reasoning that a server counts and does not stream."""
+
+    def __init__(self, inner: Reader) -> None:
+        self._inner = inner
+        self.plain = inner.plain
+        self.reasoning_tokens = 0
+
+    def is_plain(self, chunk: object, /) -> bool:
+        """Return whether a chunk is the common one."""
+        return self._inner.is_plain(chunk)
+
+    def __call__(self, chunk: object, /) -> Reading:
+        """Return the reading of a chunk."""
+        usage: Any = getattr(chunk, "usage", None)
+        if usage is not None:
+            details = getattr(usage, "completion_tokens_details", None)
+            self.reasoning_tokens = count_of(getattr(details, "reasoning_tokens", None)) or 0
+        reading = self._inner(chunk)
+        self.plain = self._inner.plain
+        return reading
+
+    def basis(self, choice: int) -> str:
+        """Return the basis of a choice's token counts."""
+        return self._inner.basis(choice)
+
+    def segment_attributes(self) -> dict[str, Any]:
+        """Return the attributes of the last segment."""
+        return dict(self._inner.segment_attributes())
+
+    def span_attributes(self) -> dict[str, Any]:
+        """Return the reply's own statements."""
+        return dict(self._inner.span_attributes())
+
+
+class Reply:
+    """One streamed reply, a `StreamRecorder` whose clock stands at the read of the bytes at hand.
+
+    `items` are the tokens since they were last taken; `end_ns` (monotonic) and `outcome` are None until it ended.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self.reader = UsageReader(api.reader())
+        self.items: list[Item] = []
+        self.end_ns: int | None = None
+        self.outcome: str | None = None
+        self.error: str | None = None
+        self._at_ns = 0
+        self._finished_ns: int | None = None
+        self._parser = SseParser(MAX_EVENT_BYTES)
+        self._tap = ChunkTap(self, api, self._parser)
+
+    def take(self, at_ns: int, data: bytes) -> None:
+        """Read the next bytes of the body, which were read from the socket at `at_ns`."""
+        self._at_ns = at_ns
+        self._tap.take(data)
+
+    def body_ended(self, at_ns: int) -> None:
+        """Note the end of the body, or of the connection."""
+        self._at_ns = at_ns
+        self._tap.ended()
+
+    def fail(self, at_ns: int, outcome: str, error: str) -> None:
+        """End it as failed, unless it has ended."""
+        if not self.done:
+            self.end_ns, self.outcome, self.error = at_ns, outcome, error
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Return the prompt's length as the server counted it."""
+        return count_of(self.reader.span_attributes().get(semconv.GEN_AI_USAGE_INPUT_TOKENS))
+
+    @property
+    def output_tokens(self) -> int | None:
+        """Return the reply's length as the server counted it at the end, reasoning that it hides included."""
+        return count_of(self.reader.span_attributes().get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))
+
+    @property
+    def basis(self) -> str:
+        """Return the basis of the token counts in `items`."""
+        return self.reader.basis(0)
+
+    # For the tap.
+
+    @property
+    def done(self) -> bool:
+        """Return whether it has ended."""
+        return self.end_ns is not None
+
+    def clock_ns(self) -> int:
+        """Return when the bytes at hand were read."""
+        return self._at_ns
+
+    def append(self, item: Item) -> None:
+        """Take the tokens of a chunk; those of other choices are not counted."""
+        if isinstance(item, tuple):
+            marks = tuple(mark for mark in item[1] if mark[0] == 0)
+            if any(mark[3] for mark in marks):
+                self._finished_ns = item[0]
+            if not any(mark[2] for mark in marks):
+                return
+            item = (item[0], marks)
+        self.items.append(item)
+
+    def exhausted(self) -> None:
+        """Note `[DONE]`."""
+        self._complete()
+
+    def ended(self, outcome: str, error: str | None = None) -> None:
+        """Note an event that says that the reply failed, or the end of the body."""
+        if self._parser.lost:
+            self.fail(self._at_ns, ERROR, TOO_LONG)
+        elif error is not None:
+            self.fail(self._at_ns, ERROR, ERROR_EVENT)
+        elif self._finished_ns is not None:
+            self._complete()
+        else:
+            self.fail(self._at_ns, outcome, CLOSED_EARLY)
+
+    def broken(self, bug: BaseException) -> None:  # noqa: ARG002
+        """Note a failure of ours; it makes the run invalid."""
+        self.fail(self._at_ns, ERROR, CLIENT_BUG)
+
+    def _complete(self) -> None:
+        if self._parser.lost:
+            self.fail(self._at_ns, ERROR, TOO_LONG)
+        elif not self.done:
+            self.end_ns = self._at_ns if self._finished_ns is None else self._finished_ns
+            self.outcome = COMPLETED

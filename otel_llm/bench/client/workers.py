@@ -1,0 +1,129 @@
+"""The worker processes as the load client sees them."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from otel_llm.bench.client.messages import Report, Unframer, framed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from otel_llm.bench.client.messages import Configure, Run
+
+_CODE: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from otel_llm.bench.client.worker import main; main(int(sys.argv[2]))"
+)
+_READ_BYTES: Final = 1 << 20
+_START_S: Final = 60.0
+_EXIT_S: Final = 5.0
+
+
+class WorkerDiedError(Exception):
+    """A worker process has ended by itself."""
+
+
+class Workers:
+    """So many worker processes; `close` ends them.
+
+    Raises:
+        WorkerDiedError: one does not start.
+    """
+
+    def __init__(self, count: int, configure: Configure) -> None:
+        self.count = count
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._channels: list[socket.socket] = []
+        self._unframers = [Unframer() for _ in range(count)]
+        self._poll = select.poll()
+        self._places: dict[int, int] = {}
+        try:
+            for _ in range(count):
+                self._start()
+            self.send_all(configure)
+            for place in range(count):
+                self._await_ready(place)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """Return the numbers of the processes."""
+        return [process.pid for process in self._processes]
+
+    def send(self, place: int, message: Run) -> None:
+        """Send a message to one worker."""
+        self._write(place, framed(message))
+
+    def send_all(self, message: object) -> None:
+        """Send a message to all workers."""
+        raw = framed(message)
+        for place in range(self.count):
+            self._write(place, raw)
+
+    def receive(self, timeout_s: float) -> Iterator[tuple[int, Report]]:
+        """Yield the reports that are there, waiting for one at most so long.
+
+        Raises:
+            WorkerDiedError: a worker has ended.
+        """
+        for fd, _ in self._poll.poll(timeout_s * 1000):
+            place = self._places[fd]
+            for message in self._unframers[place].feed(self._read(place)):
+                assert isinstance(message, Report)  # noqa: S101
+                yield place, message
+
+    def close(self) -> None:
+        """End the processes."""
+        for channel in self._channels:
+            channel.close()
+        for process in self._processes:
+            try:
+                process.wait(_EXIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-c", _CODE, json.dumps(sys.path), str(theirs.fileno())]
+            self._processes.append(
+                subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603
+            )
+        self._places[ours.fileno()] = len(self._channels)
+        self._channels.append(ours)
+        self._poll.register(ours, select.POLLIN)
+
+    def _await_ready(self, place: int) -> None:
+        self._channels[place].settimeout(_START_S)
+        try:
+            while not self._unframers[place].feed(self._read(place)):
+                pass
+        except TimeoutError as error:
+            raise WorkerDiedError(f"a worker of the load did not start in {_START_S:g} s") from error
+        self._channels[place].settimeout(None)
+
+    def _read(self, place: int) -> bytes:
+        data = b""
+        with suppress(ConnectionError):
+            data = self._channels[place].recv(_READ_BYTES)
+        if not data:
+            code = self._processes[place].wait()
+            raise WorkerDiedError(f"a worker of the load has ended (exit status {code})")
+        return data
+
+    def _write(self, place: int, raw: bytes) -> None:
+        try:
+            self._channels[place].sendall(raw)
+        except ConnectionError:
+            code = self._processes[place].wait()
+            raise WorkerDiedError(f"a worker of the load has ended (exit status {code})") from None

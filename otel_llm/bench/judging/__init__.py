@@ -1,0 +1,1 @@
+"""What a finished run is worth, without I/O: validity, the warm-up, the fluid token rate."""

@@ -1,0 +1,128 @@
+"""The settings of a load: what the options of `bench` and `capacity` say, checked, and what `run.json` keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.bench.client.target import Target
+from otel_llm.bench.plan.load_plan import LoadShape, PlanError
+from otel_llm.bench.plan.option_texts import arrivals_of, lengths_of, rate_of
+from otel_llm.scheduling.workload.arrivals import TraceArrivals
+from otel_llm.scheduling.workload.lengths import TraceLengths
+from otel_llm.scheduling.workload.trace_file import read_trace
+from otel_llm.shared.secret_files import read_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from otel_llm.bench.client.target import ApiName
+    from otel_llm.scheduling.workload.lengths import LengthDistribution
+
+RATE: Final = "1"
+DURATION_NS: Final = 60 * 10**9
+INPUT: Final = "128"
+OUTPUT: Final = "64"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """The options of a load, as they were given; None where one was not.
+
+    `rate`, `concurrency` and `trace` exclude each other; so do `duration_ns` and `requests`.
+    """
+
+    url: str
+    model: str
+    api: ApiName = "chat"
+    rate: str | None = None
+    concurrency: int | None = None
+    trace: Path | None = None
+    speed: Fraction = Fraction(1)
+    arrivals: str = "poisson"
+    duration_ns: int | None = None
+    requests: int | None = None
+    input: str | None = None
+    output: str | None = None
+    shared_prefix: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+    api_key_file: Path | None = None
+    workers: int = 1
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse options that exclude each other. Raises PlanError."""
+        for names in (("rate", "concurrency", "trace"), ("duration_ns", "requests")):
+            given = [_option(name) for name in names if getattr(self, name) is not None]
+            if len(given) > 1:
+                raise PlanError(f"{' and '.join(given)} exclude each other: keep one")
+        if self.concurrency is not None and self.workers > self.concurrency:
+            raise PlanError(f"--workers {self.workers}: more than --concurrency {self.concurrency}")
+
+    def target(self) -> Target:
+        """Return the server.
+
+        Raises:
+            TargetError: the URL or a header cannot be used.
+            ConfigError: the key file cannot be used.
+        """
+        key = None if self.api_key_file is None else read_tokens(self.api_key_file)[0].decode()
+        return Target.read(self.url, model=self.model, api=self.api, headers=self.headers, key=key)
+
+    @property
+    def length_ns(self) -> int | None:
+        """Return how long the load is sent; None where a number of requests or a trace ends it."""
+        if self.duration_ns is None and self.requests is None and self.trace is None:
+            return DURATION_NS
+        return self.duration_ns
+
+    def shape(self, rate: Fraction | None = None) -> LoadShape:
+        """Return what the plan is drawn from; `rate` replaces that of the options.
+
+        Raises:
+            PlanError: an option is malformed.
+            ConfigError: the trace cannot be read.
+        """
+        self.check()
+        trace = None if self.trace is None else read_trace(self.trace)
+        lengths: list[LengthDistribution] = []
+        for option, text, default, column in (
+            ("--input", self.input, INPUT, None if trace is None else trace.input),
+            ("--output", self.output, OUTPUT, None if trace is None else trace.output),
+        ):
+            replayed = text is None and column is not None
+            lengths.append(TraceLengths(column) if replayed else lengths_of(option, text or default))  # type: ignore[arg-type]
+        if trace is not None and rate is None:
+            arrivals: Any = TraceArrivals(trace, self.speed)
+        elif self.concurrency is not None and rate is None:
+            arrivals = None
+        else:
+            arrivals = arrivals_of(self.arrivals, rate_of(self.rate or RATE) if rate is None else rate)
+        return LoadShape(arrivals, lengths[0], lengths[1], self.requests, self.length_ns)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings for `run.json`; the key's file is named, the key is not."""
+        return {
+            "url": self.url,
+            "model": self.model,
+            "api": self.api,
+            "rate": self.rate if self.rate or self.concurrency or self.trace else RATE,
+            "concurrency": self.concurrency,
+            "trace": None if self.trace is None else str(self.trace),
+            "speed": float(self.speed),
+            "arrivals": self.arrivals,
+            "duration_s": None if self.length_ns is None else self.length_ns / 1e9,
+            "requests": self.requests,
+            "input": self.input if self.input or self.trace else INPUT,
+            "output": self.output if self.output or self.trace else OUTPUT,
+            "shared_prefix": self.shared_prefix,
+            "headers": [name for name, _ in self.headers],
+            "api_key_file": None if self.api_key_file is None else str(self.api_key_file),
+            "workers": self.workers,
+            "seed": self.seed,
+        }
+
+
+def _option(name: str) -> str:
+    return f"--{name.removesuffix('_ns')}"

@@ -1,0 +1,1 @@
+"""Plans of a load, without I/O: arrivals, lengths, prompts."""

@@ -1,0 +1,1 @@
+"""What a run leaves behind: a journal, and the settings to run it again."""

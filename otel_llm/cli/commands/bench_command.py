@@ -1,0 +1,241 @@
+"""`otel-llm bench`: sends a load to a server, and says what its readers felt."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import secrets
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from rich.text import Text
+
+from otel_llm.audit import terminal
+from otel_llm.bench.client.learning import Learned, LearningError, learn
+from otel_llm.bench.client.load_client import LoadClient
+from otel_llm.bench.client.target import TargetError
+from otel_llm.bench.client.workers import WorkerDiedError
+from otel_llm.bench.live_figures import LiveFigures
+from otel_llm.bench.load_test import AUTO, LoadTest
+from otel_llm.bench.plan.load_plan import LoadPlan, PlanError, draw_plan
+from otel_llm.bench.plan.prompts import PromptSpec
+from otel_llm.bench.recording.run_folder import check_folder, write_run_file
+from otel_llm.bench.recording.run_journal import RequestRecords
+from otel_llm.cli.duration_options import Duration
+from otel_llm.cli.load_options import load_options
+from otel_llm.cli.output.echo import echo
+from otel_llm.cli.output.load_view import showing
+from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.export.records import version
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.shared.clock import MonotonicClock, wall_ns
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.outputs import OutputError, check_output_path
+from otel_llm.slo.classes import UnknownClassError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from otel_llm.bench.client.observed_request import ObservedRequest
+    from otel_llm.bench.load_result import LoadResult
+    from otel_llm.bench.load_settings import LoadSettings
+    from otel_llm.slo.classes import SloClasses
+
+EXAMPLES = """
+\b
+Examples:
+  otel-llm bench http://127.0.0.1:8000 --model llama --rate 4 --duration 60s
+  otel-llm bench http://127.0.0.1:8000 --model llama --rate 8 --arrivals gamma:2 --input 64..512 --output 32..256
+  otel-llm bench http://127.0.0.1:8000 --model llama --trace azure.csv --speed 0.5 --out monday --html monday.html
+  otel-llm bench https://api.example.com/v1 --model m --api-key-file key.txt --concurrency 8 --requests 200
+  otel-llm audit monday                                   # the recording, judged again
+
+\b
+Exit code: 0 fine; 1 the run is not valid: the client, not the server, has decided the result;
+2 bad usage, or no server that answers.
+"""
+
+
+class WarmUpOption(click.ParamType[str | int]):
+    """`auto`, or a duration."""
+
+    name = "warmup"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str | int:
+        """Return `auto`, or ns; 0 cuts nothing."""
+        if value == AUTO or isinstance(value, int):
+            return value
+        return 0 if str(value) in ("0", "0s") else Duration().convert(value, param, ctx)
+
+
+_FILE: Final = click.Path(path_type=Path)
+
+
+@click.command("bench", epilog=EXAMPLES, short_help="Send a load to a server: what would its readers feel?")
+@click.argument("url")
+@load_options
+@click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given.")
+@click.option("--class", "class_name", metavar="NAME", help="The class of all requests.")
+@click.option(
+    "--warmup",
+    type=WarmUpOption(),
+    default=AUTO,
+    show_default=True,
+    metavar="auto|10s",
+    help="The beginning that is left out: what MSER-5 finds in the finished run, or a duration; 0s for none.",
+)
+@click.option("--out", type=_FILE, metavar="DIR", help="Keep the recording there, for `otel-llm audit DIR`.")
+@click.option("--html", type=_FILE, metavar="F", help="Write the report: one page that needs no network.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def bench(
+    load: LoadSettings,
+    slo: Path | None,
+    class_name: str | None,
+    warmup: str | int,
+    out: Path | None,
+    html: Path | None,
+    form: str,
+) -> None:
+    """Send requests to an OpenAI-compatible server at URL, and judge its replies by what readers feel.
+
+    Each request is sent at its intended time, whether the server is ready or not, and its clock starts then: what a
+    server that has stopped makes others wait is counted. Ctrl-C ends the run, prints and keeps what there is.
+    """
+    try:
+        classes = load_slo(slo)
+        if class_name is not None:
+            classes.get(class_name)
+        _check(load, warmup, out, html)
+        plan = draw_plan(load.shape(), load.seed)
+        with _folder(out) as folder:
+            result = _run(load, plan, classes, class_name, warmup, folder, html)
+            if html is not None and result.audit is not None:
+                result.write_html(html)
+    except (
+        ConfigError, LearningError, OutputError, PlanError, StartError, TargetError, UnknownClassError, WorkerDiedError,
+    ) as error:  # fmt: skip
+        raise click.UsageError(str(error)) from error
+    _show(result, form, shipped=slo is None)
+    if not result.validity.valid:
+        sys.exit(1)
+
+
+def _check(load: LoadSettings, warmup: str | int, out: Path | None, html: Path | None) -> None:
+    load.check()
+    if isinstance(warmup, int) and load.length_ns is not None and warmup >= load.length_ns:
+        raise click.UsageError(f"--warmup {warmup / 1e9:g}s leaves nothing of a load of {load.length_ns / 1e9:g}s")
+    if out is not None:
+        check_folder(out)
+    if html is not None:
+        if html.suffix.lower() != ".html":
+            raise OutputError(f"{html}: the page is HTML; name a file that ends with .html")
+        check_output_path(html)
+
+
+def _run(
+    load: LoadSettings,
+    plan: LoadPlan,
+    classes: SloClasses,
+    class_name: str | None,
+    warmup: str | int,
+    folder: Path,
+    html: Path | None,
+) -> LoadResult:
+    target = load.target()
+    spec = PromptSpec(load.seed, shared_prefix=load.shared_prefix, salt=secrets.randbits(38))
+    learned = learn(target, spec)
+    spec = replace(spec, lengths=learned.lengths)
+    about = _about(load, learned, spec, class_name)
+    folder.mkdir(exist_ok=True)
+    write_run_file(folder, about)
+    records = RequestRecords(target, class_name, MonotonicClock())
+    length_ns = load.length_ns if plan.at_ns is None else plan.length_ns
+    figures = LiveFigures(classes.get(class_name or classes.default), length_ns)
+    with _interrupts() as interrupted, LoadClient(target, learned, spec, workers=load.workers) as client:
+        run = client.start(plan, concurrency=load.concurrency, requests=load.requests, duration_ns=load.length_ns)
+        with showing() as show:
+
+            def on_step(changed: Sequence[ObservedRequest]) -> None:
+                if show is not None:
+                    figures.observe(changed)
+                    show(lambda: figures.snapshot(run))
+
+            test = LoadTest(run, folder, records, on_step, lambda: bool(interrupted))
+            test.follow()
+    result = test.result(warmup, classes, class_name, windows=html is not None)
+    with contextlib.suppress(OutputError):  # a full disk, which the result names already
+        write_run_file(folder, about | {"result": {**result.as_json(), "classes": None}})
+    return result
+
+
+def _about(load: LoadSettings, learned: Learned, spec: PromptSpec, class_name: str | None) -> dict[str, Any]:
+    """Return what `run.json` says: enough to run it again."""
+    return {
+        "command": "bench",
+        "versions": {"otel-llm": version(), "python": platform.python_version(), "system": platform.platform()},
+        "started_unix_nano": wall_ns(),
+        "settings": load.as_json() | {"class": class_name},
+        "prompts": {
+            "salt": spec.salt,
+            "tokens_fixed": spec.lengths.fixed,
+            "tokens_per_word": spec.lengths.per_word,
+        },
+        "server": {
+            "address": f"{learned.address.host}:{learned.address.port}",
+            "refused": list(learned.refused),
+            "token_basis": learned.token_basis,
+            "counts_prompts": learned.counts_prompts,
+        },
+    }
+
+
+@contextlib.contextmanager
+def _folder(out: Path | None) -> Iterator[Path]:
+    """Give the folder of the recording; one that is deleted where the user wants none."""
+    if out is not None:
+        yield out
+        return
+    with TemporaryDirectory(prefix="otel-llm-bench-") as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Give the list of the signals that ask for an end; the second Ctrl-C raises KeyboardInterrupt."""
+    came: list[int] = []
+
+    def note(signum: int, _frame: object) -> None:
+        came.append(signum)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _show(result: LoadResult, form: str, *, shipped: bool) -> None:
+    if form == "json":
+        click.echo(json.dumps(result.as_json(), allow_nan=False))
+        return
+    from rich.table import Table
+
+    console = wide_console()
+    console.print(Text(result.verdict(), style="bold green" if result.validity.valid else "bold red"))
+    if result.audit is not None:
+        terminal.show(console, result.audit)
+    table = Table(title="The load", title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
+    for label, text in result.lines():
+        table.add_row(Text(label), Text(text))
+    console.print(table)
+    if shipped and result.audit is not None:
+        echo("Judged by the shipped SLO classes; --slo FILE for your own.")

@@ -1,0 +1,118 @@
+"""The options of a load, which `bench` and `capacity` share."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from otel_llm.bench.load_settings import LoadSettings
+from otel_llm.cli.duration_options import Duration
+from otel_llm.rules.files.durations import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MOST_WORKERS: Final = 256
+MOST_SPEED: Final = 1_000_000
+
+
+class Header(click.ParamType[tuple[str, str]]):
+    """A header `K=V`."""
+
+    name = "header"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return name and value."""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not equals or not name:
+            self.fail(f"{value!r}: write a header as x-team=chat", param, ctx)
+        return name, text
+
+
+class Speed(click.ParamType[Fraction]):
+    """A factor above zero."""
+
+    name = "speed"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """Return it exactly."""
+        try:
+            speed = value if isinstance(value, Fraction) else exact(float(str(value)))
+        except ValueError:
+            speed = Fraction(0)
+        if not 0 < speed <= MOST_SPEED:
+            self.fail(f"{value!r} is no factor above zero, as 2.0", param, ctx)
+        return speed
+
+
+_FILE: Final = click.Path(path_type=Path)
+_OPTIONS: Final = (
+    click.option("--model", required=True, metavar="M", help="The model, as the server calls it."),
+    click.option(
+        "--rate", metavar="N", help="Requests a second, sent whether the server is ready or not. [default: 1]"
+    ),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1, 100_000),
+        metavar="N",
+        help="A closed loop instead: N requests in flight, each sent when another has ended.",
+    ),
+    click.option(
+        "--trace",
+        type=_FILE,
+        metavar="FILE",
+        help="Replay arrivals and lengths of Azure's CSV or Mooncake's JSON lines.",
+    ),
+    click.option("--speed", type=Speed(), default="1.0", show_default=True, help="Replay a trace so much faster."),
+    click.option(
+        "--arrivals", default="poisson", show_default=True, metavar="KIND", help="poisson, constant or gamma:CV."
+    ),
+    click.option("--duration", "duration_ns", type=Duration(), help="How long requests are sent. [default: 60s]"),
+    click.option("--requests", type=click.IntRange(1), metavar="N", help="How many are sent, instead."),
+    click.option("--input", "input_", metavar="TOKENS", help="Length of prompts: 128, or 64..512. [default: 128]"),
+    click.option("--output", metavar="TOKENS", help="Length of replies: 64, or 32..256. [default: 64]"),
+    click.option(
+        "--shared-prefix",
+        type=click.IntRange(0, 10_000_000),
+        default=0,
+        metavar="TOKENS",
+        help="Tokens that all prompts begin with; no two prompts share more.",
+    ),
+    click.option("--api", type=click.Choice(["chat", "completions"]), default="chat", show_default=True),
+    click.option("--header", "headers", type=Header(), multiple=True, metavar="K=V", help="Sent along; repeatable."),
+    click.option("--api-key-file", type=_FILE, metavar="F", help="File with the key, sent as a bearer token."),
+    click.option(
+        "--workers",
+        type=click.IntRange(1, MOST_WORKERS),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Processes that send and read, each of one core.",
+    ),
+    click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N"),
+)
+
+
+def load_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options, which the command gets as one argument, `load`; its first argument is `url`."""
+
+    @wraps(command)
+    def collected(**arguments: Any) -> None:
+        given = {name: arguments.pop(name) for name in _NAMES}
+        command(load=LoadSettings(input=given.pop("input_"), **given), **arguments)
+
+    for option in reversed(_OPTIONS):
+        collected = option(collected)
+    return collected
+
+
+_NAMES: Final = (
+    "url", "model", "rate", "concurrency", "trace", "speed", "arrivals", "duration_ns", "requests", "input_", "output",
+    "shared_prefix", "api", "headers", "api_key_file", "workers", "seed",
+)  # fmt: skip
