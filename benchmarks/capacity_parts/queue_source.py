@@ -9,10 +9,7 @@ import numpy as np
 
 from otel_llm.bench.capacity.objective import HELD, MISSED
 from otel_llm.bench.capacity.observations import Observations, ProbeEnd
-from otel_llm.bench.capacity.run import LOOK_GROWTH
 from otel_llm.bench.capacity.statistics.virtual_queue import REFERENCE_REQUESTS, Load
-
-FIRST_LOOK = 100
 
 
 @dataclass(frozen=True)
@@ -69,11 +66,12 @@ class QueueProbe:
         self.in_flight = (np.arange(len(at)) - np.searchsorted(ordered, at, side="right")).astype(float)
         self.known_at = at + np.minimum(waits, patience)
         self.sent = 0
+        self.most_requests = len(at)
 
-    def observe(self) -> Observations | None:
+    def observe(self, requests: int) -> Observations | None:
         if self.sent == len(self.at):
             return None
-        self.sent = min(len(self.at), max(FIRST_LOOK, int(self.sent * LOOK_GROWTH) + 1))
+        self.sent = min(len(self.at), requests)
         now = self.at[self.sent - 1]
         unknown = np.flatnonzero(self.known_at[: self.sent] > now)
         known = int(unknown[0]) if len(unknown) else self.sent

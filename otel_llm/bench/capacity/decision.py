@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import copysign, sqrt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
+HOPELESS_FROM: Final = 0.3
+"""A probe is given up where it cannot be decided any more, from this share of its requests."""
 LEAST_RESIDENCES: Final = 20
-"""No verdict before so many mean times in the system: requests in flight together share their fate."""
+LEAST_BAD_RESIDENCES: Final = 5
+"""No verdict before so many mean times in the system: requests in flight together share their fate. The second where
+the objective seems to fail: a probe begins with an idle server, so that a calm stretch is likelier than a bad one."""
 
 
 class ClauseFinding(NamedTuple):
@@ -58,12 +63,16 @@ class ClauseFinding(NamedTuple):
 
 @dataclass(slots=True)
 class ProbeDecision:
-    """The looks at one probe at `rate` requests/s; `queues` are those of each clause's target, empty for none."""
+    """The looks at one probe at `rate` requests/s; `queues` are those of each clause's target, empty for none.
+
+    Without `adjust` they say only what correlation to expect.
+    """
 
     rate: float
     clauses: Sequence[Clause]
     levels: ProbeLevels
     queues: Sequence[Sequence[VirtualQueue]]
+    adjust: bool = True
     findings: list[ClauseFinding] = field(default_factory=list)
     backlog: BacklogTest = field(init=False)
 
@@ -98,6 +107,28 @@ class ProbeDecision:
             self.findings = [self._find(seen, place, behind) for place in range(len(self.clauses))]
         return self.verdict
 
+    def is_hopeless(self, seen: Observations, most_requests: float) -> bool:
+        """Return whether the rest of the probe would not decide it: what it would cost is saved for other probes.
+
+        Nothing of it can be wrong, as an undecided probe says nothing. A clause is hopeless where its share, even one
+        standard error further from the target, would be undecided after `most_requests`.
+        """
+        if len(seen.load.at) < HOPELESS_FROM * most_requests or not self.findings or not seen.known:
+            return False
+        growth = most_requests / seen.known
+        return any(one.enough and self._stays_undecided(one, growth) for one in self.findings)
+
+    def _stays_undecided(self, one: ClauseFinding, growth: float) -> bool:
+        target = float(one.clause.target)
+        if one.verdict == "holds" or one.independent <= 0:
+            return False
+        error = sqrt(max(one.value * (1 - one.value), target * (1 - target)) / one.independent)
+        value = one.value + copysign(error, one.value - target)
+        value = min(1.0, max(0.0, value))
+        held, missed = growth * one.independent * value, growth * one.independent * (1 - value)
+        interval = share_interval(held, missed, target, self.levels.holds, self.levels.fails)
+        return interval.low < target <= interval.high
+
     def _find(self, seen: Observations, place: int, behind: int) -> ClauseFinding:
         clause, known = self.clauses[place], slice(behind, seen.known)
         target = float(clause.target)
@@ -109,12 +140,18 @@ class ProbeDecision:
             return ClauseFinding(clause, 0.0, ShareInterval(0.0, 1.0), 0.0, 0, 0.0, enough=False, unsaid=len(fates))
         queues = self.queues[place]
         deviations = series_of(queues, seen.load, self.rate)[:, known][:, said] if queues else np.empty((0, count))
-        found = estimate_share(held, seen.wait_s[known][said], target, queues, deviations, self.levels.fails)
+        found = estimate_share(
+            held, seen.wait_s[known][said], target, queues, deviations, self.levels.fails, adjust=self.adjust
+        )
         mean, independent = found.value, found.independent
         interval = share_interval(
             independent * mean, independent * (1 - mean), target, self.levels.holds, self.levels.fails
         )
-        residences = (seen.load.at[seen.known - 1] - seen.load.at[behind]) / float(seen.residence_s.mean())
-        enough = found.enough and residences >= LEAST_RESIDENCES
-        return ClauseFinding(clause, mean, interval, found.raw, count, independent, enough=enough, unsaid=len(fates) - count)
-
+        # Of an overloaded server the later requests stay ever longer: only the first ones show its own time.
+        first = seen.residence_s[behind : behind + max(1, (seen.known - behind) // 10)]
+        lasted = seen.load.at[seen.known - 1] - seen.load.at[behind]
+        least = LEAST_RESIDENCES if max(mean, found.raw) >= target else LEAST_BAD_RESIDENCES
+        enough = found.enough and bool(lasted >= least * first.mean())
+        return ClauseFinding(
+            clause, mean, interval, found.raw, count, independent, enough=enough, unsaid=len(fates) - count
+        )

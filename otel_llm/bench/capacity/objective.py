@@ -67,17 +67,16 @@ class Clause:
         fates[np.isin(judged.outcome, _FAILED)] = MISSED
         return fates
 
-    def _columns(
-        self, judged: Judged, fluid_goals: NDArray[np.float64]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def _columns(self, judged: Judged, fluid_goals: NDArray[np.float64]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         if self.metric == "attainment":
             return judged.met_known, judged.met
         if self.metric == "fluidity_ok_share":
             column = judged.column("fluidity_index")
             return column.known, column.values >= fluid_goals
+        limit_ns = self.limit_ns or 0
         if self.metric == "idle_p99":
-            return judged.judged, judged.idle_ns <= self.limit_ns
-        return judged.tokens > 0, judged.ttft_ns <= self.limit_ns
+            return judged.judged, judged.idle_ns <= limit_ns
+        return judged.tokens > 0, judged.ttft_ns <= limit_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +158,10 @@ def _share(text: str, at: int, word: str) -> Fraction:
         share = Fraction(0)
     if not 0 < share < 1:
         raise ObjectiveError(
-            text, at, len(word), f"{word!r} is no share: write a number above 0 and below 1 (no run can show all of them)"
+            text,
+            at,
+            len(word),
+            f"{word!r} is no share: write a number above 0 and below 1 (no run can show all of them)",
         )
     return share
 

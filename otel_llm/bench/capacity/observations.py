@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-WARM_UP_REQUESTS = 50
-WARM_UP_S = 5.0
+WARM_UP_REQUESTS: Final = 50
+WARM_UP_S: Final = 5.0
+
+
+class SourceError(Exception):
+    """The search cannot go on: the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class Observations:
     @property
     def known(self) -> int:
         """Return F, the length of the prefix whose fates are known."""
-        return self.fates.shape[1]
+        return int(self.fates.shape[1])
 
     @property
     def warm_up(self) -> int:
@@ -54,8 +58,8 @@ class Observations:
 class ProbeEnd:
     """The end of a probe: its cost, in the unit of the budget, drain included; whether it was valid, else why not.
 
-    `seconds`: its time, of the simulated clock where there is one; `tokens_per_s`: output tokens, of all requests that
-    completed.
+    `requests`: those sent; `seconds`: its time, of the simulated clock where there is one; `tokens_per_s`: output
+    tokens.
     """
 
     cost: float
@@ -68,8 +72,17 @@ class ProbeEnd:
 class Probe(Protocol):
     """A load at one rate that is being sent."""
 
-    def observe(self) -> Observations | None:
-        """Let time pass, and return all that is known then; None where the limit of the probe is reached."""
+    @property
+    def most_requests(self) -> float:
+        """Return about how many requests it can send within its limit."""
+        ...
+
+    def observe(self, requests: int) -> Observations | None:
+        """Let time pass until so many requests have been sent, or all are over; None where they had been before.
+
+        Raises:
+            SourceError: the search cannot go on.
+        """
         ...
 
     def end(self) -> ProbeEnd:
@@ -85,5 +98,10 @@ class ProbeSource(Protocol):
         ...
 
     def reference(self) -> Load | None:
-        """Return a long draw of the load's law, independent of what is sent, at 1 request/s; None where it is unknown."""
+        """Return a long draw of the load's law at 1 request/s, independent of what is sent; None if it is unknown."""
         ...
+
+
+def child_seed(seed: int, number: int) -> int:
+    """Return a seed of its own for each probe, and for the reference draw (0)."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0])

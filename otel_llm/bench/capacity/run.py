@@ -6,22 +6,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.bench.capacity.decision import ClauseFinding, ProbeDecision
+from otel_llm.bench.capacity.observations import SourceError
 from otel_llm.bench.capacity.search import RateSearch, Verdict
 from otel_llm.bench.capacity.statistics.error_budget import most_probes, probe_levels
 from otel_llm.bench.capacity.statistics.virtual_queue import virtual_queues
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from otel_llm.bench.capacity.objective import CapacityObjective
     from otel_llm.bench.capacity.observations import ProbeEnd, ProbeSource
+    from otel_llm.bench.capacity.statistics.virtual_queue import VirtualQueue
 
 PROBE_SHARE: Final = 0.3
 """No probe takes more of the budget."""
 MOST_REPEATS: Final = 3
 """An invalid probe is repeated so many times."""
+FIRST_LOOK: Final = 100
 LOOK_GROWTH: Final = 1.1
-"""From one look to the next the known requests grow by so much: a look costs as much as there are."""
+"""From one look to the next the requests grow by so much: a look costs as much as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,6 @@ class CapacityResult:
     decided: bool = False
     why: str | None = None
     probes: list[ProbeResult] = field(default_factory=list)
-    interrupted: bool = False
 
     @property
     def spent(self) -> float:
@@ -70,20 +72,21 @@ class CapacityResult:
 
 
 def find_capacity(
-    plan: SearchPlan, source: ProbeSource, report: Callable[[CapacityResult], None] | None = None
+    plan: SearchPlan,
+    source: ProbeSource,
+    report: Callable[[CapacityResult], None] | None = None,
+    queues: Sequence[Sequence[VirtualQueue]] | None = None,
 ) -> CapacityResult:
     """Search for the highest rate at which the objective holds; `report` is called after each probe.
 
-    Ctrl-C (KeyboardInterrupt) ends the search with the interval so far.
+    `queues`: those of `control_queues`, where several searches share a law of the load.
+
+    Ctrl-C (KeyboardInterrupt) and a SourceError end the search with the interval so far.
     """
     search = RateSearch(plan.bottom, plan.top, plan.precision)
     allowed = most_probes(plan.bottom, plan.top, plan.precision)
     levels = probe_levels(plan.confidence, allowed, len(plan.objective.clauses))
-    reference = source.reference() if plan.control_variates else None
-    queues = [
-        [] if reference is None else virtual_queues(reference, float(clause.target))
-        for clause in plan.objective.clauses
-    ]
+    queues = control_queues(plan, source) if queues is None else queues
     result = CapacityResult(plan)
     repeats = valid = 0
     try:
@@ -91,7 +94,7 @@ def find_capacity(
             left = plan.budget - result.spent
             if left <= 0 or valid == allowed or repeats > MOST_REPEATS:
                 break
-            decision = ProbeDecision(rate, plan.objective.clauses, levels, queues)
+            decision = ProbeDecision(rate, plan.objective.clauses, levels, queues, plan.control_variates)
             probe = _run_probe(decision, source, min(plan.budget * PROBE_SHARE, left))
             result.probes.append(probe)
             if probe.end.invalid is None:
@@ -102,35 +105,39 @@ def find_capacity(
             result.low, result.high, result.decided = search.low, search.high, search.decided
             if report is not None:
                 report(result)
-    except KeyboardInterrupt:
-        result.interrupted = True
-    result.why = _why(result, search, repeats, valid == allowed)
+    except (KeyboardInterrupt, SourceError) as problem:
+        result.why = str(problem) or "interrupted"
+        return result
+    result.why = _why(result, search, repeats, alpha_spent=valid == allowed)
     return result
+
+
+def control_queues(plan: SearchPlan, source: ProbeSource) -> list[list[VirtualQueue]]:
+    """Return the virtual queues of each clause; none where the law of the load is unknown."""
+    reference = source.reference()
+    if reference is None:
+        return [[] for _ in plan.objective.clauses]
+    return [virtual_queues(reference, float(clause.target)) for clause in plan.objective.clauses]
 
 
 def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> ProbeResult:
     probe = source.begin(decision.rate, limit)
-    looked = 0.0
+    wanted = FIRST_LOOK
     try:
-        while (seen := probe.observe()) is not None:
-            if len(seen.load.at) >= looked * LOOK_GROWTH:
-                looked = len(seen.load.at)
-                if decision.look(seen) != "undecided":
-                    break
+        while (seen := probe.observe(wanted)) is not None:
+            wanted = int(LOOK_GROWTH * len(seen.load.at)) + 1
+            if decision.look(seen) != "undecided" or decision.is_hopeless(seen, probe.most_requests):
+                break
     finally:
         end = probe.end()
     verdict = decision.verdict if end.invalid is None else "undecided"
-    return ProbeResult(
-        decision.rate, verdict, decision.deciding, decision.backlog.slope, decision.backlog.grows, end
-    )
+    return ProbeResult(decision.rate, verdict, decision.deciding, decision.backlog.slope, decision.backlog.grows, end)
 
 
-def _why(result: CapacityResult, search: RateSearch, repeats: int, alpha_spent: bool) -> str | None:
+def _why(result: CapacityResult, search: RateSearch, repeats: int, *, alpha_spent: bool) -> str | None:
     """Return why the search did not decide, None where it did."""
     if result.decided:
         return None
-    if result.interrupted:
-        return "interrupted"
     if repeats > MOST_REPEATS:
         return f"{result.probes[-1].end.invalid}; the probe was repeated {MOST_REPEATS} times"
     if search.high is not None and search.high <= search.bottom:

@@ -66,12 +66,11 @@ class RateSearch:
     def _middle_of_widest(self) -> float | None:
         """Return the middle, on the logarithm, of the widest part between the ends and the undecided rates.
 
-        None where no part is wider than half of the precision: a rate there would differ from its neighbours in name
-        only.
+        None where all parts are narrower than a fifth of the precision: another rate there would say no more.
         """
         ends = [self.low or self.bottom, *sorted(self.undecided), self.high or self.top]
         low, high = max(pairwise(ends), key=lambda part: part[1] / part[0])
-        return sqrt(low * high) if log(high / low) > log(1 + self.precision) / 2 else None
+        return sqrt(low * high) if log(high / low) > log(1 + self.precision) / 5 else None
 
     @staticmethod
     def _is_past(rate: float | None, end: float | None) -> bool:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import pi, sqrt
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+
+from otel_llm.bench.capacity.statistics.student import student_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +53,9 @@ class BacklogTest:
         if window is None:
             return self.grows
         length = len(window) // BLOCKS
-        marks = window[len(window) - 1 - length * BLOCKS :: length] if length * BLOCKS < len(window) else window[::length]
+        marks = (
+            window[len(window) - 1 - length * BLOCKS :: length] if length * BLOCKS < len(window) else window[::length]
+        )
         growth = np.diff(marks) / length
         self.slope = float(growth.mean())
         self._looks += 1
@@ -71,16 +74,3 @@ def _after_start_up(in_flight: Floats, at: Floats, residence: Floats) -> Floats 
     if at[-1] - at[0] < (1 + _LEAST_WINDOW) * longest or len(at) - begin < _LEAST_REQUESTS:
         return None
     return in_flight[begin:]
-
-
-def student_quantile(probability: float, freedom: int) -> float:
-    """Return a quantile of Student's t, from that of the normal (Abramowitz, Stegun, 26.7.5); good from 10 degrees."""
-    x = NormalDist().inv_cdf(probability)
-    square = x * x
-    terms = (
-        (square + 1) / 4,
-        ((5 * square + 16) * square + 3) / 96,
-        (((3 * square + 19) * square + 17) * square - 15) / 384,
-        ((((79 * square + 776) * square + 1482) * square - 1920) * square - 945) / 92160,
-    )
-    return x * (1 + sum(term / freedom**power for power, term in enumerate(terms, start=1)))

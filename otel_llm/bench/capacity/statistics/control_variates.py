@@ -56,9 +56,9 @@ def slope(values: Floats, series: Floats) -> float:
 def residual_variance(residual: Floats, series: Floats, blocks: int) -> float:
     """Return the variance of the adjusted mean, given the residuals (N,) of the regression on a series (N,).
 
-    With J blocks it is s^2 (1 / J + m^2 / S): s^2 is the variance of the residual block means, m the mean of the series,
-    whose true mean is 0, and S the sum of squares of its block means. The second term says that a slope that is fitted
-    to a calm stretch is uncertain (Lavenberg, Welch, 1981, eq. 13). Infinite where the blocks of the series are equal.
+    With J blocks it is s^2 (1 / J + m^2 / S): s^2 is the variance of the residual block means, m the mean of the
+    series, whose true mean is 0, and S the sum of squares of its block means. The second term says that a slope that is
+    fitted to a calm stretch is uncertain (Lavenberg, Welch, 1981). Infinite where the blocks of the series are equal.
     """
     means = _centred(block_means(series, blocks))
     spread = float((means * means).sum())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
-from otel_llm.bench.capacity.statistics.backlog import student_quantile
 from otel_llm.bench.capacity.statistics.control_variates import as_strong, residual_variance, slope, strengths
-from otel_llm.bench.capacity.statistics.inflation import exceedances, greatest_long_run_variance, long_run_variance
-from statistics import NormalDist
+from otel_llm.bench.capacity.statistics.inflation import exceedances, inflation, long_run_variance
+from otel_llm.bench.capacity.statistics.student import student_factor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from otel_llm.bench.capacity.statistics.virtual_queue import VirtualQueue
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 LEAST_REQUESTS: Final = 100
 LEAST_ADJUSTED_REQUESTS: Final = 25
 """No verdict before so many requests for each one that counts as independent; the second with control variates."""
-_BLOCK_INFLATIONS: Final = 4.0
+_BLOCK_INFLATIONS: Final = 2.0
 """A block whose mean is nearly independent of the next one's is so many times as long as the inflation."""
 _LEAST_BLOCKS: Final = 12
 _MOST_BLOCKS: Final = 128
@@ -45,54 +43,45 @@ class ShareEstimate(NamedTuple):
 
 
 def estimate_share(
-    held: Floats, waits: Floats, target: float, queues: Sequence[VirtualQueue], deviations: Floats, level: float
+    held: Floats,
+    waits: Floats,
+    target: float,
+    queues: Sequence[VirtualQueue],
+    deviations: Floats,
+    level: float,
+    *,
+    adjust: bool = True,
 ) -> ShareEstimate:
     """Estimate the share of 1 in `held` (N,), N > 0.
 
     `waits` (N,): a figure that grows with the load where no request misses yet; `deviations` (Q, N): the series of the
-    virtual queues less their means; `level`: the probability at which the estimate is to be judged.
+    virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without `adjust`
+    the queues say only what correlation to expect.
     """
     count = len(held)
     raw = float(held.mean())
-    rare = raw >= target
-    near = exceedances(waits, target) if rare else held
-    inflation = _inflation(held, near, target, queues, deviations)
-    blocks = int(min(_MOST_BLOCKS, max(_LEAST_BLOCKS, count / (_BLOCK_INFLATIONS * inflation)), count))
-    variance = max(long_run_variance(held, blocks), _spread(raw, count)) * _student_factor(blocks - 1, level) / count
+    near = exceedances(waits, target) if raw >= target else held
+    shown = max(inflation(held), inflation(near))
+    strong = as_strong(strengths(near, deviations))
+    expected = max([shown, *(queues[place].inflation for place in strong.tolist())])
+    blocks = int(min(_MOST_BLOCKS, max(_LEAST_BLOCKS, count / (_BLOCK_INFLATIONS * expected)), count))
+    variance = max(long_run_variance(held, blocks), _spread(raw, count)) * student_factor(blocks - 1, level) / count
     value, least = raw, LEAST_REQUESTS
     found = strengths(held, deviations)
-    if found.max(initial=0.0) > 0:
+    if adjust and found.max(initial=0.0) > 0:
         place = int(found.argmax())
         by = slope(held, deviations[place])
         residual = held - by * deviations[place]
-        adjusted = residual_variance(residual, deviations[place], blocks) * _student_factor(blocks - 2, level)
+        adjusted = residual_variance(residual, deviations[place], blocks) * student_factor(blocks - 2, level)
         adjusted += by * by * queues[place].variance
         if 0 < adjusted < variance:
             value, variance, least = min(1.0, max(0.0, float(residual.mean()))), adjusted, LEAST_ADJUSTED_REQUESTS
-    independent = _spread(value, count) / variance
-    return ShareEstimate(value, raw, independent, inflation, enough=count >= least * inflation)
-
-
-def _inflation(
-    held: Floats, near: Floats, target: float, queues: Sequence[VirtualQueue], deviations: Floats
-) -> float:
-    """Return the inflation at the objective, the greatest of its estimates, at least 1.
-
-    The last is that of the virtual queues which correlate with `near`: it is known from the start, when a calm stretch
-    shows too few misses, and too little correlation.
-    """
-    spread = target * (1 - target)
-    found = [1.0, greatest_long_run_variance(held) / spread, greatest_long_run_variance(near) / spread]
-    found += [queues[place].inflation for place in as_strong(strengths(near, deviations)).tolist()]
-    return max(found)
+    # A calm stretch shows too few misses and too little correlation: what is expected counts. A bad one shows both.
+    counted = expected if max(raw, value) >= target else shown
+    return ShareEstimate(value, raw, _spread(value, count) / variance, counted, enough=count >= least * counted)
 
 
 def _spread(share: float, count: int) -> float:
     """Return the variance of one request's fate, at least that of one miss among `count`."""
     inside = min(max(share, 1 / count), 1 - 1 / count)
     return inside * (1 - inside) if count > 1 else 0.25
-
-
-def _student_factor(freedom: int, level: float) -> float:
-    """Return by how much a variance estimated with so many degrees of freedom counts as greater: (t / z) squared."""
-    return (student_quantile(1 - level, freedom) / NormalDist().inv_cdf(1 - level)) ** 2

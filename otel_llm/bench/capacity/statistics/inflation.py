@@ -28,14 +28,18 @@ def block_means(values: Floats, blocks: int) -> Floats:
 
 
 def long_run_variance(values: Floats, blocks: int) -> float:
-    """Return the long-run variance of a series (N,), estimated by so many blocks; 0 where it is shorter than they are."""
+    """Return the long-run variance of a series (N,), estimated by so many blocks; 0 where it is too short."""
     length = len(values) // blocks
     return length * float(block_means(values, blocks).var(ddof=1)) if length else 0.0
 
 
-def greatest_long_run_variance(values: Floats) -> float:
-    """Return the greatest estimate of several numbers of blocks: for a series whose correlation is not known yet."""
-    return max(long_run_variance(values, blocks) for blocks in SCALES)
+def inflation(values: Floats) -> float:
+    """Return the variance inflation of a series (N,), at least 1: the greatest estimate of several numbers of blocks.
+
+    It is 1 where the series is constant.
+    """
+    spread = float(values.var()) if len(values) else 0.0
+    return max(1.0, *(long_run_variance(values, blocks) / spread for blocks in SCALES)) if spread > 0 else 1.0
 
 
 def exceedances(values: Floats, share: float) -> Floats:

@@ -27,7 +27,7 @@ UTILISATIONS: Final = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 """The shares of its pace at which a virtual server is loaded."""
 OUTPUT_WEIGHTS: Final = (0.0, 4.0)
 """The work of an output token, in input tokens: engines are bound by prefill or by decode."""
-REFERENCE_REQUESTS: Final = 400_000
+REFERENCE_REQUESTS: Final = 1_000_000
 _REFERENCE_BLOCKS: Final = 64
 
 
