@@ -121,7 +121,7 @@ node-env: $(NODE_PACKAGES)/ready ## the official Node.js exporters, for the test
 
 $(BENCH_VENV)/ready: pyproject.toml | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) $(BENCH_VENV)
-	$(INSTALL) --python $(BENCH_VENV) -e '.[collector,bench]'
+	$(INSTALL) --python $(BENCH_VENV) -e '.[collector,peers]'
 	@touch $@
 
 # LiteLLM keeps the OpenAI SDK below 3, so its tests and its benchmark have an environment of their own.

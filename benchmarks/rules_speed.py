@@ -3,7 +3,7 @@
     python benchmarks/rules_speed.py [--streams N]
 
 Times are microseconds on one core; of one evaluation, of its processor. It is measured beside the CEL packages that are
-installed (they stand in the extra `bench`): the same condition, compiled once, the facts ready in the form that each
+installed (they stand in the extra `peers`): the same condition, compiled once, the facts ready in the form that each
 package takes. The table is simulated on a virtual clock: streams of 50 tokens/s, a segment every 250 ms each; one in
 twenty is slower than its reader and stalls for seconds at a time.
 `cores` is the time spent in the engine over the time simulated.

@@ -63,6 +63,7 @@ class Reply:
     steps: Sequence[Step] = ()
     status: int = 200
     before_headers: Gate | None = None
+    message: str = "no"
 
 
 def chunk(delta: Json | None = None, *, index: int = 0, finish: str | None = None, **more: Any) -> Json:
@@ -99,6 +100,13 @@ def whole(count: int) -> Reply:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    accepted = 0
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection, and count it."""
+        found = super().get_request()
+        self.accepted += 1
+        return found
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that went away between two requests."""
@@ -119,6 +127,11 @@ class SseServer:
         """Return the base URL for an OpenAI client."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}/v1"
+
+    @property
+    def connections(self) -> int:
+        """Return how many connections were accepted."""
+        return self._server.accepted
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -151,10 +164,10 @@ def _handler(owner: SseServer) -> type[BaseHTTPRequestHandler]:
                 if reply.status == 200:
                     self.stream(reply.steps)
                 else:
-                    self.refuse(reply.status)
+                    self.refuse(reply.status, reply.message)
 
-        def refuse(self, status: int) -> None:
-            body = json.dumps({"error": {"message": "no", "type": "test", "code": None}}).encode()
+        def refuse(self, status: int, message: str) -> None:
+            body = json.dumps({"error": {"message": message, "type": "test", "code": None}}).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

@@ -24,8 +24,8 @@ class Exchange:
     """The exchange of a request's `number`.
 
     `sent_ns`: the start of the connect or the write. `reply` ends by itself; `complete` once the response has been
-    received to its end, so that the connection is free. `body`: the response where it is no stream of events, cut at
-    MOST_ERROR_BYTES.
+    received to its end, `keeps_alive` if the connection can then be used again. `body`: the response where it is no
+    stream of events, cut at MOST_ERROR_BYTES.
     """
 
     def __init__(self, number: int, intended_ns: int, sent_ns: int, api: Api, request: bytes) -> None:
@@ -37,16 +37,12 @@ class Exchange:
         self.status = 0
         self.content_type = ""
         self.complete = False
+        self.keeps_alive = False
         self.begun = False
         self.body = bytearray()
         self._at_ns = 0
         self._streams = False
         self._parser = httptools.HttpResponseParser(self)
-
-    @property
-    def keeps_alive(self) -> bool:
-        """Return whether the connection can be used again."""
-        return self.complete and bool(self._parser.should_keep_alive())
 
     def feed(self, at_ns: int, data: bytes) -> bool:
         """Read bytes of the connection, read at `at_ns`; return False where they are no HTTP."""
@@ -92,6 +88,7 @@ class Exchange:
         if self.status < _OK:  # 100 Continue: the response follows
             return
         self.complete = True
+        self.keeps_alive = bool(self._parser.should_keep_alive())  # known now only: the parser begins anew
         if self._streams:
             self.reply.body_ended(self._at_ns)
         else:

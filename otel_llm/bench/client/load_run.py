@@ -35,7 +35,7 @@ _FAULTS: Final = frozenset({CLIENT_BUG, CLIENT_LIMIT})
 class LoadRun:
     """A run in progress; one thread calls it, which is the single writer of all observed requests.
 
-    `requests`: those with an intended time up to `watermark_ns`, in the order of these times. `watermark_ns` (monotonic
+    `requests`: those intended before `watermark_ns`, in the order of their intended times. `watermark_ns` (monotonic
     ns): every event before it is known, of all workers; a deadline of a request in flight that is before it has passed.
     `in_flight`: for each of `requests`, how many others were in flight at its intended time. `started_ns`: the instant
     of the plan's time 0.
@@ -153,7 +153,7 @@ class LoadRun:
             heappush(self._ends, event.end_ns)
 
     def _place(self) -> None:
-        while self._unplaced and self._unplaced[0][0] <= self.watermark_ns:
+        while self._unplaced and self._unplaced[0][0] < self.watermark_ns:
             intended_ns, number = heappop(self._unplaced)
             request = self._by_number[number]
             while self._ends and self._ends[0] <= intended_ns:

@@ -118,8 +118,11 @@ class Sender:
         self._connections.add(connection)
         if exchange.reply.done:  # cancelled meanwhile
             connection.close()
-        else:
+        elif connection.usable:
             connection.send(exchange)
+        else:  # the server has closed it, or sent what is no answer, before it was asked
+            exchange.closed(monotonic_ns())
+            self._note_end(exchange)
 
     def _decode(self, piece: Piece) -> None:
         connection, at_ns, data = piece

@@ -70,6 +70,7 @@ class Worker:
                 self._schedule()
         elif isinstance(message, Cancel):
             self._all_sent = True
+            self._schedule()
             self._sender.cancel(message.outcome, message.error)
 
     def _begin(self, run: Run) -> None:

@@ -2,72 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from otel_llm.audit.load import load
-from otel_llm.bench.client.exchange import Exchange
-from otel_llm.bench.client.messages import Ended
-from otel_llm.bench.client.observed_request import ObservedRequest
-from otel_llm.bench.client.target import Target
-from otel_llm.bench.recording.run_journal import RequestRecords, RunJournal
-from otel_llm.instrumentation.parse.sse_chunks import CHAT
-from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.shared.clock import FakeClock
-from otel_llm.slo.request import judge
+from support.bench.replies import MS, event, exchanged, framed, reply
 from support.patience import examples
 from support.sse_server import chunk, usage
 
-MS = 1_000_000
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+from otel_llm.audit.load import load
+from otel_llm.bench.client.target import Target
+from otel_llm.bench.recording.run_journal import RequestRecords, RunJournal
+from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.shared.clock import FakeClock
+from otel_llm.slo.request import judge
+
 TARGET = Target.read("http://127.0.0.1:8000", model="m")
-
-
-def _framed(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-def _event(value: dict[str, object] | bytes) -> bytes:
-    return b"data: " + (value if isinstance(value, bytes) else json.dumps(value).encode()) + b"\n\n"
-
-
-def exchanged(pieces: list[tuple[int, bytes]], number: int = 0) -> ObservedRequest:
-    """Return the request that these pieces, each read at its instant (ns), answer."""
-    exchange = Exchange(number, 0, 0, CHAT, b"")
-    request = ObservedRequest(number, 0, 0, 7, 5)
-    for at_ns, data in pieces:
-        assert exchange.feed(at_ns, data)
-        request.extend(exchange.reply.items)
-        exchange.reply.items.clear()
-    if not exchange.reply.done:
-        exchange.closed(pieces[-1][0])
-    reply = exchange.reply
-    assert reply.end_ns is not None
-    assert reply.outcome is not None
-    counts = reply.prompt_tokens, reply.output_tokens, reply.reader.reasoning_tokens
-    request.end(Ended(number, reply.end_ns, reply.outcome, reply.error, reply.basis, *counts))
-    return request
-
-
-def reply(gaps_ms: list[int], **more: object) -> list[tuple[int, bytes]]:
-    """Return a reply whose chunks of a word each are read after these gaps."""
-    at_ns, pieces = 0, [(0, HEAD + _framed(_event(chunk({"role": "assistant", "content": ""}))))]
-    for place, gap_ms in enumerate(gaps_ms):
-        at_ns += gap_ms * MS
-        pieces.append((at_ns, _framed(_event(chunk({"content": f"word{place} "}, **more)))))
-    pieces.append((at_ns + MS, _framed(_event(chunk(finish="length"))) + _framed(_event(b"[DONE]"))))
-    pieces.append((at_ns + 2 * MS, b"0\r\n\r\n"))
-    return pieces
 
 
 def test_tokens_have_the_times_of_their_reads() -> None:
     request = exchanged(reply([150, 20, 20, 500]))
     assert [time // MS for time in request.times_ns] == [150, 170, 190, 690]
-    assert (request.outcome, request.error, request.end_ns, request.token_basis) == ("completed", None, 691 * MS, "chunk")
+    assert (request.outcome, request.error, request.end_ns, request.token_basis) == (
+        "completed",
+        None,
+        691 * MS,
+        "chunk",
+    )
 
 
 @examples(60)
@@ -96,7 +58,7 @@ def test_token_ids_and_running_usage_count_exactly() -> None:
 def test_final_usage_is_spread_over_the_chunks() -> None:
     pieces = reply([100, 50, 50])
     at_ns, end = pieces[-2]
-    pieces[-2] = (at_ns, _framed(_event(usage(7))) + end)
+    pieces[-2] = (at_ns, framed(event(usage(7))) + end)
     request = exchanged(pieces)
     assert request.token_basis == "estimated"
     # 7 (j + 1) / 3, rounded down: 2, 4, 7
@@ -108,13 +70,13 @@ def test_reasoning_that_is_not_streamed_is_not_spread() -> None:
     stated["usage"]["completion_tokens_details"] = {"reasoning_tokens": 4}
     pieces = reply([100, 50, 50])
     at_ns, end = pieces[-2]
-    pieces[-2] = (at_ns, _framed(_event(stated)) + end)
+    pieces[-2] = (at_ns, framed(event(stated)) + end)
     assert len(exchanged(pieces).times_ns) == 3
 
 
 def test_reasoning_counts_by_kind() -> None:
     pieces = reply([100])
-    thought = _framed(_event(chunk({"reasoning_content": "hm"})))
+    thought = framed(event(chunk({"reasoning_content": "hm"})))
     request = exchanged([pieces[0], (50 * MS, thought), *pieces[1:]])
     assert list(request.kinds) == [1, 0]
     assert [time // MS for time in request.times_ns] == [50, 100]
@@ -124,7 +86,7 @@ def test_reasoning_counts_by_kind() -> None:
 def test_a_count_that_cannot_be_is_not_believed(stated: int) -> None:
     pieces = reply([100, 50])
     at_ns, end = pieces[-2]
-    pieces[-2] = (at_ns, _framed(_event(usage(stated))) + end)
+    pieces[-2] = (at_ns, framed(event(usage(stated))) + end)
     request = exchanged(pieces)
     assert len(request.times_ns) == 2
     assert request.token_basis == "chunk"

@@ -7,9 +7,9 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.patience import examples
 
 from otel_llm.bench.judging.warm_up import BATCH, FEWEST_BATCHES, mser5
-from support.patience import examples
 
 
 def _slowly(values: list[int]) -> int | None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.patience import examples
 
 from otel_llm.bench.load_settings import LoadSettings
 from otel_llm.bench.plan.load_plan import LoadShape, PlanError, draw_plan
 from otel_llm.bench.plan.option_texts import arrivals_of, lengths_of, rate_of
 from otel_llm.scheduling.workload.arrivals import ConstantArrivals, GammaArrivals, PoissonArrivals
 from otel_llm.scheduling.workload.lengths import FixedLength, UniformLengths
-from support.patience import examples
 
 SECOND = 10**9
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.patience import examples
 
 from otel_llm.bench.plan.prompts import HEAD_WORDS, WORDS, PromptLengths, Prompts, PromptSpec
-from support.patience import examples
 
 
 def _shared(one: str, other: str) -> int:

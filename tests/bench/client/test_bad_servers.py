@@ -1,0 +1,250 @@
+"""Servers that are none, that refuse, and that misbehave in the midst of a load."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from contextlib import closing, suppress
+
+import pytest
+from support.bench.loads import LEARNED_IN, MODEL, After, answering, client_of, counted, followed, load, plan_of
+from support.ports import free_ports
+from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, chunk, whole, words
+
+from otel_llm.bench.client.learning import LearningError, UnreachableError, learn
+from otel_llm.bench.client.load_run import LoadRun
+from otel_llm.bench.client.target import Target, TargetError
+from otel_llm.bench.plan.prompts import PromptSpec
+
+TIMES = [0.02 * place for place in range(6)]
+
+
+def _errors(run: LoadRun) -> Counter[str | None]:
+    return Counter(one.error for one in run.requests)
+
+
+def _learn(url: str, answer_s: float = 20.0) -> None:
+    learn(Target.read(url, model=MODEL), PromptSpec(1), answer_s)
+
+
+# Before the run.
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8000", "ftp://h", "http://", "http://h:99999", "http://h?x=1", "http://u@h"]
+)
+def test_a_text_that_is_no_url(url: str) -> None:
+    with pytest.raises(TargetError, match=r"http://127\.0\.0\.1:8000"):
+        Target.read(url, model=MODEL)
+
+
+@pytest.mark.parametrize("header", [("x", "a\r\nb: c"), ("", "v"), ("x:", "v"), ("x", "é")])
+def test_a_header_that_cannot_be_sent(header: tuple[str, str]) -> None:
+    with pytest.raises(TargetError, match="header"):
+        Target.read("http://h", model=MODEL, headers=[header])
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("http://h:8000", "/v1/chat/completions"),
+        ("http://h:8000/v1/", "/v1/chat/completions"),
+        ("https://h/openai", "/openai/chat/completions"),
+        ("http://h/v1/chat/completions", "/v1/chat/completions"),
+    ],
+)
+def test_the_path_of_an_api(url: str, path: str) -> None:
+    assert Target.read(url, model=MODEL).path == path
+
+
+def test_the_key_is_not_shown() -> None:
+    assert "sk-secret" not in repr(Target.read("http://h", model=MODEL, key="sk-secret"))
+
+
+def test_nothing_listens() -> None:
+    with pytest.raises(UnreachableError, match="nothing accepts a connection"):
+        _learn(f"http://127.0.0.1:{free_ports(1)[0]}")
+
+
+def test_no_such_host() -> None:
+    with pytest.raises(UnreachableError, match="no such host"):
+        _learn("http://no-such-host.invalid")
+
+
+def test_a_server_that_accepts_and_is_silent() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener, pytest.raises(UnreachableError, match="nothing"):
+        _learn(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.2)
+
+
+def test_a_url_that_is_no_api() -> None:
+    with answering(404, b"<html>no</html>", "text/html") as url, pytest.raises(LearningError, match="no such API"):
+        _learn(url)
+
+
+def test_a_server_of_something_else() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def serve() -> None:
+            for _ in range(2):  # the first connection is a try
+                connection, _ = listener.accept()
+                with connection:
+                    connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+                    with suppress(ConnectionError):
+                        connection.recv(1 << 16)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(LearningError, match=r"bad_http|closed_early"):
+            _learn(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+
+
+def test_a_model_that_is_not_there() -> None:
+    missing: dict[str, object] = {"error": {"message": "The model does not exist", "code": 404}}
+    said = "has no model 'm': The model does not exist; it has: llama, qwen"
+    with answering(404, missing, models=["llama", "qwen"]) as url, pytest.raises(LearningError, match=said):
+        _learn(url)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_is_wanted(status: int) -> None:
+    said = f"{status}: Unauthorized.*--api-key-file"
+    with answering(status, {"error": {"message": "Unauthorized"}}) as url, pytest.raises(LearningError, match=said):
+        _learn(url)
+
+
+def test_a_server_that_ignores_stream() -> None:
+    whole_reply: dict[str, object] = {"object": "chat.completion", "choices": [{"message": {"content": "all at once"}}]}
+    with answering(200, whole_reply) as url, pytest.raises(LearningError, match="ignores `stream`"):
+        _learn(url)
+
+
+def test_a_server_that_refuses_for_another_reason() -> None:
+    said = "status 400: context too long"
+    with answering(400, {"error": {"message": "context too long"}}) as url, pytest.raises(LearningError, match=said):
+        _learn(url)
+
+
+def _refusing(option: str, message: str) -> SseServer:
+    """Return a server that refuses requests with an option, in these words."""
+    return SseServer({MODEL: lambda asked: Reply(status=400, message=message) if option in asked else counted(4)})
+
+
+def test_an_option_that_a_refusal_names_is_left_out() -> None:
+    with _refusing("ignore_eos", "Unrecognized request argument supplied: ignore_eos") as server:
+        found = learn(Target.read(server.url, model=MODEL), PromptSpec(1))
+        assert found.refused == ("ignore_eos",)
+        assert [("ignore_eos" in asked, "stream_options" in asked) for asked in server.requests] == [
+            (True, True),
+            (False, True),
+            (False, True),
+        ]
+        assert found.token_basis == "exact"
+
+
+def test_options_are_given_up_one_by_one_where_a_refusal_names_none() -> None:
+    with _refusing("stream_options", "bad request") as server:
+        found = learn(Target.read(server.url, model=MODEL), PromptSpec(1))
+        assert found.refused == ("continuous_usage_stats", "stream_options")
+        assert found.asked.ignore_eos
+
+
+def test_a_newer_name_of_the_length_is_used() -> None:
+    message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+    with _refusing("max_tokens", message) as server:
+        found = learn(Target.read(server.url, model=MODEL), PromptSpec(1))
+        assert found.asked.length == "max_completion_tokens"
+        assert found.refused == ()
+
+
+def test_how_tokens_are_counted_is_learned() -> None:
+    for reply, basis in ((counted(4), "exact"), (whole(4), "chunk")):
+        with SseServer({MODEL: reply}) as server:
+            assert learn(Target.read(server.url, model=MODEL), PromptSpec(1)).token_basis == basis
+
+
+# In the midst of a load.
+
+
+def test_a_server_that_closes_early() -> None:
+    cut = Reply([*words(2), Cut()])
+    with SseServer({MODEL: After(whole(4), cut, LEARNED_IN)}) as server:
+        run = load(server.url, TIMES)
+    assert _errors(run) == {"closed_early": len(TIMES)}
+    assert {one.outcome for one in run.requests} == {"disconnected"}
+    assert all(len(one.times_ns) <= 2 for one in run.requests)
+
+
+def test_a_body_that_ends_without_its_end() -> None:
+    with SseServer({MODEL: After(whole(4), Reply([*words(3), BodyEnd()]), LEARNED_IN)}) as server:
+        run = load(server.url, TIMES)
+    assert _errors(run) == {"closed_early": len(TIMES)}
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_requests_that_are_refused_have_failed_and_are_kept(status: int) -> None:
+    with SseServer({MODEL: After(whole(4), Reply(status=status), LEARNED_IN)}) as server:
+        run = load(server.url, TIMES)
+    assert _errors(run) == {f"http_{status}": len(TIMES)}
+    assert {one.outcome for one in run.requests} == {"error"}
+
+
+def test_no_usage_counts_chunks() -> None:
+    with SseServer({MODEL: whole(4)}) as server:
+        run = load(server.url, TIMES)
+    assert _errors(run) == {None: len(TIMES)}
+    assert {one.token_basis for one in run.requests} == {"chunk"}
+    assert {len(one.times_ns) for one in run.requests} == {4}
+
+
+def test_done_twice_ends_once() -> None:
+    twice = Reply([*words(4), chunk(finish="stop"), DONE, DONE, *words(3), BodyEnd()])
+    with SseServer({MODEL: twice}) as server:
+        run = load(server.url, TIMES)
+    assert _errors(run) == {None: len(TIMES)}
+    assert {len(one.times_ns) for one in run.requests} == {4}
+
+
+def test_a_server_that_hangs_is_cancelled_as_a_failure() -> None:
+    gate = Gate()
+    with SseServer({MODEL: After(whole(4), Reply([*words(2), gate]), LEARNED_IN)}) as server:
+        run = load(server.url, TIMES[:2], drain_s=0.5)
+        gate.open()
+    assert _errors(run) == {"timeout": 2}
+    assert {one.outcome for one in run.requests} == {"error"}
+    assert {len(one.times_ns) for one in run.requests} == {2}
+
+
+def test_one_token_of_ten_megabytes() -> None:
+    huge = Reply([chunk({"content": "x" * 10_000_000}), chunk(finish="stop"), DONE, BodyEnd()])
+    with SseServer({MODEL: After(whole(4), huge, LEARNED_IN)}) as server:
+        run = load(server.url, TIMES[:2])
+    assert _errors(run) == {None: 2}
+    assert {len(one.times_ns) for one in run.requests} == {1}
+
+
+def test_an_event_beyond_all_measure_is_an_error() -> None:
+    endless = Reply([Raw(b"data: " + b"x" * 40_000_000), chunk(finish="stop"), DONE, BodyEnd()])
+    with SseServer({MODEL: After(whole(4), endless, LEARNED_IN)}) as server:
+        run = load(server.url, TIMES[:1])
+    assert _errors(run) == {"event_too_long": 1}
+
+
+def test_an_error_in_the_midst_of_a_stream() -> None:
+    failing = Reply(
+        [*words(2), Raw(b'data: {"error": {"message": "out of memory", "type": "server_error"}}\n\n'), DONE]
+    )
+    with SseServer({MODEL: After(whole(4), failing, LEARNED_IN)}) as server:
+        run = load(server.url, TIMES)
+    assert _errors(run) == {"error_event": len(TIMES)}
+
+
+def test_a_server_that_has_gone_away() -> None:
+    server = SseServer({MODEL: whole(4)})
+    server.__enter__()
+    with client_of(server.url) as client:
+        server.__exit__()
+        run = followed(client.start(plan_of(TIMES)))
+    assert set(_errors(run)) <= {"refused", "closed_early"}
+    assert "refused" in _errors(run)
