@@ -77,7 +77,7 @@ class ProbeDecision:
     backlog: BacklogTest = field(init=False)
 
     def __post_init__(self) -> None:
-        self.backlog = BacklogTest(self.levels.fails)
+        self.backlog = BacklogTest(self.levels.backlog)
 
     @property
     def verdict(self) -> Verdict:

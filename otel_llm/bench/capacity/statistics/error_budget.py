@@ -17,6 +17,9 @@ from typing import Final
 UNDECIDED_PROBES: Final = 4
 """So many probes of a search may be undecided; each takes up to 30 % of the budget."""
 
+BACKLOG_SHARE: Final = 0.1
+"""The backlog's share of a probe's part: where a server is overloaded, growth is soon beyond doubt."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeLevels:
@@ -25,7 +28,9 @@ class ProbeLevels:
     holds: float
     """That a clause is found to hold, and does not."""
     fails: float
-    """That one clause is found to fail, and does not; the same for the backlog."""
+    """That one clause is found to fail, and does not."""
+    backlog: float
+    """That the backlog is found to grow, and does not."""
 
 
 def most_probes(low: float, high: float, precision: float) -> int:
@@ -38,4 +43,5 @@ def most_probes(low: float, high: float, precision: float) -> int:
 def probe_levels(confidence: float, probes: int, clauses: int) -> ProbeLevels:
     """Return the levels of each probe of a search with this confidence, of so many probes, for so many clauses."""
     part = (1 - confidence) / probes
-    return ProbeLevels(holds=part, fails=part / (clauses + 1))
+    backlog = BACKLOG_SHARE * part
+    return ProbeLevels(holds=part, fails=(part - backlog) / clauses, backlog=backlog)
