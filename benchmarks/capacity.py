@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from capacity_parts.cases import CASES, Case
 
+from otel_llm.bench.capacity.capacity_search import SearchPlan, control_queues, find_capacity
 from otel_llm.bench.capacity.objective import HELD, parse_objective
-from otel_llm.bench.capacity.run import SearchPlan, control_queues, find_capacity
 
 BUDGET = 30_000
 WAYS = {

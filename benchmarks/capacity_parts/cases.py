@@ -61,7 +61,9 @@ class EngineCase(Case):
 
     def attainment(self, rate: float, requests: int, seed: int) -> float:
         scenario = self.scenario
-        arrivals = replace(scenario.workload.arrivals, rate=Fraction(rate))
+        kind = scenario.workload.arrivals
+        assert isinstance(kind, (PoissonArrivals, GammaArrivals))
+        arrivals = replace(kind, rate=Fraction(rate))
         spec = replace(scenario.workload, arrivals=arrivals, requests=requests, warmup_ns=60_000 * MS)
         workload = draw_workload(spec, scenario.profile, seed)
         placement = PLACEMENTS[scenario.placement](Random(seed))

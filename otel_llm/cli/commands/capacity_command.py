@@ -15,9 +15,9 @@ import click
 from rich.text import Text
 
 from otel_llm import semconv
+from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, as_json, probe_rows
+from otel_llm.bench.capacity.capacity_search import SearchPlan, find_capacity
 from otel_llm.bench.capacity.objective import ObjectiveError, parse_objective
-from otel_llm.bench.capacity.result import PROBE_HEADINGS, answer, as_json, probe_rows
-from otel_llm.bench.capacity.run import SearchPlan, find_capacity
 from otel_llm.bench.capacity.simulated_source import SimulatedSource
 from otel_llm.bench.client.learning import LearningError, learn
 from otel_llm.bench.client.load_client import LoadClient
@@ -45,7 +45,7 @@ from otel_llm.slo.classes import UnknownClassError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.bench.capacity.run import CapacityResult
+    from otel_llm.bench.capacity.capacity_search import CapacityResult
     from otel_llm.bench.load_settings import LoadSettings
     from otel_llm.scheduling.scenario.scenario import Scenario
     from otel_llm.slo.classes import SloClass
@@ -190,7 +190,7 @@ def capacity(
             plan = SearchPlan(wanted, *between, precision, confidence, spend.amount)
             result = find_capacity(plan, SimulatedSource(scenario, wanted.clauses, load.seed), _shown())
         if html is not None:
-            from otel_llm.bench.capacity.page import render
+            from otel_llm.bench.capacity.capacity_page import render
 
             with replacing(html) as file:
                 title = f"Capacity of {load.url or simulate}"

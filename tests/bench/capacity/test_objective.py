@@ -70,7 +70,7 @@ def judged(*requests: tuple[list[int], int, str]) -> Judged:
 
 def fates_of(text: str, *requests: tuple[list[int], int, str]) -> list[int]:
     (clause,) = parse_objective(text).clauses
-    return clause.fates(judged(*requests), np.full(len(requests), 0.9)).tolist()
+    return [int(fate) for fate in clause.fates(judged(*requests), np.full(len(requests), 0.9))]
 
 
 FAST = ([100, 150, 200], 200, "completed")

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.bench.capacity.search import RateSearch
+from otel_llm.bench.capacity.rate_search import RateSearch
 from otel_llm.bench.capacity.statistics.error_budget import UNDECIDED_PROBES, most_probes, probe_levels
 
 
 def searched(search: RateSearch, truth: float, blind: float = 0.0) -> list[float]:
     """Answer truly, but undecided within `blind` of the truth; return the rates."""
-    rates = []
+    rates: list[float] = []
     while (rate := search.next_rate()) is not None and len(rates) < 100:
         rates.append(rate)
         if abs(rate / truth - 1) < blind:

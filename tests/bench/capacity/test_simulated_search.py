@@ -10,11 +10,17 @@ import numpy as np
 import pytest
 from support.bench.fleets import attainment_at, fleet_scenario
 
-from otel_llm.bench.capacity.decision import ProbeDecision
+from otel_llm.bench.capacity.capacity_answer import answer, as_json
+from otel_llm.bench.capacity.capacity_search import (
+    PROBE_SHARE,
+    CapacityResult,
+    SearchPlan,
+    control_queues,
+    find_capacity,
+)
 from otel_llm.bench.capacity.objective import HELD, MISSED, UNSAID, parse_objective
 from otel_llm.bench.capacity.observations import Observations, ProbeEnd, SourceError, child_seed
-from otel_llm.bench.capacity.result import answer, as_json
-from otel_llm.bench.capacity.run import PROBE_SHARE, CapacityResult, SearchPlan, control_queues, find_capacity
+from otel_llm.bench.capacity.probe_decision import ProbeDecision
 from otel_llm.bench.capacity.simulated_source import SimulatedSource
 from otel_llm.bench.capacity.statistics.error_budget import ProbeLevels
 from otel_llm.bench.capacity.statistics.virtual_queue import Load
@@ -132,12 +138,15 @@ def test_an_invalid_probe_is_repeated_and_says_nothing() -> None:
     assert [probe["valid"] for probe in as_json(found)["probes"]][:3] == [False, False, True]
 
 
-def test_after_three_repetitions_the_search_ends() -> None:
-    source = Scripted(10.0, invalid=[2, 3, 4, 5, 6])
+def test_after_three_repetitions_an_invalid_probe_is_undecided() -> None:
+    source = Scripted(10.0, invalid=[2, 3, 4, 5])
     found = searched(source)
-    assert source.begun == pytest.approx([8.0, 16.0, 16.0, 16.0, 16.0])
-    assert (found.low, found.high, found.decided) == (8.0, None, False)
-    assert "lag" in str(found.why)
+    assert source.begun[:6] == pytest.approx([8.0, 16.0, 16.0, 16.0, 16.0, 32.0])
+    assert found.high is not None
+    assert found.high < 16.0, "found without it"
+    never = searched(Scripted(10.0, invalid=list(range(1, 100))), budget=2000)
+    assert (never.low, never.high) == (None, None)
+    assert "because lag" in answer(never)
 
 
 def test_no_probe_has_more_than_its_share_or_what_is_left() -> None:
@@ -156,6 +165,12 @@ def test_a_truth_beyond_the_range_is_said_in_words() -> None:
     assert (above.low, above.high) == (32.0, None)
     assert "above the range" in answer(above)
     assert as_json(above)["tokens_per_s_at_low"] == 100.0
+
+
+def test_every_key_is_on_the_page() -> None:
+    whole = as_json(searched(Scripted(10.0)))
+    page = (Path(__file__).parents[3] / "docs" / "capacity.md").read_text("utf-8").partition("## JSON")[2]
+    assert [key for key in (*whole, *whole["probes"][0]) if f"`{key}`" not in page] == []
 
 
 def test_a_source_that_breaks_leaves_the_interval_so_far() -> None:

@@ -25,6 +25,10 @@ _BLOCK_INFLATIONS: Final = 2.0
 """A block whose mean is nearly independent of the next one's is so many times as long as the inflation."""
 _LEAST_BLOCKS: Final = 12
 _MOST_BLOCKS: Final = 128
+_LEAST_STRENGTH: Final = 0.1
+"""The squared correlation from which a virtual queue explains the waits."""
+_UNKNOWN_UTILISATION: Final = 0.6
+"""Where none does, the server may be idle, or the stretch too calm: the load must have been usual for these queues."""
 
 
 class ShareEstimate(NamedTuple):
@@ -62,8 +66,8 @@ def estimate_share(
     raw = float(held.mean())
     near = exceedances(waits, target) if raw >= target else held
     shown = max(inflation(held), inflation(near))
-    strong = as_strong(strengths(near, deviations))
-    expected = max([shown, *(queues[place].inflation for place in strong.tolist())])
+    explaining = _explaining(strengths(near, deviations), queues)
+    expected = max([shown, *(queues[place].inflation for place in explaining)])
     blocks = int(min(_MOST_BLOCKS, max(_LEAST_BLOCKS, count / (_BLOCK_INFLATIONS * expected)), count))
     variance = max(long_run_variance(held, blocks), _spread(raw, count)) * student_factor(blocks - 1, level) / count
     value, least = raw, LEAST_REQUESTS
@@ -76,9 +80,19 @@ def estimate_share(
         adjusted += by * by * queues[place].variance
         if 0 < adjusted < variance:
             value, variance, least = min(1.0, max(0.0, float(residual.mean()))), adjusted, LEAST_ADJUSTED_REQUESTS
-    # A calm stretch shows too few misses and too little correlation: what is expected counts. A bad one shows both.
-    counted = expected if max(raw, value) >= target else shown
-    return ShareEstimate(value, raw, _spread(value, count) / variance, counted, enough=count >= least * counted)
+    enough = count >= least * shown
+    if max(raw, value) >= target:
+        # A calm stretch shows too few misses and too little correlation: what is expected counts. A bad one shows both.
+        enough &= count >= (LEAST_ADJUSTED_REQUESTS if adjust else LEAST_REQUESTS) * expected
+        enough &= not any(deviations[place].mean() < -queues[place].mean / 2 for place in explaining)
+    return ShareEstimate(value, raw, _spread(value, count) / variance, expected, bool(enough))
+
+
+def _explaining(found: Floats, queues: Sequence[VirtualQueue]) -> list[int]:
+    """Return the positions of the queues that correlate with the waits; where none does, the less loaded ones."""
+    if found.max(initial=0.0) >= _LEAST_STRENGTH:
+        return [int(place) for place in as_strong(found)]
+    return [place for place, queue in enumerate(queues) if queue.utilisation <= _UNKNOWN_UTILISATION]
 
 
 def _spread(share: float, count: int) -> float:

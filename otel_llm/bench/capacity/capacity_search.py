@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.bench.capacity.decision import ClauseFinding, ProbeDecision
 from otel_llm.bench.capacity.observations import SourceError
-from otel_llm.bench.capacity.search import RateSearch, Verdict
+from otel_llm.bench.capacity.probe_decision import ClauseFinding, ProbeDecision
+from otel_llm.bench.capacity.rate_search import RateSearch, Verdict
 from otel_llm.bench.capacity.statistics.error_budget import most_probes, probe_levels
 from otel_llm.bench.capacity.statistics.virtual_queue import virtual_queues
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PROBE_SHARE: Final = 0.3
 """No probe takes more of the budget."""
 MOST_REPEATS: Final = 3
-"""An invalid probe is repeated so many times."""
+"""An invalid probe is repeated so many times; then it is undecided."""
 FIRST_LOOK: Final = 100
 LOOK_GROWTH: Final = 1.1
 """From one look to the next the requests grow by so much: a look costs as much as there are."""
@@ -92,7 +92,7 @@ def find_capacity(
     try:
         while (rate := search.next_rate()) is not None:
             left = plan.budget - result.spent
-            if left <= 0 or valid == allowed or repeats > MOST_REPEATS:
+            if left <= 0 or valid == allowed:
                 break
             decision = ProbeDecision(rate, plan.objective.clauses, levels, queues, plan.control_variates)
             probe = _run_probe(decision, source, min(plan.budget * PROBE_SHARE, left))
@@ -100,15 +100,18 @@ def find_capacity(
             if probe.end.invalid is None:
                 valid, repeats = valid + 1, 0
                 search.record(rate, probe.verdict)
-            else:
+            elif repeats < MOST_REPEATS:
                 repeats += 1
+            else:
+                repeats = 0
+                search.record(rate, "undecided")
             result.low, result.high, result.decided = search.low, search.high, search.decided
             if report is not None:
                 report(result)
     except (KeyboardInterrupt, SourceError) as problem:
         result.why = str(problem) or "interrupted"
         return result
-    result.why = _why(result, search, repeats, alpha_spent=valid == allowed)
+    result.why = _why(result, search, alpha_spent=valid == allowed)
     return result
 
 
@@ -134,18 +137,19 @@ def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> Pr
     return ProbeResult(decision.rate, verdict, decision.deciding, decision.backlog.slope, decision.backlog.grows, end)
 
 
-def _why(result: CapacityResult, search: RateSearch, repeats: int, *, alpha_spent: bool) -> str | None:
+def _why(result: CapacityResult, search: RateSearch, *, alpha_spent: bool) -> str | None:
     """Return why the search did not decide, None where it did."""
     if result.decided:
         return None
-    if repeats > MOST_REPEATS:
-        return f"{result.probes[-1].end.invalid}; the probe was repeated {MOST_REPEATS} times"
     if search.high is not None and search.high <= search.bottom:
         return "the objective fails at the lowest rate: the capacity is below the range"
     if search.low is not None and search.low >= search.top:
         return "the objective holds at the highest rate: the capacity is above the range"
     if alpha_spent:
-        return "the error budget is spent: too many probes were undecided"
-    if search.next_rate() is None:
-        return "no rate left to probe: those between the ends are undecided"
-    return "the budget is spent"
+        why = "the error budget is spent: too many probes were undecided"
+    elif search.next_rate() is None:
+        why = "no rate left to probe: those between the ends are undecided"
+    else:
+        why = "the budget is spent"
+    invalid = [probe.end.invalid for probe in result.probes if probe.end.invalid is not None]
+    return f"{why}; {len(invalid)} probes were not valid, the last one because {invalid[-1]}" if invalid else why

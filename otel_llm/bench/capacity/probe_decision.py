@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from otel_llm.bench.capacity.objective import Clause
     from otel_llm.bench.capacity.observations import Observations
-    from otel_llm.bench.capacity.search import Verdict
+    from otel_llm.bench.capacity.rate_search import Verdict
     from otel_llm.bench.capacity.statistics.error_budget import ProbeLevels
     from otel_llm.bench.capacity.statistics.virtual_queue import VirtualQueue
 

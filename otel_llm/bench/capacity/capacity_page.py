@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm.audit.report.charts.line_chart import line_figure
 from otel_llm.audit.report.html_page import page, picture, table, text, values
-from otel_llm.bench.capacity.result import PROBE_HEADINGS, answer, probe_rows
+from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, probe_rows
 from otel_llm.shared.formatting import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.bench.capacity.run import CapacityResult, ProbeResult
-    from otel_llm.bench.capacity.search import Verdict
+    from otel_llm.bench.capacity.capacity_search import CapacityResult, ProbeResult
+    from otel_llm.bench.capacity.rate_search import Verdict
 
 _COLOURS: dict[Verdict, str] = {"holds": "$delivered", "fails": "$waiting", "undecided": "$muted"}
 _SYMBOLS: dict[Verdict, str] = {"holds": "circle", "fails": "x", "undecided": "diamond-open"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.shared.formatting import number, share
 
 if TYPE_CHECKING:
-    from otel_llm.bench.capacity.run import CapacityResult, ProbeResult
+    from otel_llm.bench.capacity.capacity_search import CapacityResult, ProbeResult
 
 PROBE_HEADINGS: Final = ("rate", "verdict", "requests", "share", "from", "to", "raw", "needed", "backlog", "seconds")
 """The columns of `probe_rows`; rates in requests/s, the growth of the backlog as a share of the rate."""
