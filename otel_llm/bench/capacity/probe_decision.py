@@ -10,7 +10,7 @@ import numpy as np
 
 from otel_llm.bench.capacity.objective import HELD, UNSAID
 from otel_llm.bench.capacity.statistics.backlog import BacklogTest
-from otel_llm.bench.capacity.statistics.estimate import estimate_share
+from otel_llm.bench.capacity.statistics.estimate import LEAST_ESTIMATED, estimate_share
 from otel_llm.bench.capacity.statistics.shares import ShareInterval, share_interval
 from otel_llm.bench.capacity.statistics.virtual_queue import series_of
 
@@ -136,8 +136,10 @@ class ProbeDecision:
         said = fates != UNSAID
         held = (fates[said] == HELD).astype(np.float64)
         count = len(held)
-        if not count:
-            return ClauseFinding(clause, 0.0, ShareInterval(0.0, 1.0), 0.0, 0, 0.0, enough=False, unsaid=len(fates))
+        if count < LEAST_ESTIMATED:
+            raw = float(held.mean()) if count else 0.0
+            unsaid = len(fates) - count
+            return ClauseFinding(clause, raw, ShareInterval(0.0, 1.0), raw, count, 0.0, enough=False, unsaid=unsaid)
         queues = self.queues[place]
         deviations = series_of(queues, seen.load, self.rate)[:, known][:, said] if queues else np.empty((0, count))
         found = estimate_share(

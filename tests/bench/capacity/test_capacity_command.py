@@ -101,7 +101,7 @@ def test_a_server_is_probed_and_each_probe_is_recorded(tmp_path: Path) -> None:
             "--output", "3", "--out", out, status=1,
         )  # fmt: skip
     assert {probe["verdict"] for probe in found["probes"]} == {"undecided"}, "the warm-up of 5 s is longer"
-    assert found["why"] == "the budget is spent"
+    assert found["why"].startswith("the budget is spent")
     folders = sorted(out.iterdir())
     assert folders[0].name == "probe-01-42.4"
     assert len(folders) == len(found["probes"])

@@ -212,6 +212,13 @@ def test_the_warm_up_is_cut_and_null_is_left_out_and_counted() -> None:
     assert (found.value, found.unsaid, found.requests) == (1.0, 100, 850)
 
 
+@pytest.mark.parametrize("behind", range(14))
+def test_a_look_at_hardly_any_requests_decides_nothing(behind: int) -> None:
+    fates = np.full((1, 50 + behind), HELD, np.int8)
+    fates[0, ::3] = MISSED
+    assert decided(fates).verdict == "undecided"
+
+
 def test_too_few_requests_or_too_short_a_time_decide_nothing() -> None:
     assert decided(np.full((1, 120), HELD, np.int8)).verdict == "undecided"
     slow = ProbeDecision(100.0, OBJECTIVE.clauses, ProbeLevels(0.005, 0.002, 0.0005), [[]])

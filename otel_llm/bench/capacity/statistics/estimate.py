@@ -23,7 +23,8 @@ LEAST_ADJUSTED_REQUESTS: Final = 25
 """No verdict before so many requests for each one that counts as independent; the second with control variates."""
 _BLOCK_INFLATIONS: Final = 2.0
 """A block whose mean is nearly independent of the next one's is so many times as long as the inflation."""
-_LEAST_BLOCKS: Final = 12
+LEAST_ESTIMATED: Final = 12
+"""The least number of blocks, and so of requests."""
 _MOST_BLOCKS: Final = 128
 _LEAST_STRENGTH: Final = 0.1
 """The squared correlation from which a virtual queue explains the waits."""
@@ -56,7 +57,7 @@ def estimate_share(
     *,
     adjust: bool = True,
 ) -> ShareEstimate:
-    """Estimate the share of 1 in `held` (N,), N > 0.
+    """Estimate the share of 1 in `held` (N,), N at least LEAST_ESTIMATED.
 
     `waits` (N,): a figure that grows with the load where no request misses yet; `deviations` (Q, N): the series of the
     virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without `adjust`
@@ -68,7 +69,7 @@ def estimate_share(
     shown = max(inflation(held), inflation(near))
     explaining = _explaining(strengths(near, deviations), queues)
     expected = max([shown, *(queues[place].inflation for place in explaining)])
-    blocks = int(min(_MOST_BLOCKS, max(_LEAST_BLOCKS, count / (_BLOCK_INFLATIONS * expected)), count))
+    blocks = int(min(_MOST_BLOCKS, max(LEAST_ESTIMATED, count / (_BLOCK_INFLATIONS * expected))))
     variance = max(long_run_variance(held, blocks), _spread(raw, count)) * student_factor(blocks - 1, level) / count
     value, least = raw, LEAST_REQUESTS
     found = strengths(held, deviations)
