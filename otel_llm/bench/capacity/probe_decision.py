@@ -142,8 +142,9 @@ class ProbeDecision:
             return ClauseFinding(clause, raw, ShareInterval(0.0, 1.0), raw, count, 0.0, enough=False, unsaid=unsaid)
         queues = self.queues[place]
         deviations = series_of(queues, seen.load, self.rate)[:, known][:, said] if queues else np.empty((0, count))
+        waits, in_flight = seen.wait_s[known][said], seen.in_flight[known][said]
         found = estimate_share(
-            held, seen.wait_s[known][said], target, queues, deviations, self.levels.fails, adjust=self.adjust
+            held, waits, in_flight, target, queues, deviations, self.levels.fails, adjust=self.adjust
         )
         mean, independent = found.value, found.independent
         interval = share_interval(

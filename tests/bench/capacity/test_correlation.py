@@ -102,7 +102,7 @@ def test_adjusting_sharpens_an_estimate_and_keeps_it_honest() -> None:
         load = load_of(3000, 100 + seed)
         waits = waits_of(load, 0.66)
         held = (waits <= 1.2).astype(float)
-        one = estimate_share(held, waits, 0.9, queues, series_of(queues, load, 1.0), 0.005)
+        one = estimate_share(held, waits, waits, 0.9, queues, series_of(queues, load, 1.0), 0.005)
         error = np.sqrt(truth * (1 - truth) / one.independent)
         found.adjusted.append(one.value - truth)
         found.raw.append(one.raw - truth)
@@ -116,11 +116,11 @@ def test_no_verdict_before_there_are_enough() -> None:
     queues = virtual_queues(load_of(300_000, 1), 0.9)
     load = load_of(150, 3)
     waits = waits_of(load, 0.66)
-    few = estimate_share((waits <= 1e9).astype(float), waits, 0.9, queues, series_of(queues, load, 1.0), 0.005)
+    few = estimate_share((waits <= 1e9).astype(float), waits, waits, 0.9, queues, series_of(queues, load, 1.0), 0.005)
     assert few.value == few.raw == 1.0
     assert few.inflation > 1.5, "the virtual queues that correlate with the waits say so"
     assert not few.enough
-    assert estimate_share(np.ones(150), np.zeros(150), 0.9, [], np.empty((0, 150)), 0.005).enough
+    assert estimate_share(np.ones(150), np.zeros(150), np.zeros(150), 0.9, [], np.empty((0, 150)), 0.005).enough
 
 
 @pytest.mark.parametrize(

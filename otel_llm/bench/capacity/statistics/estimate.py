@@ -27,7 +27,7 @@ LEAST_ESTIMATED: Final = 12
 """The least number of blocks, and so of requests."""
 _MOST_BLOCKS: Final = 128
 _LEAST_STRENGTH: Final = 0.1
-"""The squared correlation from which a virtual queue explains the waits."""
+"""The squared correlation from which a virtual queue explains the waits or the requests in flight."""
 _UNKNOWN_UTILISATION: Final = 0.6
 """Where none does, the server may be idle, or the stretch too calm: the load must have been usual for these queues."""
 
@@ -50,6 +50,7 @@ class ShareEstimate(NamedTuple):
 def estimate_share(
     held: Floats,
     waits: Floats,
+    in_flight: Floats,
     target: float,
     queues: Sequence[VirtualQueue],
     deviations: Floats,
@@ -59,16 +60,16 @@ def estimate_share(
 ) -> ShareEstimate:
     """Estimate the share of 1 in `held` (N,), N at least LEAST_ESTIMATED.
 
-    `waits` (N,): a figure that grows with the load where no request misses yet; `deviations` (Q, N): the series of the
-    virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without `adjust`
+    `waits` (N,) and `in_flight` (N,) grow with the load where no request misses yet; `deviations` (Q, N): the series of
+    the virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without `adjust`
     the queues say only what correlation to expect.
     """
     count = len(held)
     raw = float(held.mean())
-    near = exceedances(waits, target) if raw >= target else held
-    shown = max(inflation(held), inflation(near))
-    explaining = _explaining(strengths(near, deviations), queues)
-    expected = max([shown, *(queues[place].inflation for place in explaining)])
+    near = [exceedances(waits, target), exceedances(in_flight, target)] if raw >= target else [held]
+    shown = max(inflation(held), inflation(near[0]))
+    explaining = {place for one in near for place in _explaining(strengths(one, deviations), queues)}
+    expected = max([shown, *map(inflation, near), *(queues[place].inflation for place in explaining)])
     blocks = int(min(_MOST_BLOCKS, max(LEAST_ESTIMATED, count / (_BLOCK_INFLATIONS * expected))))
     variance = max(long_run_variance(held, blocks), _spread(raw, count)) * student_factor(blocks - 1, level) / count
     value, least = raw, LEAST_REQUESTS
@@ -90,7 +91,7 @@ def estimate_share(
 
 
 def _explaining(found: Floats, queues: Sequence[VirtualQueue]) -> list[int]:
-    """Return the positions of the queues that correlate with the waits; where none does, the less loaded ones."""
+    """Return the positions of the queues that correlate with a series; where none does, the less loaded ones."""
     if found.max(initial=0.0) >= _LEAST_STRENGTH:
         return [int(place) for place in as_strong(found)]
     return [place for place, queue in enumerate(queues) if queue.utilisation <= _UNKNOWN_UTILISATION]
