@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from otel_llm.audit.calibrate.prefill import Prefill
 from otel_llm.audit.kernel.workers import cores
 from otel_llm.audit.load import load
 from otel_llm.audit.report.report import render
 from otel_llm.audit.write import write_text
-from otel_llm.bench.judging.fluid_rate import first_token_targets, fluid_rate_of
+from otel_llm.bench.judging.run_fluid_rate import first_token_targets, fluid_rate_of
 from otel_llm.shared.formatting import number, seconds, share
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from otel_llm.audit.calibrate.prefill import Prefill
     from otel_llm.audit.result import Audit
     from otel_llm.bench.client.observed_request import ObservedRequest
     from otel_llm.bench.judging.validity import Validity
@@ -113,9 +113,10 @@ class LoadResult:
             lines.append(
                 ("fluid token rate", f"{rate} tokens/s: a token every {tbt} keeps 99 % of the requests at fluidity 0.9")
             )
-        kept = self.first_tokens if isinstance(self.first_tokens, str) else self.first_tokens.yaml().strip()
-        if kept:
-            lines.append(("first tokens kept", kept))
+        if isinstance(self.first_tokens, Prefill):
+            lines.append(("first tokens kept", self.first_tokens.yaml().strip()))
+        elif self.first_tokens:
+            lines.append(("first tokens kept", f"no curve: {self.first_tokens.partition(' (')[0]}"))
         return lines
 
     def _warm_up_words(self) -> str:

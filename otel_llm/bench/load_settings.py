@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.workload.lengths import LengthDistribution
 
 RATE: Final = "1"
+ARRIVALS: Final = "poisson"
 DURATION_NS: Final = 60 * 10**9
 INPUT: Final = "128"
 OUTPUT: Final = "64"
@@ -40,7 +41,7 @@ class LoadSettings:
     concurrency: int | None = None
     trace: Path | None = None
     speed: Fraction = Fraction(1)
-    arrivals: str = "poisson"
+    arrivals: str = ARRIVALS
     duration_ns: int | None = None
     requests: int | None = None
     input: str | None = None
@@ -57,6 +58,11 @@ class LoadSettings:
             given = [_option(name) for name in names if getattr(self, name) is not None]
             if len(given) > 1:
                 raise PlanError(f"{' and '.join(given)} exclude each other: keep one")
+        if self.speed != 1 and self.trace is None:
+            raise PlanError("--speed is of a replay: add --trace FILE")
+        if self.arrivals != ARRIVALS and (self.trace is not None or self.concurrency is not None):
+            other = "--trace has arrivals of its own" if self.trace is not None else "--concurrency has none"
+            raise PlanError(f"--arrivals {self.arrivals}: {other}")
         if self.concurrency is not None and self.workers > self.concurrency:
             raise PlanError(f"--workers {self.workers}: more than --concurrency {self.concurrency}")
 

@@ -7,6 +7,7 @@ vLLM, `return_token_ids` adds ids, and `/v1/completions` continues a reply from 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import socket
 import sys
@@ -38,14 +39,15 @@ class ConnectionCutError(Exception):
     """The connection is broken without ending the reply, as by a dying server."""
 
 
-def create_app(stalls: Stalls | None = None) -> Starlette:
-    """Return the server; some of its streams stall where `stalls` is given."""
+def create_app(stalls: Stalls | None = None, slots: int | None = None) -> Starlette:
+    """Return the server; some of its streams stall where `stalls` is given, and only `slots` are served at a time."""
     numbers = itertools.count(1)
+    free = None if slots is None else asyncio.Semaphore(slots)
 
     async def complete(request: Request) -> Response:
         asked = PacedRequest.read(ENDPOINTS[request.url.path], await _body(request))
         chunks = asked.chunks if stalls is None else stalls.applied(next(numbers), asked.chunks)
-        return StreamingResponse(stream(asked, chunks), media_type="text/event-stream")
+        return StreamingResponse(stream(asked, chunks, free), media_type="text/event-stream")
 
     return Starlette(
         routes=[
@@ -92,8 +94,19 @@ async def _refused(request: Request, refused: Exception) -> Response:  # noqa: A
     return JSONResponse({"error": error}, status_code=status)
 
 
-async def stream(request: PacedRequest, chunks: tuple[Chunk, ...]) -> AsyncIterator[bytes]:
-    """Yield the reply's server-sent events, each at its time on the loop's clock (pauses do not drift)."""
+async def stream(
+    request: PacedRequest, chunks: tuple[Chunk, ...], free: asyncio.Semaphore | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the reply's server-sent events, each at its time on the loop's clock (pauses do not drift).
+
+    `free`: the slots; the reply waits for one, in order of arrival, and holds it to its end.
+    """
+    async with contextlib.nullcontext() if free is None else free:
+        async for event in _paced(request, chunks):
+            yield event
+
+
+async def _paced(request: PacedRequest, chunks: tuple[Chunk, ...]) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     due_s = loop.time()
     reply = ReplyChunks(request)
@@ -134,22 +147,26 @@ async def stream(request: PacedRequest, chunks: tuple[Chunk, ...]) -> AsyncItera
     metavar="SECONDS",
     help="How long a stall lasts.",
 )
-def main(host: str, port: int, stall_every: int | None, stall_after: int, stall_for: float) -> None:
+@click.option(
+    "--slots", type=click.IntRange(min=1), metavar="N", help="Serve N replies at a time; others wait for one."
+)
+def main(host: str, port: int, stall_every: int | None, stall_after: int, stall_for: float, slots: int | None) -> None:
     """Serve scripted replies until stopped; `/v1/models` lists the scripts.
 
     With --stall-every a stream stops in mid-reply and goes on later, whatever its script; a reply that another server
-    resumes from its token ids does not notice.
+    resumes from its token ids does not notice. With --slots replies wait for each other, as on an engine that is full.
 
     \b
     Example:
       python -m otel_llm.demo.paced_server --port 8001 --stall-every 2 --stall-after 12 --stall-for 5
+      python -m otel_llm.demo.paced_server --port 8001 --slots 4   # a queue: `otel-llm bench` shows its waits
     """
     stalls = None if stall_every is None else Stalls(stall_every, stall_after, stall_for)
     listener = socket.create_server((host, port))
     click.echo(f"http://{host}:{listener.getsockname()[1]}/v1")
     sys.stdout.flush()
     # A cut connection is this server's purpose: its traceback would be noise.
-    config = uvicorn.Config(create_app(stalls), log_level="critical", access_log=False, lifespan="off")
+    config = uvicorn.Config(create_app(stalls, slots), log_level="critical", access_log=False, lifespan="off")
     uvicorn.Server(config).run(sockets=[listener])
 
 

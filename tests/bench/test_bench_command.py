@@ -54,7 +54,7 @@ def _result(done: Result) -> dict[str, Any]:
 
 def test_the_json_of_the_contract_and_a_recording_that_the_audit_reads(url: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = _bench(url, *SHORT, "--out", out, "--class", "voice", "--format", "json")
+    done = _bench(url, *SHORT, "--out", out, "--class", "voice", "--header", "x-team=not-kept", "--format", "json")
     found = _result(done)
     assert done.exit_code == (0 if found["valid"] else 1)
     assert set(found) >= {
@@ -77,6 +77,8 @@ def test_the_json_of_the_contract_and_a_recording_that_the_audit_reads(url: str,
     kept = json.loads((out / "run.json").read_text(encoding="utf-8"))
     assert kept["settings"]["rate"] == "60"
     assert kept["settings"]["seed"] == 0
+    assert kept["settings"]["headers"] == ["x-team"]
+    assert "not-kept" not in (out / "run.json").read_text(encoding="utf-8")
     assert kept["result"]["valid"] == found["valid"]
     assert kept["versions"]["python"]
     baseline = _audit(out, "--baseline", out)
@@ -130,7 +132,7 @@ def test_completions(tmp_path: Path) -> None:
     found = _result(done)
     assert found["errors"] == {}
     assert 12 * 8 <= found["classes"]["chat"]["client"]["tokens"] <= 12 * 12
-    assert abs(found["prompt_tokens"]["counted"] - 128) < 10
+    assert abs(found["prompt_tokens"]["counted"] - 128) < 30  # its tokens are letters, and words differ in length
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from otel_llm.demo import vocabulary
-from otel_llm.demo.paced_requests import MAX_MODEL_LEN
-from otel_llm.demo.paced_server import create_app
+from otel_llm.demo.paced_requests import MAX_MODEL_LEN, PacedRequest
+from otel_llm.demo.paced_server import create_app, stream
 from otel_llm.demo.scripted_deliveries import Chunk, Delivery, Stalls, resumed, up_to
 
 Json = dict[str, Any]
@@ -167,3 +168,23 @@ def test_every_second_stream_stalls_behind_so_many_tokens(after: int) -> None:
             waits.append(seen)
         seen += chunk.tokens
     assert waits == ([after] if after < total else [])
+
+
+def test_a_full_server_serves_replies_one_after_another() -> None:
+    """With one slot a reply begins when the one before has ended, in order of arrival."""
+    body = {"model": "healthy", "stream": True, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+    asked = PacedRequest.read("chat", body)
+    seen: list[int] = []
+
+    async def read(number: int, free: asyncio.Semaphore) -> None:
+        async for _ in stream(asked, tuple(Chunk(0.0) for _ in range(3)), free):
+            seen.append(number)
+            await asyncio.sleep(0)
+
+    async def all_at_once() -> None:
+        free = asyncio.Semaphore(1)
+        await asyncio.gather(*(read(number, free) for number in range(3)))
+
+    asyncio.run(all_at_once())
+    assert seen == sorted(seen)
+    assert set(seen) == {0, 1, 2}

@@ -15,7 +15,7 @@ from otel_llm.shared.clock import monotonic_ns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.bench.client.exchange import Exchange
+    from otel_llm.bench.client.http_exchange import Exchange
 
 READ_BYTES: Final = 1 << 18
 """What one read takes at most."""
@@ -58,13 +58,15 @@ class Decoder:
 
     def _decode(self) -> None:
         until_ns = monotonic_ns() + DECODE_NS
-        while self._pieces:
-            self._on_piece(self._pieces.popleft())
-            if monotonic_ns() >= until_ns:
-                break
-        self._scheduled = bool(self._pieces)
-        if self._scheduled:
-            asyncio.get_running_loop().call_soon(self._decode)
+        try:
+            while self._pieces:
+                self._on_piece(self._pieces.popleft())
+                if monotonic_ns() >= until_ns:
+                    break
+        finally:  # a piece that cannot be decoded must not stop the others
+            self._scheduled = bool(self._pieces)
+            if self._scheduled:
+                asyncio.get_running_loop().call_soon(self._decode)
 
 
 class Connection(asyncio.BufferedProtocol):

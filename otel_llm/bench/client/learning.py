@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.bench.client.exchange import NOT_STREAMED, Exchange
-from otel_llm.bench.client.sender import REFUSED, TLS, UNREACHABLE, Address, Sender, addresses_of
+from otel_llm.bench.client.http_exchange import NOT_STREAMED, Exchange
+from otel_llm.bench.client.request_sender import REFUSED, TLS, UNREACHABLE, Address, Sender, addresses_of
 from otel_llm.bench.client.target import Asked
 from otel_llm.bench.plan.prompts import PromptLengths, Prompts, PromptSpec
 from otel_llm.shared.printable import printable

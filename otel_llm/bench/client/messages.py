@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from otel_llm.bench.client.sender import Address
+    from otel_llm.bench.client.request_sender import Address
     from otel_llm.bench.client.target import Asked, Target
     from otel_llm.bench.plan.prompts import PromptSpec
     from otel_llm.instrumentation.segments.choices import Item

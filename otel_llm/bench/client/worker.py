@@ -25,13 +25,13 @@ from otel_llm.bench.client.messages import (
     Unframer,
     framed,
 )
-from otel_llm.bench.client.sender import Sender
+from otel_llm.bench.client.request_sender import Sender
 from otel_llm.bench.plan.prompts import Prompts
 from otel_llm.shared.clock import monotonic_ns
 from otel_llm.shared.web.open_files import allow_open_files
 
 if TYPE_CHECKING:
-    from otel_llm.bench.client.exchange import Exchange
+    from otel_llm.bench.client.http_exchange import Exchange
 
 REPORT_NS: Final = 50_000_000
 RETRY_S: Final = 0.1

@@ -101,6 +101,10 @@ class ChunkReader:
             return "estimated"
         return "exact" if self._finals is None or self._finals == sum(self._told.values()) else "estimated"
 
+    def count_one(self) -> None:
+        """Count one token more of choice 0: its chunk is the last one with another text and running usage one up."""
+        self._told[0] = self._told.get(0, 0) + 1
+
     def segment_attributes(self) -> dict[str, AttributeValue]:
         """Return the attributes of the last segment that segment 0 could not have."""
         return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections import Counter
 from contextlib import closing, suppress
 
 import pytest
-from support.bench.loads import LEARNED_IN, MODEL, After, answering, client_of, counted, followed, load, plan_of
+from support.bench.loads import MODEL, After, answering, client_of, counted, followed, load, plan_of
+from support.collector.tls_files import signed
 from support.ports import free_ports
 from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, chunk, whole, words
 
@@ -72,6 +74,26 @@ def test_no_such_host() -> None:
         _learn("http://no-such-host.invalid")
 
 
+def test_a_certificate_of_an_unknown_authority() -> None:
+    pair = signed()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def serve() -> None:
+            for _ in range(2):  # the first connection is a try
+                connection, _ = listener.accept()
+                with suppress(OSError), context.wrap_socket(connection, server_side=True):
+                    pass
+                connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(UnreachableError, match="tls"):
+            _learn(f"https://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+
+
 def test_a_server_that_accepts_and_is_silent() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listener, pytest.raises(UnreachableError, match="nothing"):
         _learn(f"http://127.0.0.1:{listener.getsockname()[1]}", 0.2)
@@ -98,6 +120,11 @@ def test_a_server_of_something_else() -> None:
         with pytest.raises(LearningError, match=r"bad_http|closed_early"):
             _learn(f"http://127.0.0.1:{listener.getsockname()[1]}")
         thread.join()
+
+
+def test_a_server_that_switches_the_protocol() -> None:
+    with answering(101, b"") as url, pytest.raises(LearningError, match="101"):
+        _learn(url)
 
 
 def test_a_model_that_is_not_there() -> None:
@@ -169,7 +196,7 @@ def test_how_tokens_are_counted_is_learned() -> None:
 
 def test_a_server_that_closes_early() -> None:
     cut = Reply([*words(2), Cut()])
-    with SseServer({MODEL: After(whole(4), cut, LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), cut)}) as server:
         run = load(server.url, TIMES)
     assert _errors(run) == {"closed_early": len(TIMES)}
     assert {one.outcome for one in run.requests} == {"disconnected"}
@@ -177,14 +204,14 @@ def test_a_server_that_closes_early() -> None:
 
 
 def test_a_body_that_ends_without_its_end() -> None:
-    with SseServer({MODEL: After(whole(4), Reply([*words(3), BodyEnd()]), LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), Reply([*words(3), BodyEnd()]))}) as server:
         run = load(server.url, TIMES)
     assert _errors(run) == {"closed_early": len(TIMES)}
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_requests_that_are_refused_have_failed_and_are_kept(status: int) -> None:
-    with SseServer({MODEL: After(whole(4), Reply(status=status), LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), Reply(status=status))}) as server:
         run = load(server.url, TIMES)
     assert _errors(run) == {f"http_{status}": len(TIMES)}
     assert {one.outcome for one in run.requests} == {"error"}
@@ -208,7 +235,7 @@ def test_done_twice_ends_once() -> None:
 
 def test_a_server_that_hangs_is_cancelled_as_a_failure() -> None:
     gate = Gate()
-    with SseServer({MODEL: After(whole(4), Reply([*words(2), gate]), LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), Reply([*words(2), gate]))}) as server:
         run = load(server.url, TIMES[:2], drain_s=0.5)
         gate.open()
     assert _errors(run) == {"timeout": 2}
@@ -218,7 +245,7 @@ def test_a_server_that_hangs_is_cancelled_as_a_failure() -> None:
 
 def test_one_token_of_ten_megabytes() -> None:
     huge = Reply([chunk({"content": "x" * 10_000_000}), chunk(finish="stop"), DONE, BodyEnd()])
-    with SseServer({MODEL: After(whole(4), huge, LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), huge)}) as server:
         run = load(server.url, TIMES[:2])
     assert _errors(run) == {None: 2}
     assert {len(one.times_ns) for one in run.requests} == {1}
@@ -226,7 +253,7 @@ def test_one_token_of_ten_megabytes() -> None:
 
 def test_an_event_beyond_all_measure_is_an_error() -> None:
     endless = Reply([Raw(b"data: " + b"x" * 40_000_000), chunk(finish="stop"), DONE, BodyEnd()])
-    with SseServer({MODEL: After(whole(4), endless, LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), endless)}) as server:
         run = load(server.url, TIMES[:1])
     assert _errors(run) == {"event_too_long": 1}
 
@@ -235,7 +262,7 @@ def test_an_error_in_the_midst_of_a_stream() -> None:
     failing = Reply(
         [*words(2), Raw(b'data: {"error": {"message": "out of memory", "type": "server_error"}}\n\n'), DONE]
     )
-    with SseServer({MODEL: After(whole(4), failing, LEARNED_IN)}) as server:
+    with SseServer({MODEL: After(whole(4), failing)}) as server:
         run = load(server.url, TIMES)
     assert _errors(run) == {"error_event": len(TIMES)}
 

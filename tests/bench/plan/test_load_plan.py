@@ -118,6 +118,9 @@ def test_lengths_that_are_none(text: str) -> None:
         ({"rate": "1", "concurrency": 2}, "--rate and --concurrency"),
         ({"requests": 5, "duration_ns": 1}, "--duration and --requests"),
         ({"concurrency": 2, "workers": 3}, "--workers 3"),
+        ({"speed": Fraction(2)}, "--trace FILE"),
+        ({"concurrency": 2, "arrivals": "constant"}, "--concurrency has none"),
+        ({"trace": Path("x"), "arrivals": "gamma:2"}, "--trace has arrivals"),
     ],
 )
 def test_options_that_exclude_each_other(options: dict[str, object], words: str) -> None:

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 from support.sse_server import BodyEnd, Json, Raw, Reply, Step, chunk, usage
 
-from otel_llm.bench.client.learning import learn
+from otel_llm.bench.client.learning import OUTPUT_TOKENS, learn
 from otel_llm.bench.client.load_client import LoadClient
 from otel_llm.bench.client.load_run import LoadRun
 from otel_llm.bench.client.target import ApiName, Target
@@ -54,24 +54,16 @@ def load(url: str, times_s: list[float], *, drain_s: float = 20.0, workers: int 
 
 
 class After:
-    """Replies of one kind to the first requests, of another to the rest."""
+    """Replies of one kind to the questions before a load, of another to its requests, which are of another length."""
 
-    def __init__(self, first: Reply, then: Reply | Callable[[Json], Reply], count: int) -> None:
+    def __init__(self, first: Reply, then: Reply | Callable[[Json], Reply]) -> None:
         self._first = first
         self._then = then
-        self._left = count
-        self._lock = threading.Lock()
 
     def __call__(self, request: Json) -> Reply:
-        with self._lock:
-            self._left -= 1
-            if self._left >= 0:
-                return self._first
+        if request["max_tokens"] == OUTPUT_TOKENS:
+            return self._first
         return self._then if isinstance(self._then, Reply) else self._then(request)
-
-
-LEARNED_IN = 3
-"""Requests by which a server without counts is learned: the last one is tried with token ids, too."""
 
 
 def counted(tokens: int, *, prompt: int = 16) -> Reply:

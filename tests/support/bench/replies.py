@@ -7,7 +7,7 @@ from typing import Any
 
 from support.sse_server import chunk
 
-from otel_llm.bench.client.exchange import Exchange
+from otel_llm.bench.client.http_exchange import Exchange
 from otel_llm.bench.client.messages import Ended
 from otel_llm.bench.client.observed_request import ObservedRequest
 from otel_llm.instrumentation.parse.sse_chunks import CHAT

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
-from otel_llm.bench.client.reply import CLOSED_EARLY, Reply
+from otel_llm.bench.client.streamed_reply import CLOSED_EARLY, Reply
 from otel_llm.instrumentation.parse.sse_chunks import media_type
 from otel_llm.instrumentation.segments.outcomes import DISCONNECTED, ERROR
 
@@ -50,7 +50,7 @@ class Exchange:
         self._at_ns = at_ns
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.reply.fail(at_ns, ERROR, BAD_HTTP)
             return False
         return True

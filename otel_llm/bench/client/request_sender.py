@@ -9,7 +9,7 @@ import ssl
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.bench.client.connections import Connection, Decoder, Piece
-from otel_llm.bench.client.exchange import Exchange
+from otel_llm.bench.client.http_exchange import Exchange
 from otel_llm.instrumentation.parse.sse_chunks import api_of
 from otel_llm.instrumentation.segments.outcomes import DISCONNECTED, ERROR
 from otel_llm.shared.clock import monotonic_ns

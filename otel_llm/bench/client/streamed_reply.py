@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
+from otel_llm.bench.client.counting_template import CountingTemplate
 from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.instrumentation.parse.sse_chunks import ChunkTap
-from otel_llm.instrumentation.segments.chunks import count_of
+from otel_llm.instrumentation.segments.chunks import ChunkReader, count_of
 from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ class UsageReader:
         self.plain = self._inner.plain
         return reading
 
+    def count_one(self) -> None:
+        """Count one token more: see `ChunkReader.count_one`."""
+        assert isinstance(self._inner, ChunkReader)  # noqa: S101
+        self._inner.count_one()
+
     def basis(self, choice: int) -> str:
         """Return the basis of a choice's token counts."""
         return self._inner.basis(choice)
@@ -74,11 +80,33 @@ class Reply:
         self._finished_ns: int | None = None
         self._parser = SseParser(MAX_EVENT_BYTES)
         self._tap = ChunkTap(self, api, self._parser)
+        self._template = CountingTemplate()
+        self._newest: Reading = ()
+        self._tokens = 0
 
     def take(self, at_ns: int, data: bytes) -> None:
         """Read the next bytes of the body, which were read from the socket at `at_ns`."""
         self._at_ns = at_ns
+        begins = self._parser.between
+        if begins and not self.done and self._template.of(data):
+            self.reader.count_one()
+            self._tokens += 1
+            self.items.append((at_ns, self._newest))
+            return
+        before = len(self.items)
         self._tap.take(data)
+        if begins and self._parser.between and len(self.items) == before + 1 and not self.reader.plain:
+            self._learn(data)
+        else:
+            self._template.forget()
+
+    def _learn(self, data: bytes) -> None:
+        newest = self.items[-1]
+        if isinstance(newest, tuple) and len(newest[1]) == 1 and newest[1][0][2] == 1 and not newest[1][0][3]:
+            self._newest = newest[1]
+            self._template.learn(data, self._tokens)
+        else:
+            self._template.forget()
 
     def body_ended(self, at_ns: int) -> None:
         """Note the end of the body, or of the connection."""
@@ -125,6 +153,7 @@ class Reply:
             if not any(mark[2] for mark in marks):
                 return
             item = (item[0], marks)
+            self._tokens += sum(mark[2] for mark in marks)
         self.items.append(item)
 
     def exhausted(self) -> None:
