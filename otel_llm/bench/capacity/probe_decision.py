@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HOPELESS_FROM: Final = 0.3
 """A probe is given up where it cannot be decided any more, from this share of its requests."""
-LEAST_RESIDENCES: Final = 20
+LEAST_RESIDENCES: Final = 25
 LEAST_BAD_RESIDENCES: Final = 5
 """No verdict before so many mean times in the system: requests in flight together share their fate. The second where
 the objective seems to fail: a probe begins with an idle server, so that a calm stretch is likelier than a bad one."""

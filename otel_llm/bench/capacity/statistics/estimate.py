@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.bench.capacity.statistics.control_variates import as_strong, residual_variance, slope, strengths
@@ -66,10 +67,12 @@ def estimate_share(
     """
     count = len(held)
     raw = float(held.mean())
+    # A calm stretch shows too few misses and too little correlation: where the objective seems to hold, the correlation
+    # that is to be expected counts. A bad stretch shows both.
     near = [exceedances(waits, target), exceedances(in_flight, target)] if raw >= target else [held]
     shown = max(inflation(held), inflation(near[0]))
-    explaining = {place for one in near for place in _explaining(strengths(one, deviations), queues)}
-    expected = max([shown, *map(inflation, near), *(queues[place].inflation for place in explaining)])
+    explaining = [_explaining(strengths(one, deviations), queues) for one in near]
+    expected = max([shown, *map(inflation, near), *(queues[place].inflation for place in explaining[0])])
     blocks = int(min(_MOST_BLOCKS, max(LEAST_ESTIMATED, count / (_BLOCK_INFLATIONS * expected))))
     variance = max(long_run_variance(held, blocks), _spread(raw, count)) * student_factor(blocks - 1, level) / count
     value, least = raw, LEAST_REQUESTS
@@ -80,13 +83,13 @@ def estimate_share(
         residual = held - by * deviations[place]
         adjusted = residual_variance(residual, deviations[place], blocks) * student_factor(blocks - 2, level)
         adjusted += by * by * queues[place].variance
+        corrected = min(1.0, max(0.0, float(residual.mean())))
         if 0 < adjusted < variance:
-            value, variance, least = min(1.0, max(0.0, float(residual.mean()))), adjusted, LEAST_ADJUSTED_REQUESTS
+            value, variance, least = corrected, adjusted, LEAST_ADJUSTED_REQUESTS
     enough = count >= least * shown
     if max(raw, value) >= target:
-        # A calm stretch shows too few misses and too little correlation: what is expected counts. A bad one shows both.
         enough &= count >= (LEAST_ADJUSTED_REQUESTS if adjust else LEAST_REQUESTS) * expected
-        enough &= not any(deviations[place].mean() < -queues[place].mean / 2 for place in explaining)
+        enough &= not any(deviations[place].mean() < -queues[place].mean / 2 for place in chain(*explaining))
     return ShareEstimate(value, raw, _spread(value, count) / variance, expected, bool(enough))
 
 
