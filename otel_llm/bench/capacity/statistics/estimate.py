@@ -62,8 +62,8 @@ def estimate_share(
     """Estimate the share of 1 in `held` (N,), N at least LEAST_ESTIMATED.
 
     `waits` (N,) and `in_flight` (N,) grow with the load where no request misses yet; `deviations` (Q, N): the series of
-    the virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without `adjust`
-    the queues say only what correlation to expect.
+    the virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without
+    `adjust` the queues say only what correlation to expect.
     """
     count = len(held)
     raw = float(held.mean())
