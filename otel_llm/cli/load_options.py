@@ -104,8 +104,8 @@ _NAMES: Final = (
     "shared_prefix", "api", "headers", "api_key_file", "workers", "seed",
 )  # fmt: skip
 """The arguments of `_OPTIONS`, in their order."""
-_OF_ONE_RUN: Final = frozenset({"model", "rate", "concurrency", "speed", "duration_ns", "requests"})
-"""Those that a search sets itself, and the model, which a simulated search does not have."""
+_OF_ONE_RUN: Final = frozenset({"model", "rate", "concurrency", "trace", "speed", "duration_ns", "requests"})
+"""Those that a search sets itself, or has with another meaning."""
 
 
 def load_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -117,7 +117,10 @@ def probe_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a load whose rate a search sets; `load` has an empty URL and model where none is given."""
     names = tuple(name for name in _NAMES if name not in _OF_ONE_RUN)
     model = click.option("--model", metavar="M", default="", help="The model, as the server calls it.")
-    return model(_collected(command, names, "model"))
+    trace = click.option(
+        "--trace", type=_FILE, metavar="FILE", help="Draw lengths from Azure's CSV or Mooncake's JSON lines."
+    )
+    return model(trace(_collected(command, names, "model", "trace")))
 
 
 def _collected(command: Callable[..., None], names: tuple[str, ...], *others: str) -> Callable[..., None]:
