@@ -8,7 +8,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from capacity_parts.queue_source import QueueSource, SlotQueue
 
 from otel_llm.bench.capacity.objective import parse_objective
