@@ -99,20 +99,37 @@ _OPTIONS: Final = (
 )
 
 
-def load_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options, which the command gets as one argument, `load`; its first argument is `url`."""
-
-    @wraps(command)
-    def collected(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in _NAMES}
-        command(load=LoadSettings(input=given.pop("input_"), **given), **arguments)
-
-    for option in reversed(_OPTIONS):
-        collected = option(collected)
-    return collected
-
-
 _NAMES: Final = (
-    "url", "model", "rate", "concurrency", "trace", "speed", "arrivals", "duration_ns", "requests", "input_", "output",
+    "model", "rate", "concurrency", "trace", "speed", "arrivals", "duration_ns", "requests", "input_", "output",
     "shared_prefix", "api", "headers", "api_key_file", "workers", "seed",
 )  # fmt: skip
+"""The arguments of `_OPTIONS`, in their order."""
+_OF_ONE_RUN: Final = frozenset({"model", "rate", "concurrency", "trace", "speed", "duration_ns", "requests"})
+"""Those that a search sets itself, or has with another meaning."""
+
+
+def load_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options, which the command gets as one argument, `load`; its first argument is `url`."""
+    return _collected(command, _NAMES)
+
+
+def probe_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a load whose rate a search sets; `load` has an empty URL and model where none is given."""
+    names = tuple(name for name in _NAMES if name not in _OF_ONE_RUN)
+    model = click.option("--model", metavar="M", default="", help="The model, as the server calls it.")
+    trace = click.option(
+        "--trace", type=_FILE, metavar="FILE", help="Draw lengths from Azure's CSV or Mooncake's JSON lines."
+    )
+    return model(trace(_collected(command, names, "model", "trace")))
+
+
+def _collected(command: Callable[..., None], names: tuple[str, ...], *others: str) -> Callable[..., None]:
+    @wraps(command)
+    def collected(**arguments: Any) -> None:
+        given = {name: arguments.pop(name) for name in ("url", *names, *others)}
+        command(load=LoadSettings(input=given.pop("input_"), **given), **arguments)
+
+    for name, option in reversed(list(zip(_NAMES, _OPTIONS, strict=True))):
+        if name in names:
+            collected = option(collected)
+    return collected

@@ -40,6 +40,12 @@ COMMANDS: Final = {
     "bench": Lazy(
         "otel_llm.cli.commands.bench_command", "bench", "Send a load to a server: what would its readers feel?", True
     ),
+    "capacity": Lazy(
+        "otel_llm.cli.commands.capacity_command",
+        "capacity",
+        "Search for the load that a server, or a simulated fleet, carries.",
+        True,
+    ),
     "sweep": Lazy(
         "otel_llm.cli.commands.sweep_command",
         "sweep_command",

@@ -6,7 +6,6 @@ import contextlib
 import json
 import platform
 import secrets
-import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from otel_llm.bench.plan.prompts import PromptSpec
 from otel_llm.bench.recording.run_folder import check_folder, write_run_file
 from otel_llm.bench.recording.run_journal import RequestRecords
 from otel_llm.cli.duration_options import Duration
+from otel_llm.cli.interrupts import interrupts
 from otel_llm.cli.load_options import load_options
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.load_view import showing
@@ -158,7 +158,7 @@ def _run(
     records = RequestRecords(target, class_name, MonotonicClock())
     length_ns = load.length_ns if plan.at_ns is None else plan.length_ns
     figures = LiveFigures(classes.get(class_name or classes.default), length_ns)
-    with _interrupts() as interrupted, LoadClient(target, learned, spec, workers=load.workers) as client:
+    with interrupts() as interrupted, LoadClient(target, learned, spec, workers=load.workers) as client:
         run = client.start(plan, concurrency=load.concurrency, requests=load.requests, duration_ns=load.length_ns)
         with showing() as show:
 
@@ -204,23 +204,6 @@ def _folder(out: Path | None) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="otel-llm-bench-") as name:
         yield Path(name)
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Give the list of the signals that ask for an end; the second Ctrl-C raises KeyboardInterrupt."""
-    came: list[int] = []
-
-    def note(signum: int, _frame: object) -> None:
-        came.append(signum)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = {signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
 
 
 def _show(result: LoadResult, form: str, *, shipped: bool) -> None:

@@ -22,6 +22,7 @@ from otel_llm.shared.formatting import number, share
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from otel_llm.scheduling.closed_form import Cost
     from otel_llm.scheduling.scenario.scenario import Objective, Scenario
     from otel_llm.scheduling.scenario.sweep import PlannedRun
     from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun
@@ -58,9 +59,7 @@ def run_scenario(
     if workload is None:
         workload = drawn_workload(scenario, seed)
     cost = mean_cost(scenario, workload)
-    fleet = scenario.fleet
-    if scenario.is_split and cost is not None:
-        fleet = replace(fleet, prefill=best_split(fleet.instances, cost))
+    fleet = split_fleet(scenario, cost)
     done = _best_budget(scenario, workload, fleet, seed, progress)
     row = asdict(done.figures)
     simulated_s = row.pop("simulated_s")
@@ -90,6 +89,14 @@ def drawn_workload(scenario: Scenario, seed: int) -> Workload:
         raise ConfigError(scenario.source, None, None, "workload.arrivals", str(error), advice) from None
 
 
+def split_fleet(scenario: Scenario, cost: Cost | None) -> Fleet:
+    """Return the fleet of a scenario, split by the mean cost of a request where `prefill: auto` says so."""
+    fleet = scenario.fleet
+    return (
+        replace(fleet, prefill=best_split(fleet.instances, cost)) if scenario.is_split and cost is not None else fleet
+    )
+
+
 def static_budgets(most: int) -> list[int]:
     """Return the budgets that are searched, largest first: `most`, and the powers of two from 256 below it."""
     budgets, budget = [most], LEAST_BUDGET
@@ -116,7 +123,7 @@ def _best_budget(
         if progress is not None:
             advance = lambda arrived, before=place * count: progress(before + arrived, len(budgets) * count)  # noqa: E731
         begin_ns = monotonic_ns()
-        placement = _placement(scenario, workload, seed, budget)
+        placement = placement_of(scenario, workload, seed, budget)
         order = order_of(scenario, workload, seed)
         run = simulate(workload.requests(), scenario.profile, fleet, placement, advance, order=order)
         simulated_ns = monotonic_ns() - begin_ns
@@ -127,7 +134,8 @@ def _best_budget(
     return best
 
 
-def _placement(scenario: Scenario, workload: Workload, seed: int, budget: int | None) -> Placement:
+def placement_of(scenario: Scenario, workload: Workload, seed: int, budget: int | None) -> Placement:
+    """Return the placement of a scenario for one run, with what it learns still empty; `budget`: of a batch, or None."""
     settings = scenario.policy.polyserve()
     if settings is None:
         return PLACEMENTS[scenario.policy.placement](Random(seed), budget)  # noqa: S311 - it draws instances

@@ -12,7 +12,7 @@ import numpy as np
 from otel_llm.scheduling.simulator.instance import Instance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -58,9 +58,9 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """A finished run: its requests by number, and its instances with the end of every iteration.
+    """A run: its requests by number, and its instances with the end of every iteration so far.
 
-    `decisions`: placements; `end_ns`: the last event; `instance_ns`: the time of all instances together, where a
+    `decisions`: placements; `end_ns`: the last event so far; `instance_ns`: the time of all instances together, where a
     placement frees idle ones (`Placement.frees_idle`) only that with requests.
     """
 
@@ -80,6 +80,14 @@ class SimulatedRun:
             at += run.tokens
         return times
 
+    def tokens_so_far(self, request: SimulatedRequest) -> NDArray[np.int64]:
+        """Return the times of the tokens (T,) int64, ns, that a request has at the last event, in flight or not."""
+        closed = self.token_times(request)
+        for instance in self.instances:
+            if request.number in instance.decoding:
+                return np.concatenate([closed, np.frombuffer(instance.ends, np.int64)[request.first :]])
+        return closed
+
 
 def simulate(
     requests: Sequence[SimulatedRequest],
@@ -98,10 +106,33 @@ def simulate(
     Raises:
         ValueError: requests that are not sorted or not numbered by position.
     """
+    steps = simulate_in_steps(requests, profile, fleet, placement, every, order)
+    for arrived in range(every, len(requests) + 1, every):
+        next(steps)
+        if progress is not None:
+            progress(arrived)
+    return next(steps)
+
+
+def simulate_in_steps(
+    requests: Sequence[SimulatedRequest],
+    profile: IterationProfile,
+    fleet: Fleet,
+    placement: Placement,
+    every: int = 1000,
+    order: Callable[[SimulatedRequest], int] | None = None,
+) -> Iterator[SimulatedRun]:
+    """Serve requests as `simulate` does; yield the run so far when each `every` requests arrived, and the whole last.
+
+    A run so far shows the state at the next step, too, from then on.
+
+    Raises:
+        ValueError: requests that are not sorted or not numbered by position.
+    """
     for number, request in enumerate(requests):
         if request.number != number or (number and request.arrival_ns < requests[number - 1].arrival_ns):
             raise ValueError(f"request {request.number} at position {number}: sort by arrival, number from 0")
-    return _Simulation(requests, profile, fleet, placement, order).run(progress, every)
+    return _Simulation(requests, profile, fleet, placement, order).steps(every)
 
 
 class _Simulation:
@@ -128,11 +159,12 @@ class _Simulation:
         self.retry_ns = -1
         self.decisions = 0
 
-    def run(self, progress: Callable[[int], None] | None, every: int) -> SimulatedRun:
+    def steps(self, every: int) -> Iterator[SimulatedRun]:
         events, instances, requests = self.events, self.instances, self.requests
         self._push_arrival(0)
         idle: dict[int, Instance] = {}
-        now = 0
+        now = arrived = 0
+        due = every
         while events:
             now, kind, number = heappop(events)
             if kind == _END:
@@ -152,8 +184,7 @@ class _Simulation:
                 request = requests[number]
                 if not request.produced:
                     self._push_arrival(number + 1)
-                    if progress is not None and (number + 1) % every == 0:
-                        progress(number + 1)
+                    arrived = number + 1
                 placed = self._place(request, now)
                 if placed is not None and placed.end_ns is None:
                     idle[placed.number] = placed
@@ -164,9 +195,16 @@ class _Simulation:
                     if end_ns is not None:
                         heappush(events, (end_ns, _END, instance.number))
                 idle.clear()
-        in_use_ns = sum(one.busy_ns for one in instances)
-        instance_ns = in_use_ns if self.placement.frees_idle else len(instances) * now
-        return SimulatedRun(requests, instances, self.decisions, now, instance_ns)
+            if arrived == due:
+                due += every
+                yield self._so_far(now)
+        yield self._so_far(now)
+
+    def _so_far(self, now: int) -> SimulatedRun:
+        """Return the run up to an instant."""
+        in_use_ns = sum(one.busy_ns for one in self.instances)
+        instance_ns = in_use_ns if self.placement.frees_idle else len(self.instances) * now
+        return SimulatedRun(self.requests, self.instances, self.decisions, now, instance_ns)
 
     def _push_arrival(self, number: int) -> None:
         if number < len(self.requests):

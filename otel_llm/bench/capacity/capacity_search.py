@@ -1,0 +1,155 @@
+"""A capacity search from its first probe to its interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_llm.bench.capacity.observations import SourceError
+from otel_llm.bench.capacity.probe_decision import ClauseFinding, ProbeDecision
+from otel_llm.bench.capacity.rate_search import RateSearch, Verdict
+from otel_llm.bench.capacity.statistics.error_budget import most_probes, probe_levels
+from otel_llm.bench.capacity.statistics.virtual_queue import virtual_queues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from otel_llm.bench.capacity.objective import CapacityObjective
+    from otel_llm.bench.capacity.observations import ProbeEnd, ProbeSource
+    from otel_llm.bench.capacity.statistics.virtual_queue import VirtualQueue
+
+PROBE_SHARE: Final = 0.3
+"""No probe takes more of the budget."""
+MOST_REPEATS: Final = 3
+"""An invalid probe is repeated so many times; then it is undecided."""
+FIRST_LOOK: Final = 100
+LOOK_GROWTH: Final = 1.1
+"""From one look to the next the requests grow by so much: a look costs as much as there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """What to search for: `budget` in the unit of the source's costs, rates in requests/s."""
+
+    objective: CapacityObjective
+    bottom: float
+    top: float
+    precision: float = 0.1
+    confidence: float = 0.95
+    budget: float = 30_000
+    control_variates: bool = True
+
+
+class ProbeResult(NamedTuple):
+    """A probe that ended; `finding` is the clause that its verdict rests on, `slope` the growth of its backlog.
+
+    `unsaid`: requests without a verdict under that clause, which were left out.
+    """
+
+    rate: float
+    verdict: Verdict
+    finding: ClauseFinding | None
+    slope: float | None
+    backlog_grows: bool
+    end: ProbeEnd
+
+
+@dataclass(slots=True)
+class CapacityResult:
+    """The interval [low, high] requests/s, as far as it was found, the probes, and why the search ended."""
+
+    plan: SearchPlan
+    low: float | None = None
+    high: float | None = None
+    decided: bool = False
+    why: str | None = None
+    probes: list[ProbeResult] = field(default_factory=list)
+
+    @property
+    def spent(self) -> float:
+        """Return what the probes cost."""
+        return sum(probe.end.cost for probe in self.probes)
+
+
+def find_capacity(
+    plan: SearchPlan,
+    source: ProbeSource,
+    report: Callable[[CapacityResult], None] | None = None,
+    queues: Sequence[Sequence[VirtualQueue]] | None = None,
+) -> CapacityResult:
+    """Search for the highest rate at which the objective holds; `report` is called after each probe.
+
+    `queues`: those of `control_queues`, where several searches share a law of the load.
+
+    Ctrl-C (KeyboardInterrupt) and a SourceError end the search with the interval so far.
+    """
+    search = RateSearch(plan.bottom, plan.top, plan.precision)
+    allowed = most_probes(plan.bottom, plan.top, plan.precision)
+    levels = probe_levels(plan.confidence, allowed, len(plan.objective.clauses))
+    queues = control_queues(plan, source) if queues is None else queues
+    result = CapacityResult(plan)
+    repeats = valid = 0
+    try:
+        while (rate := search.next_rate()) is not None:
+            left = plan.budget - result.spent
+            if left <= 0 or valid == allowed:
+                break
+            decision = ProbeDecision(rate, plan.objective.clauses, levels, queues, plan.control_variates)
+            probe = _run_probe(decision, source, min(plan.budget * PROBE_SHARE, left))
+            result.probes.append(probe)
+            if probe.end.invalid is None:
+                valid, repeats = valid + 1, 0
+                search.record(rate, probe.verdict)
+            elif repeats < MOST_REPEATS:
+                repeats += 1
+            else:
+                repeats = 0
+                search.record(rate, "undecided")
+            result.low, result.high, result.decided = search.low, search.high, search.decided
+            if report is not None:
+                report(result)
+    except (KeyboardInterrupt, SourceError) as problem:
+        result.why = str(problem) or "interrupted"
+        return result
+    result.why = _why(result, search, alpha_spent=valid == allowed)
+    return result
+
+
+def control_queues(plan: SearchPlan, source: ProbeSource) -> list[list[VirtualQueue]]:
+    """Return the virtual queues of each clause; none where the law of the load is unknown."""
+    reference = source.reference()
+    if reference is None:
+        return [[] for _ in plan.objective.clauses]
+    return [virtual_queues(reference, float(clause.target)) for clause in plan.objective.clauses]
+
+
+def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> ProbeResult:
+    probe = source.begin(decision.rate, limit)
+    wanted = FIRST_LOOK
+    try:
+        while (seen := probe.observe(wanted)) is not None:
+            wanted = int(LOOK_GROWTH * len(seen.load.at)) + 1
+            if decision.look(seen) != "undecided" or decision.is_hopeless(seen, probe.most_requests):
+                break
+    finally:
+        end = probe.end()
+    verdict = decision.verdict if end.invalid is None else "undecided"
+    return ProbeResult(decision.rate, verdict, decision.deciding, decision.backlog.slope, decision.backlog.grows, end)
+
+
+def _why(result: CapacityResult, search: RateSearch, *, alpha_spent: bool) -> str | None:
+    """Return why the search did not decide, None where it did."""
+    if result.decided:
+        return None
+    if search.high is not None and search.high <= search.bottom:
+        return "the objective fails at the lowest rate: the capacity is below the range"
+    if search.low is not None and search.low >= search.top:
+        return "the objective holds at the highest rate: the capacity is above the range"
+    if alpha_spent:
+        why = "the error budget is spent: too many probes were undecided"
+    elif search.next_rate() is None:
+        why = "no rate left to probe: those between the ends are undecided"
+    else:
+        why = "the budget is spent"
+    invalid = [probe.end.invalid for probe in result.probes if probe.end.invalid is not None]
+    return f"{why}; {len(invalid)} probes were not valid, the last one because {invalid[-1]}" if invalid else why

@@ -1,0 +1,1 @@
+"""The statistics of a capacity search, without I/O and without a clock."""

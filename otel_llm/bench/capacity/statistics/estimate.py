@@ -1,0 +1,106 @@
+"""The estimate of a share from correlated requests: its value, and how many independent requests it is worth."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from otel_llm.bench.capacity.statistics.control_variates import as_strong, residual_variance, slope, strengths
+from otel_llm.bench.capacity.statistics.inflation import exceedances, inflation, long_run_variance
+from otel_llm.bench.capacity.statistics.student import student_factor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from otel_llm.bench.capacity.statistics.virtual_queue import VirtualQueue
+
+    Floats = NDArray[np.float64]
+
+LEAST_REQUESTS: Final = 100
+LEAST_ADJUSTED_REQUESTS: Final = 25
+"""No verdict before so many requests for each one that counts as independent; the second with control variates."""
+_BLOCK_INFLATIONS: Final = 2.0
+"""A block whose mean is nearly independent of the next one's is so many times as long as the inflation."""
+LEAST_ESTIMATED: Final = 12
+"""The least number of blocks, and so of requests."""
+_MOST_BLOCKS: Final = 128
+_LEAST_STRENGTH: Final = 0.1
+"""The squared correlation from which a virtual queue explains the waits or the requests in flight."""
+_UNKNOWN_UTILISATION: Final = 0.6
+"""Where none does, the server may be idle, or the stretch too calm: the load must have been usual for these queues."""
+
+
+class ShareEstimate(NamedTuple):
+    """A share of requests: `value` is adjusted by control variates, `raw` is not.
+
+    `independent`: the number of independent requests that would be as accurate (the effective sample size of Korn,
+    Graubard, Confidence intervals for proportions, 1998); `inflation`: how many requests say as much as one of them
+    where exactly the objective holds; `enough`: there are enough for a verdict.
+    """
+
+    value: float
+    raw: float
+    independent: float
+    inflation: float
+    enough: bool
+
+
+def estimate_share(
+    held: Floats,
+    waits: Floats,
+    in_flight: Floats,
+    target: float,
+    queues: Sequence[VirtualQueue],
+    deviations: Floats,
+    level: float,
+    *,
+    adjust: bool = True,
+) -> ShareEstimate:
+    """Estimate the share of 1 in `held` (N,), N at least LEAST_ESTIMATED.
+
+    `waits` (N,) and `in_flight` (N,) grow with the load where no request misses yet; `deviations` (Q, N): the series of
+    the virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without
+    `adjust` the queues say only what correlation to expect.
+    """
+    count = len(held)
+    raw = float(held.mean())
+    # A calm stretch shows too few misses and too little correlation: where the objective seems to hold, the correlation
+    # that is to be expected counts. A bad stretch shows both.
+    near = [exceedances(waits, target), exceedances(in_flight, target)] if raw >= target else [held]
+    shown = max(inflation(held), inflation(near[0]))
+    explaining = [_explaining(strengths(one, deviations), queues) for one in near]
+    expected = max([shown, *map(inflation, near), *(queues[place].inflation for place in explaining[0])])
+    blocks = int(min(_MOST_BLOCKS, max(LEAST_ESTIMATED, count / (_BLOCK_INFLATIONS * expected))))
+    variance = max(long_run_variance(held, blocks), _spread(raw, count)) * student_factor(blocks - 1, level) / count
+    value, least = raw, LEAST_REQUESTS
+    found = strengths(held, deviations)
+    if adjust and found.max(initial=0.0) > 0:
+        place = int(found.argmax())
+        by = slope(held, deviations[place])
+        residual = held - by * deviations[place]
+        adjusted = residual_variance(residual, deviations[place], blocks) * student_factor(blocks - 2, level)
+        adjusted += by * by * queues[place].variance
+        corrected = min(1.0, max(0.0, float(residual.mean())))
+        if 0 < adjusted < variance:
+            value, variance, least = corrected, adjusted, LEAST_ADJUSTED_REQUESTS
+    enough = count >= least * shown
+    if max(raw, value) >= target:
+        enough &= count >= (LEAST_ADJUSTED_REQUESTS if adjust else LEAST_REQUESTS) * expected
+        enough &= not any(deviations[place].mean() < -queues[place].mean / 2 for place in chain(*explaining))
+    return ShareEstimate(value, raw, _spread(value, count) / variance, expected, bool(enough))
+
+
+def _explaining(found: Floats, queues: Sequence[VirtualQueue]) -> list[int]:
+    """Return the positions of the queues that correlate with a series; where none does, the less loaded ones."""
+    if found.max(initial=0.0) >= _LEAST_STRENGTH:
+        return [int(place) for place in as_strong(found)]
+    return [place for place, queue in enumerate(queues) if queue.utilisation <= _UNKNOWN_UTILISATION]
+
+
+def _spread(share: float, count: int) -> float:
+    """Return the variance of one request's fate, at least that of one miss among `count`."""
+    inside = min(max(share, 1 / count), 1 - 1 / count)
+    return inside * (1 - inside) if count > 1 else 0.25

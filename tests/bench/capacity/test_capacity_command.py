@@ -1,0 +1,109 @@
+"""`otel-llm capacity`: simulated searches, a real server, the page, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from support.bench.fleets import FLEET, fleet
+from support.bench.loads import MODEL, counted
+from support.sse_server import SseServer
+
+from otel_llm.audit.load import load
+from otel_llm.cli.commands.capacity_command import capacity
+from otel_llm.cli.main import COMMANDS
+
+SIMULATED = ("--between", "2..32", "--precision", "1.0", "--budget", "8000")
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(capacity, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def found_by(*arguments: str | Path, status: int = 0) -> dict[str, Any]:
+    result = run(*arguments, "--format", "json")
+    assert result.exit_code == status, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_the_command_is_in_the_list_of_commands() -> None:
+    assert COMMANDS["capacity"][:2] == ("otel_llm.cli.commands.capacity_command", "capacity")
+
+
+def test_a_simulated_search_is_a_function_of_its_seed_and_draws_its_probes(tmp_path: Path) -> None:
+    path = fleet(tmp_path)
+    page = tmp_path / "page.html"
+    first = found_by("--simulate", path, *SIMULATED, "--seed", "3", "--html", page)
+    assert first == found_by("--simulate", path, *SIMULATED, "--seed", "3")
+    assert first["decided"]
+    assert first["capacity_high"] / first["capacity_low"] <= 2
+    assert first["objective"] == "attainment >= 0.9"
+    assert {"rate", "requests", "valid", "verdict", "value", "low", "high", "raw", "backlog_slope", "seconds"} <= set(
+        first["probes"][0]
+    )
+    assert first["tokens_per_s_at_low"] > 0
+    written = page.read_text("utf-8")
+    assert "between" in written
+    assert "The probes" in written
+
+
+def test_a_range_beyond_the_capacity_is_said_and_exits_1(tmp_path: Path) -> None:
+    path = fleet(tmp_path)
+    below = found_by("--simulate", path, "--between", "100..200", "--precision", "1.0", status=1)
+    assert below["capacity_low"] is None
+    assert below["capacity_high"] == 100.0
+    assert "below the range" in below["why"]
+    shown = run("--simulate", path, "--between", "1..2", "--precision", "2.0", "--budget", "5000")
+    assert shown.exit_code == 1
+    assert "above the range" in " ".join(shown.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "name a URL"),
+        (["http://127.0.0.1:9"], "--model"),
+        (["http://127.0.0.1:9", "--simulate", "SCENARIO"], "exclude each other"),
+        (["--simulate", "SCENARIO", "--budget", "15m"], "number of requests"),
+        (["--simulate", "SCENARIO", "--between", "4"], "0.5..64"),
+        (["--simulate", "SCENARIO", "--between", "8..4"], "0.5..64"),
+        (["--simulate", "SCENARIO", "--objective", "attainment >= 2"], "^"),
+        (["--simulate", "SCENARIO", "--out", "x"], "--out"),
+        (["--simulate", "SCENARIO", "--arrivals", "constant"], "--arrivals"),
+        (["--simulate", "SCENARIO", "--html", "x.txt"], ".html"),
+        (["--simulate", "missing.yaml"], "missing.yaml"),
+        (["http://127.0.0.1:9", "--model", "m"], "127.0.0.1:9"),
+    ],
+)
+def test_what_is_refused_exits_2_and_says_why(tmp_path: Path, arguments: list[str], says: str) -> None:
+    path = fleet(tmp_path)
+    result = run(*[str(path) if one == "SCENARIO" else one for one in arguments])
+    assert result.exit_code == 2, result.output
+    assert says in result.output
+
+
+def test_a_sweep_and_an_objective_of_each_tier_are_refused(tmp_path: Path) -> None:
+    sweep = fleet(tmp_path, FLEET + "sweep: {fleet.instances: [1, 2]}\n")
+    assert "leave the sweep out" in run("--simulate", sweep).output
+    tiers = fleet(tmp_path, FLEET.replace("{attainment: 0.9}", "{attainment: 0.9, every_tier: true}"))
+    assert "every_tier" in run("--simulate", tiers).output
+
+
+def test_a_server_is_probed_and_each_probe_is_recorded(tmp_path: Path) -> None:
+    out = tmp_path / "probes"
+    with SseServer({MODEL: counted(3)}) as server:
+        found = found_by(
+            server.url, "--model", MODEL, "--between", "30..60", "--budget", "200", "--objective", "attainment >= 0.5",
+            "--output", "3", "--out", out, status=1,
+        )  # fmt: skip
+    assert {probe["verdict"] for probe in found["probes"]} == {"undecided"}, "the warm-up of 5 s is longer"
+    assert found["why"].startswith("the budget is spent")
+    folders = sorted(out.iterdir())
+    assert folders[0].name == "probe-01-42.4"
+    assert len(folders) == len(found["probes"])
+    assert load(folders[0]).summary()["requests"] == found["probes"][0]["requests"]
+    assert json.loads((folders[0] / "run.json").read_text())["rate"] == pytest.approx(found["probes"][0]["rate"])
