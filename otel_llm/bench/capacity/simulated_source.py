@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from otel_llm.bench.capacity.objective import Clause
-    from otel_llm.scheduling.scenario.fleet_cost import mean_cost
     from otel_llm.scheduling.scenario.scenario import Scenario
-from otel_llm.scheduling.simulator.engine import SimulatedRun
+    from otel_llm.scheduling.simulator.engine import SimulatedRun
 
 STEP: Final = 50
 """Arrivals between two instants at which a probe can be observed."""

@@ -92,9 +92,9 @@ def drawn_workload(scenario: Scenario, seed: int) -> Workload:
 def split_fleet(scenario: Scenario, cost: Cost | None) -> Fleet:
     """Return the fleet of a scenario, split by the mean cost of a request where `prefill: auto` says so."""
     fleet = scenario.fleet
-    return (
-        replace(fleet, prefill=best_split(fleet.instances, cost)) if scenario.is_split and cost is not None else fleet
-    )
+    if not scenario.is_split or cost is None:
+        return fleet
+    return replace(fleet, prefill=best_split(fleet.instances, cost))
 
 
 def static_budgets(most: int) -> list[int]:
@@ -135,7 +135,7 @@ def _best_budget(
 
 
 def placement_of(scenario: Scenario, workload: Workload, seed: int, budget: int | None) -> Placement:
-    """Return the placement of a scenario for one run, with what it learns still empty; `budget`: of a batch, or None."""
+    """Return the placement of a scenario for one run, with what it learns still empty; `budget` is that of a batch."""
     settings = scenario.policy.polyserve()
     if settings is None:
         return PLACEMENTS[scenario.policy.placement](Random(seed), budget)  # noqa: S311 - it draws instances
