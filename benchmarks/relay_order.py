@@ -28,6 +28,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from support.integration.vllm_server import VllmServer
+from support.otlp_receiver import HttpReceiver
 from support.relay.process import relay
 from support.relay.readers import read, read_all
 
@@ -119,7 +120,8 @@ def slo_text(alone_s: float) -> str:
 def compare(options: argparse.Namespace, folder: Path) -> dict[str, list[Served]]:
     """Serve each burst by each order; return what each order gave, by round."""
     found: dict[str, list[Served]] = {order: [] for order in options.orders}
-    with VllmServer(folder / "vllm.log", "--no-enable-prefix-caching") as server:
+    with VllmServer(folder / "vllm.log", "--no-enable-prefix-caching") as server, HttpReceiver() as received:
+        sent = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
         warm = [one.body for one in burst(options.requests, options.seed)]
         read_all([server.url], warm)
         replies = [read_all([server.url], [body])[0] for body in warm]
@@ -138,7 +140,7 @@ def compare(options: argparse.Namespace, folder: Path) -> dict[str, list[Served]
                     f"queue: {{in_flight: {options.in_flight}, order: {order}, max_wait: 600s}}\n",
                     encoding="utf-8",
                 )
-                with relay("--config", config, "--slo", slo) as running:
+                with relay("--config", config, "--slo", slo, more=sent) as running:
                     served = judged(read_burst(running.url + "/v1", asked), asked, classes)
                 found[order].append(served)
                 print(f"round {number + 1}, {order}: {served}")
