@@ -12,29 +12,16 @@ import math
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from otel_llm.scheduling.iteration_profile import IterationProfile
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 NS_PER_S = 1_000_000_000
 
 
-class CostProfile(Protocol):
-    """The parts of a profile that the closed form needs."""
-
-    @property
-    def kv_tokens(self) -> int:
-        """Return the KV tokens of an instance."""
-        ...
-
-    @property
-    def max_batch(self) -> int:
-        """Return the most requests that run at once."""
-        ...
-
-    @property
-    def max_batched_tokens(self) -> int:
-        """Return the most tokens of an iteration."""
-        ...
+class CostProfile(IterationProfile, Protocol):
+    """A profile whose times are straight lines between known edges."""
 
     @property
     def batch_edges(self) -> Sequence[int]:
@@ -44,10 +31,6 @@ class CostProfile(Protocol):
     @property
     def chunk_edges(self) -> Sequence[int]:
         """Return the chunks between which the time of a prefill is a straight line, but for a floor."""
-        ...
-
-    def iteration_ns(self, decodes: int, kv_tokens: int, chunk: int = 0, prior: int = 0) -> int:
-        """Return the time of an iteration without its overhead."""
         ...
 
 

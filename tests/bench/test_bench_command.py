@@ -145,7 +145,7 @@ def test_completions(tmp_path: Path) -> None:
         (("--arrivals", "uniform"), "poisson, constant or gamma"),
         (("--input", "9..3"), "lengths rise"),
         (("--trace", "missing.csv"), "missing.csv"),
-        (("--class", "nobody"), "no SLO class"),
+        (("--class", "missing"), "no SLO class"),
         (("--html", "page.txt"), "ends with .html"),
         (("--header", "x"), "x-team=chat"),
         (("--speed", "0"), "no factor above zero"),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_llm.scheduling.iteration_profile import IterationProfile
     from otel_llm.scheduling.polyserve.due_times import DueTimes
-    from otel_llm.scheduling.polyserve.replica import IterationProfile, Prefill, Replica
+    from otel_llm.scheduling.polyserve.replica import Prefill, Replica
     from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 
 

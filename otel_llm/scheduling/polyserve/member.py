@@ -12,7 +12,8 @@ from otel_llm.scheduling.polyserve.replica import ReplicaT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.scheduling.polyserve.replica import IterationProfile, Request
+    from otel_llm.scheduling.iteration_profile import IterationProfile
+    from otel_llm.scheduling.polyserve.replica import Request
     from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 
 

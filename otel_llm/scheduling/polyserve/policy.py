@@ -15,7 +15,7 @@ from otel_llm.scheduling.polyserve.replica import ReplicaT, RequestT
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from otel_llm.scheduling.polyserve.replica import IterationProfile
+    from otel_llm.scheduling.iteration_profile import IterationProfile
     from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from otel_llm.scheduling.polyserve.replica import IterationProfile
+    from otel_llm.scheduling.iteration_profile import IterationProfile
     from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 
 UNIT: Final = 1024

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Sequence
 
+    from otel_llm.scheduling.iteration_profile import EngineProfile
     from otel_llm.scheduling.simulator.expected_service import ExpectedOutput
-    from otel_llm.scheduling.simulator.instance import IterationProfile
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
 WINDOW: Final = 16
@@ -41,7 +41,7 @@ class AnnealedOrder(WaitingOrder):
 
     def __init__(
         self,
-        profile: IterationProfile,
+        profile: EngineProfile,
         expected: ExpectedOutput,
         tpots_ns: Sequence[int | None],
         window: int = WINDOW,

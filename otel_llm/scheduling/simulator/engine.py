@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from otel_llm.scheduling.simulator.instance import IterationProfile
+    from otel_llm.scheduling.iteration_profile import EngineProfile
     from otel_llm.scheduling.simulator.placing import Placement
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
@@ -91,7 +91,7 @@ class SimulatedRun:
 
 def simulate(
     requests: Sequence[SimulatedRequest],
-    profile: IterationProfile,
+    profile: EngineProfile,
     fleet: Fleet,
     placement: Placement,
     progress: Callable[[int], None] | None = None,
@@ -116,7 +116,7 @@ def simulate(
 
 def simulate_in_steps(
     requests: Sequence[SimulatedRequest],
-    profile: IterationProfile,
+    profile: EngineProfile,
     fleet: Fleet,
     placement: Placement,
     every: int = 1000,
@@ -139,7 +139,7 @@ class _Simulation:
     def __init__(
         self,
         requests: Sequence[SimulatedRequest],
-        profile: IterationProfile,
+        profile: EngineProfile,
         fleet: Fleet,
         placement: Placement,
         order: Callable[[SimulatedRequest], int] | None,

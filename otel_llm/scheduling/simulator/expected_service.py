@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
-    from otel_llm.scheduling.simulator.instance import IterationProfile
+    from otel_llm.scheduling.iteration_profile import EngineProfile
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
 
@@ -77,7 +77,7 @@ class _Terms(NamedTuple):
 class WholeIterations:
     """A profile whose iterations contain the overhead of a step; `prefills`: whether prefills take any time."""
 
-    profile: IterationProfile
+    profile: EngineProfile
     prefills: bool = True
 
     @property
@@ -104,7 +104,7 @@ class LinearIterations(WholeIterations):
     terms: _Terms = field(default_factory=lambda: _Terms(Fraction(0), Fraction(0), Fraction(0), 0))
 
 
-def predictor_of(profile: IterationProfile, *, prefills: bool = True) -> Predictor:
+def predictor_of(profile: EngineProfile, *, prefills: bool = True) -> Predictor:
     """Return a predictor of iterations with their overhead; without `prefills` those take no time."""
     if not isinstance(profile, LinearProfile):
         return Predictor(WholeIterations(profile, prefills))
@@ -122,7 +122,7 @@ class ShortestFirst(WaitingOrder):
         disaggregated: whether a request is only prefilled where it is not `ready`.
     """
 
-    def __init__(self, profile: IterationProfile, expected: ExpectedOutput, *, disaggregated: bool = False) -> None:
+    def __init__(self, profile: EngineProfile, expected: ExpectedOutput, *, disaggregated: bool = False) -> None:
         self._predictor = predictor_of(profile)
         self._expected = expected
         self._disaggregated = disaggregated

@@ -17,40 +17,8 @@ from otel_llm.scheduling.simulator.simulated_request import Run
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from otel_llm.scheduling.iteration_profile import EngineProfile
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
-
-
-class IterationProfile(Protocol):
-    """The limits of an engine, in tokens and requests, and the time of an iteration, in ns."""
-
-    @property
-    def kv_tokens(self) -> int:
-        """Return the KV tokens of an instance."""
-        ...
-
-    @property
-    def max_batch(self) -> int:
-        """Return the most requests that run at once."""
-        ...
-
-    @property
-    def max_batched_tokens(self) -> int:
-        """Return the most tokens of a batch: one for each decode, and the chunk."""
-        ...
-
-    @property
-    def step_overhead_ns(self) -> int:
-        """Return the time added to every iteration."""
-        ...
-
-    @property
-    def request_overhead_ns(self) -> int:
-        """Return the time from the arrival of a request until it is visible."""
-        ...
-
-    def iteration_ns(self, decodes: int, kv_tokens: int, chunk: int = 0, prior: int = 0) -> int:
-        """Return the time of an iteration without its overhead."""
-        ...
 
 
 class Observer(Protocol):
@@ -117,7 +85,7 @@ class Instance:
     def __init__(
         self,
         number: int,
-        profile: IterationProfile,
+        profile: EngineProfile,
         budget: Callable[[Instance], int],
         key: Callable[[SimulatedRequest], int] | None = None,
         *,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from otel_llm.scheduling.simulator.instance import IterationProfile
+    from otel_llm.scheduling.iteration_profile import EngineProfile
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
@@ -75,7 +75,7 @@ class AloneTimes:
         longest: the most tokens, input and output, of a request that is asked for; at most the KV of the profile.
     """
 
-    def __init__(self, profile: IterationProfile, longest: int) -> None:
+    def __init__(self, profile: EngineProfile, longest: int) -> None:
         self._profile = profile
         self._first: dict[int, int] = {}
         step = profile.step_overhead_ns
@@ -107,7 +107,7 @@ class AloneTimes:
 
 
 def draw_tiers(
-    classes: Sequence[TierClass], inputs: Ints, outputs: Ints, profile: IterationProfile | None, draw: Ints
+    classes: Sequence[TierClass], inputs: Ints, outputs: Ints, profile: EngineProfile | None, draw: Ints
 ) -> tuple[Ints, Bools]:
     """Return the class of each request (R,), a position in `classes`, and whether no class is feasible (R,).
 

@@ -18,7 +18,7 @@ from otel_llm.slo.classes import SloClass
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from otel_llm.scheduling.simulator.instance import IterationProfile
+    from otel_llm.scheduling.iteration_profile import EngineProfile
     from otel_llm.scheduling.workload.arrivals import ArrivalProcess
     from otel_llm.scheduling.workload.lengths import LengthDistribution
 
@@ -72,7 +72,7 @@ class Workload:
         return [SimulatedRequest(number, *row) for number, row in enumerate(rows)]
 
 
-def draw_workload(spec: WorkloadSpec, profile: IterationProfile | None, seed: int) -> Workload:
+def draw_workload(spec: WorkloadSpec, profile: EngineProfile | None, seed: int) -> Workload:
     """Draw a workload: a function of its arguments.
 
     Lengths of a trace are in its order if the arrivals are those of a trace and it has enough rows; else rows are

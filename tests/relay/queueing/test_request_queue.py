@@ -1,4 +1,4 @@
-"""The queue alone: who gets a place and when, and what becomes of one that nobody takes up. No sockets."""
+"""The queue alone: it gives places in order, and takes back a place whose client has left. No sockets."""
 
 from __future__ import annotations
 
