@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.scheduling.annealing import Job
+from otel_llm.scheduling.annealing.jobs import NS_PER_S, SHORTEST_S
 from otel_llm.scheduling.annealing.search import Cooling, anneal
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ BRIEF: Final = Cooling(1.0, 0.02, 0.9, 10, relative=True)
 """A tenth of the moves of `scaled`, for requests that wait meanwhile: 380. It reaches 94 % and more of its G."""
 WINDOW: Final = 32
 """The most requests that a plan is made for: the first by arrival, those in time before those that are late."""
-_LEAST_S: Final = 1e-9
-_NS_PER_S: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +90,12 @@ def _job(request: WaitingRequest, now_ns: int) -> Job:
     waited_ns = now_ns - request.arrival_ns
 
     def left_s(promised_ns: int | None) -> float | None:
-        return None if promised_ns is None else max(_LEAST_S, (promised_ns - waited_ns) / _NS_PER_S)
+        return None if promised_ns is None else max(SHORTEST_S, (promised_ns - waited_ns) / NS_PER_S)
 
     return Job(
         request.input,
         request.output,
         e2e=left_s(request.whole_ns),
         ttft=left_s(request.first_ns),
-        tpot=None if request.token_ns is None else max(_LEAST_S, request.token_ns / _NS_PER_S),
+        tpot=None if request.token_ns is None else max(SHORTEST_S, request.token_ns / NS_PER_S),
     )

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from support.relay.fake_engine import FakeEngine, Fault
-from support.relay.readers import Reply, read
+from support.relay.queued_clients import QueuedClients
+from support.relay.readers import read
 from support.relay.rig import NO_RULES, Rig, rig
 
 from otel_llm.relay.settings import Failover
@@ -62,18 +63,13 @@ async def fleet(folder: Path, *engines: FakeEngine, more: str = "", **how: Any) 
         yield running
 
 
-class Clients:
+class Clients(QueuedClients):
     """The readers of a relay's replies."""
-
-    def __init__(self, running: Rig) -> None:
-        self.rig = running
-        self.reading: list[asyncio.Task[Reply]] = []
 
     async def ask(self, slo: str, body: dict[str, Any] = CHAT) -> FakeEngine | None:
         """Send a request; return the engine that has it, None where it waits."""
         before, waited = [len(one.streams) for one in self.rig.engines], await self.waiting()
-        coming = read(self.rig.session, self.rig.url + "/v1", body, headers={"x-slo-class": slo})
-        self.reading.append(asyncio.create_task(coming))
+        self.send(slo, body)
         async with asyncio.timeout(15):
             while True:
                 for engine, count in zip(self.rig.engines, before, strict=True):
@@ -82,16 +78,6 @@ class Clients:
                 if await self.waiting() > waited:
                     return None
                 await asyncio.sleep(0.005)
-
-    async def waiting(self) -> int:
-        return int((await self.rig.metrics())["otel_llm_relay_queue"])
-
-    async def finish(self) -> list[Reply]:
-        while not all(one.done() for one in self.reading):
-            for engine in self.rig.engines:
-                await engine.step(20)
-            await asyncio.sleep(0.005)
-        return [one.result() for one in self.reading]
 
 
 async def until(true: Callable[[], bool]) -> None:

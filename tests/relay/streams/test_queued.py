@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from support.relay.fake_engine import FakeEngine, Fault
-from support.relay.readers import Reply, read
+from support.relay.queued_clients import QueuedClients
+from support.relay.readers import Reply
 from support.relay.rig import Rig, rig
 
 from otel_llm.relay.settings import Failover, Preempt
@@ -56,33 +57,17 @@ def spans_of(running: Rig) -> list[dict[str, Any]]:
     return [dict(request.attributes or {}) for request in running.recorded.requests()]
 
 
-class Fleet:
+class Fleet(QueuedClients):
     """A relay before engines that send a chunk of each stream on command, and clients that read."""
-
-    def __init__(self, running: Rig) -> None:
-        self.rig = running
-        self.reading: list[asyncio.Task[Reply]] = []
 
     async def ask(self, slo: str = "patient", body: dict[str, Any] = CHAT) -> asyncio.Task[Reply]:
         """Send a request, and wait until an engine has it or it is in the queue."""
         before = len(self.rig.asked), await self.waiting()
-        coming = read(self.rig.session, self.rig.url + "/v1", body, headers={"x-slo-class": slo})
-        self.reading.append(asyncio.create_task(coming))
+        self.send(slo, body)
         async with asyncio.timeout(15):
             while before == (len(self.rig.asked), await self.waiting()) and not self.reading[-1].done():
                 await asyncio.sleep(0.005)
         return self.reading[-1]
-
-    async def waiting(self) -> int:
-        return int((await self.rig.metrics())["otel_llm_relay_queue"])
-
-    async def finish(self) -> list[Reply]:
-        """Let all engines go on until every client has its reply; return these."""
-        while not all(one.done() for one in self.reading):
-            for engine in self.rig.engines:
-                await engine.step(20)
-            await asyncio.sleep(0.005)
-        return [one.result() for one in self.reading]
 
 
 def stepping(count: int = 1) -> list[FakeEngine]:
