@@ -31,10 +31,9 @@ def record_and_fit(vllm: Path, work: Path, target: Path) -> None:
         with serving(ENGINE, vllm, work, telemetry(address, "vllm")) as served:
             for level in LEVELS:
                 _load(served, level)
-            tokens = kv_tokens(served.log)
     command = [
         *(sys.executable, "-m", "otel_llm.cli.main", "profile", "fit", str(journal), "--out", str(target)),
-        *("--kv-tokens", str(tokens), "--max-batch", str(ENGINE.max_num_seqs)),
+        *("--kv-tokens", str(kv_tokens(served.log)), "--max-batch", str(ENGINE.max_num_seqs)),
         *("--max-batched-tokens", str(BATCHED_TOKENS)),
         *("--accelerator", f"one core of {processor()}", "--engine", f"vLLM {vllm_version(vllm)}"),
     ]

@@ -93,7 +93,7 @@ def serving(case: Case, vllm: Path, work: Path, sent: Mapping[str, str] | None =
 
 
 def kv_tokens(log: Path) -> int:
-    """Return the tokens that the KV cache of a vLLM holds, by its log."""
+    """Return the tokens that the KV cache of a vLLM held, by its log, which is whole once it has stopped."""
     found = re.search(r"KV cache size: ([\d,]+) tokens", log.read_text(encoding="utf-8"))
     if found is None:
         raise SystemExit(f"{log}: vLLM did not log the size of its KV cache")

@@ -53,7 +53,8 @@ def main() -> None:
     results = load_results(asked.folder)
     for name, result in results.items():
         print(f"{CASES[name].words}: {interval_of(result).words}")
-    print(*comparisons(results), sep="\n")
+    for sentence in comparisons(results):
+        print(sentence)
     if asked.folder == HERE:
         insert(HERE / "README.md", readme_tables(results))
     if results:
