@@ -14,7 +14,7 @@ INPUT, OUTPUT = (16, 64), (8, 32)
 """The shortest and the longest prompt and reply, in tokens; drawn evenly."""
 BETWEEN: Final = (0.5, 128)
 BUDGET: Final = "20m"
-SIMULATED: Final = ("--precision", "0.15", "--budget", "30000")
+SIMULATED: Final = ("--precision", "0.3", "--budget", "30000")
 PROFILE: Final = "engine-a.yaml"
 """Of the replica that the scenarios simulate; relative to this folder."""
 

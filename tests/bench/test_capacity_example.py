@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from otel_llm.cli.commands.capacity_command import capacity
 from otel_llm.rules.files.durations import parse_duration_ns
@@ -120,6 +122,15 @@ def test_what_is_simulated_is_what_is_measured(name: str, replicas: int) -> None
     assert (deadline.first_ns, deadline.next_ns) == (parse_duration_ns(tier["ttft"]), parse_duration_ns(tier["tpot"]))
     assert data["workload"]["lengths"] == {"input": {"uniform": [*INPUT]}, "output": {"uniform": [*OUTPUT]}}
     assert data["fleet"] == {"instances": replicas}
+
+
+def test_the_simulated_answer_follows_from_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    for name in RESULTS.keys() & {"simulated"}:
+        done = CliRunner().invoke(capacity, search_command(CASES[name], "")[2:], catch_exceptions=False)
+        wanted, found = RESULTS[name]["answer"], json.loads(done.stdout)
+        assert [found["capacity_low"], found["capacity_high"]] == [wanted["capacity_low"], wanted["capacity_high"]]
+        assert [one["verdict"] for one in found["probes"]] == [one["verdict"] for one in wanted["probes"]]
 
 
 def test_the_help_has_examples() -> None:
