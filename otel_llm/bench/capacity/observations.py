@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 WARM_UP_REQUESTS: Final = 50
 WARM_UP_S: Final = 5.0
+INTERRUPTED: Final = "interrupted"
+"""Why a search ends that the user has ended."""
 
 
 class SourceError(Exception):

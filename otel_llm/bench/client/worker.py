@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import socket
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -213,6 +212,5 @@ async def serve(channel: socket.socket) -> None:
 
 def main(fd: int) -> None:
     """Run a worker on a socket of the load client, given its descriptor."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the load client decides what Ctrl-C ends
     allow_open_files(MOST_CONNECTIONS)
     asyncio.run(serve(socket.socket(fileno=fd)))
