@@ -9,6 +9,7 @@ import asyncio
 import gc
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.bench.client.messages import (
@@ -201,13 +202,14 @@ async def serve(channel: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=channel)
     unframer = Unframer()
     worker: Worker | None = None
-    while data := await reader.read(1 << 20):
-        for message in unframer.feed(data):
-            if isinstance(message, Configure):
-                worker = Worker(writer, message)
-                writer.write(framed("ready"))
-            elif worker is not None:
-                worker.take(message)
+    with suppress(ConnectionError):  # it may close with reports unread
+        while data := await reader.read(1 << 20):
+            for message in unframer.feed(data):
+                if isinstance(message, Configure):
+                    worker = Worker(writer, message)
+                    writer.write(framed("ready"))
+                elif worker is not None:
+                    worker.take(message)
 
 
 def main(fd: int) -> None:
