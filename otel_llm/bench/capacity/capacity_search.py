@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.bench.capacity.observations import INTERRUPTED, SourceError
+from otel_llm.bench.capacity.observations import INTERRUPTED, WARM_UP_REQUESTS, WARM_UP_S, SourceError
 from otel_llm.bench.capacity.probe_decision import ClauseFinding, ProbeDecision
 from otel_llm.bench.capacity.rate_search import RateSearch, Verdict
 from otel_llm.bench.capacity.statistics.error_budget import most_probes, probe_levels
@@ -158,5 +158,9 @@ def _why(result: CapacityResult, search: RateSearch, *, alpha_spent: bool) -> st
         why = "no rate left to probe: those between the ends are undecided"
     else:
         why = "the budget is spent"
+    if all(probe.finding is None for probe in result.probes):
+        why += (
+            f"; no probe was longer than its warm-up ({WARM_UP_REQUESTS} requests, {WARM_UP_S:g} s): raise the budget"
+        )
     invalid = [probe.end.invalid for probe in result.probes if probe.end.invalid is not None]
     return f"{why}; {len(invalid)} probes were not valid, the last one because {invalid[-1]}" if invalid else why

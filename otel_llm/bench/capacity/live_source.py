@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -192,6 +193,7 @@ class LiveProbe:
             len(run.requests),
             tokens / length_s if length_s > 0 else None,
             None if validity.valid else validity.why,
+            Counter(one.error for one in run.requests if one.error is not None),
         )
 
     @contextmanager

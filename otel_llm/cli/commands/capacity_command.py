@@ -14,7 +14,7 @@ import click
 from rich.text import Text
 
 from otel_llm import semconv
-from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, as_json, probe_rows
+from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, as_json, failures, probe_rows
 from otel_llm.bench.capacity.capacity_search import CapacityResult, SearchPlan, find_capacity
 from otel_llm.bench.capacity.objective import ObjectiveError, parse_objective
 from otel_llm.bench.capacity.observations import INTERRUPTED
@@ -334,3 +334,5 @@ def _show(result: CapacityResult, form: str) -> None:
     for row in probe_rows(result):
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
+    if (failed := failures(result)) is not None:
+        echo(failed)

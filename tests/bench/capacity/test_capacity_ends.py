@@ -26,8 +26,7 @@ LOAD = ("--between", "20..40", "--output", "3", "--format", "json")
 
 
 def search(url: str, out: Path, *arguments: str, file_bytes: int | None = None) -> subprocess.Popen[str]:
-    command = ("capacity", url, "--model", MODEL, *LOAD, "--out", out, *arguments)
-    return started(*command, file_bytes=file_bytes)
+    return started("capacity", url, "--model", MODEL, *LOAD, "--out", out, *arguments, file_bytes=file_bytes)
 
 
 def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
