@@ -24,7 +24,7 @@ DEFAULT_ORDER: Final = "fcfs"
 BRIEF: Final = Cooling(1.0, 0.02, 0.9, 10, relative=True)
 """A tenth of the moves of `scaled`, for requests that wait meanwhile: 380. It reaches 94 % and more of its G."""
 WINDOW: Final = 32
-"""The most requests that a plan is made for: the first by arrival, those in time before those that are late."""
+"""The most requests that a plan is made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +68,32 @@ def rank(order: str, request: WaitingRequest, predictor: Predictor | None) -> tu
     return (int(order == "anneal"), 0, request.number)
 
 
-def plan(waiting: Sequence[WaitingRequest], predictor: Predictor, places: int, now_ns: int, seed: int = 0) -> list[int]:
-    """Return the numbers of the first `WINDOW` waiting requests in the order of an annealed plan.
+def plan(
+    waiting: Sequence[WaitingRequest],
+    predictor: Predictor,
+    places: int,
+    now_ns: int,
+    *,
+    window: int = WINDOW,
+    schedule: str | Cooling = BRIEF,
+    seed: int = 0,
+) -> list[int]:
+    """Return the numbers of the waiting requests in the order of their release.
 
-    The plan is for an engine with so many places (1 or more); its batches run one after another from now on, and what
-    was promised is less by the time that has passed. A request that does not fit into the engine's KV is last. The
-    arguments decide the plan.
+    The first `window` of them have the order of an annealed plan, for an engine with so many places (1 or more): its
+    batches run one after another from now on, and what was promised is less by the time that has passed. Those that
+    are late already stand behind all others. One that does not fit into the engine's KV is the last of the window.
+    `schedule`: of the search. The arguments decide the plan.
     """
     profile = predictor.profile
     # Otherwise those that are late would fill the window of an overloaded queue for good.
-    waiting = sorted(waiting, key=lambda one: (one.due_ns is not None and one.due_ns < now_ns, one.number))[:WINDOW]
-    fitting = [one for one in waiting if one.input + one.output <= profile.kv_tokens]
-    others = [one.number for one in waiting if one.input + one.output > profile.kv_tokens]
+    waiting = sorted(waiting, key=lambda one: one.due_ns is not None and one.due_ns <= now_ns)
+    fitting = [one for one in waiting[:window] if one.input + one.output <= profile.kv_tokens]
+    others = [one.number for one in waiting[:window] if one.input + one.output > profile.kv_tokens]
     jobs = [_job(one, now_ns) for one in fitting]
-    found = anneal(jobs, predictor, min(places, profile.max_batch), seed, BRIEF)
-    return [fitting[index].number for batch in found.batches for index in batch] + others
+    found = anneal(jobs, predictor, min(places, profile.max_batch), seed, schedule)
+    planned = [fitting[index].number for batch in found.batches for index in batch]
+    return [*planned, *others, *(one.number for one in waiting[window:])]
 
 
 def _job(request: WaitingRequest, now_ns: int) -> Job:

@@ -34,20 +34,11 @@ classes:
   quick: {reading_speed: 20, deadline: {policy: dslo, ttft: 20s, tpot: 100ms}}
   patient: {reading_speed: 20, deadline: {policy: ttft_tbt, ttft: 60s, tbt: 1s}}
 """
-PROFILE = """\
-version: 1
-model: tiny
-accelerator: CPU
-engine: vLLM
-kv_tokens: 8192
-max_batch: 16
-max_batched_tokens: 2048
-source: rounded up from a run on two cores, for this test
-linear: {base: 10ms, per_decode: 10ms, per_chunk_token: 50us}
-"""
-"""Nine streams at 100 ms a token."""
-FULL = 9
-WAITING = 3
+PROFILE = "cpu-tiny"
+"""Fitted to this server."""
+FULL = 16
+"""Streams that it has at once."""
+WAITING = 4
 
 
 def bodies(count: int, tokens: int, seed: int) -> list[dict[str, Any]]:
@@ -120,13 +111,12 @@ def test_two_tiers_on_two_servers(
     two_vllm: tuple[VllmServer, VllmServer], tmp_path: Path, name: str, policy: str
 ) -> None:
     (tmp_path / "slo.yaml").write_text(SLO)
-    (tmp_path / "cpu.yaml").write_text(PROFILE)
     places = [server.url.removesuffix("/v1") for server in two_vllm]
-    backends = "".join(f"  {of}: {{url: '{url}', profile: ./cpu.yaml}}\n" for of, url in zip("ab", places, strict=True))
+    backends = "".join(f"  {of}: {{url: '{url}', profile: {PROFILE}}}\n" for of, url in zip("ab", places, strict=True))
     (tmp_path / "relay.yaml").write_text(f"version: 1\nbackends:\n{backends}{policy}\n")
     asked = [
-        *(("patient", body) for body in bodies(2, 300, 1)),
-        *(("quick", body) for body in bodies(FULL + WAITING, 120, 2)),
+        *(("patient", body) for body in bodies(2, 400, 1)),
+        *(("quick", body) for body in bodies(FULL + WAITING, 300, 2)),
         *(("patient", body) for body in bodies(4, 100, 3)),
     ]
     undisturbed = read_all([two_vllm[0].url], [body for _, body in asked], 0.2)

@@ -71,13 +71,14 @@ def test_a_plan_for_more_places_runs_requests_together() -> None:
     assert sorted(plan([slow, *pair], PREDICTOR, 2, 0)[:2]) == [1, 2]
 
 
-def test_a_plan_is_of_the_first_by_arrival_that_are_not_late() -> None:
-    late = [WaitingRequest(number, 0, 1, 1, first_ns=1) for number in range(1, 6)]
-    rest = [WaitingRequest(number, 0, 1, 1, first_ns=10**12) for number in range(6, WINDOW + 4)]
-    found = plan([*reversed(rest), *late], PREDICTOR, 1, 10 * MS)
-    assert sorted(found) == [1, 2, *(one.number for one in rest)]
-    newest = WaitingRequest(100, 0, 1, 1, first_ns=10**12)
-    assert sorted(plan([newest, *rest, *late], PREDICTOR, 1, 10 * MS)) == [1, *(one.number for one in rest), 100]
+def test_a_plan_is_of_the_first_that_are_not_late() -> None:
+    """Shortest first is the order of those in the window; the promise of the first three is due just now."""
+    late = [WaitingRequest(number, 0, 9 - number, 1, first_ns=10 * MS) for number in (1, 2, 3)]
+    rest = [WaitingRequest(number, 0, 9 - number, 1, first_ns=10**12) for number in (4, 5, 6)]
+    assert plan([*late, *rest], PREDICTOR, 1, 10 * MS, window=2) == [5, 4, 6, 1, 2, 3]
+    assert plan([*late, *rest], PREDICTOR, 1, 10 * MS, window=4) == [6, 5, 4, 1, 2, 3]
+    many = [WaitingRequest(number, 0, 1000 - number, 1, first_ns=10**12) for number in range(1, WINDOW + 3)]
+    assert plan(many, PREDICTOR, 1, 0) == [*range(WINDOW, 0, -1), WINDOW + 1, WINDOW + 2]
 
 
 def test_what_does_not_fit_is_last_by_arrival() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import NO_BACKEND, QUEUE_FULL, QUEUE_TIMEOUT
 from otel_llm.relay.queueing.annealed_order import AnnealedOrder
-from otel_llm.scheduling.annealing import Predictor
+from otel_llm.scheduling.annealing.whole_iterations import predictor_of
 from otel_llm.scheduling.release_order import BY_PROFILE, WaitingRequest, rank
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.queueing.polyserve_placer import Placement, PolyServePlacer
     from otel_llm.relay.queueing.replica_model import PlacedRequest
     from otel_llm.relay.settings import Queue
+    from otel_llm.scheduling.annealing import Predictor
     from otel_llm.scheduling.placement import Demand
     from otel_llm.slo.classes import SloClass
 
@@ -233,11 +234,11 @@ class RequestQueue:
         return max(1, len(self._backends.open_to())) * (self._settings.in_flight or each)
 
     def _requests(self) -> list[WaitingRequest]:
-        """Return the requests that wait."""
-        return [entry.request for entry in self._waiting]
+        """Return the requests that wait, by arrival."""
+        return sorted((entry.request for entry in self._waiting), key=lambda one: one.number)
 
     def _reorder(self, order: list[int]) -> None:
-        """Sort by a plan; those that it does not have stay behind it, by arrival."""
+        """Sort by a plan; those that arrived since stay behind it, by arrival."""
         position = {number: at for at, number in enumerate(order)}
         for entry in self._waiting:
             number = entry.request.number
@@ -250,7 +251,7 @@ def _predictor(backends: Backends) -> Predictor:
     profile = next(iter(backends)).profile
     if profile is None:
         raise ValueError("the order of the queue needs a profile of every backend")
-    return Predictor(profile)
+    return predictor_of(profile)
 
 
 def _key(entry: Entry) -> tuple[int, int, int]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.scheduling.annealing.jobs import NS_PER_S, SHORTEST_S, Job
-from otel_llm.scheduling.annealing.search import anneal
-from otel_llm.scheduling.simulator.expected_service import predictor_of
+from otel_llm.scheduling.annealing.whole_iterations import predictor_of
+from otel_llm.scheduling.release_order import WaitingRequest, plan
 from otel_llm.scheduling.simulator.ordering import WaitingOrder
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class AnnealedOrder(WaitingOrder):
         self._expected = expected
         self._tpots_ns = tpots_ns
         self._window = window
-        self._max_batch = min(profile.max_batch, window if max_batch is None else max_batch)
+        self._max_batch = window if max_batch is None else max_batch
         self._seed = seed
         self._disaggregated = disaggregated
 
@@ -73,30 +72,29 @@ class AnnealedOrder(WaitingOrder):
         fresh = [one for one in waiting if not one.preemptions]
         if len(fresh) < 2:
             return
-        # Without it, those that are late would fill the window of an overloaded instance for good.
-        fresh.sort(key=lambda one: self._left_ns(one, now_ns) <= 0)
-        planned = fresh[: self._window]
+        by_number = {one.number: one for one in fresh}
         # The requests of one pool are all ready, or none is.
-        predictor = self._decodes if planned[0].ready else self._whole
-        plan = anneal([self._job(one, now_ns) for one in planned], predictor, self._max_batch, self._seed)
-        ordered = [planned[job] for batch in plan.batches for job in batch]
+        predictor = self._decodes if fresh[0].ready else self._whole
+        order = plan(
+            [self._promised(one) for one in fresh],
+            predictor,
+            self._max_batch,
+            now_ns,
+            window=self._window,
+            schedule="scaled",
+            seed=self._seed,
+        )
         waiting.clear()
-        waiting.extend([*before, *ordered, *fresh[self._window :]])
+        waiting.extend([*before, *(by_number[number] for number in order)])
 
-    def _left_ns(self, request: SimulatedRequest, now_ns: int) -> int:
-        """Return the time until the promise of a request is due: its first token's, or its last one's if it decodes."""
-        tpot_ns = self._tpots_ns[request.tier] if request.ready else None
-        due_ns = request.due_ns
-        if tpot_ns is not None:
-            due_ns += (self._expected.of(request) - 1) * tpot_ns
-        return due_ns - now_ns
-
-    def _job(self, request: SimulatedRequest, now_ns: int) -> Job:
-        left_s = max(SHORTEST_S, self._left_ns(request, now_ns) / NS_PER_S)
+    def _promised(self, request: SimulatedRequest) -> WaitingRequest:
+        """Return a request with its expected output and what it is promised where it waits."""
+        expected, tpot_ns = self._expected.of(request), self._tpots_ns[request.tier]
+        number, arrival_ns, input_tokens = request.number, request.arrival_ns, request.input
+        first_ns = request.due_ns - arrival_ns
         if request.ready:
-            return Job(request.input, self._expected.of(request), e2e=left_s)
+            whole_ns = first_ns + (0 if tpot_ns is None else (expected - 1) * tpot_ns)
+            return WaitingRequest(number, arrival_ns, input_tokens, expected, whole_ns=whole_ns)
         if self._disaggregated:
-            return Job(request.input, 1, ttft=left_s)
-        tpot_ns = self._tpots_ns[request.tier]
-        tpot_s = None if tpot_ns is None else tpot_ns / NS_PER_S
-        return Job(request.input, self._expected.of(request), ttft=left_s, tpot=tpot_s)
+            return WaitingRequest(number, arrival_ns, input_tokens, 1, first_ns=first_ns)
+        return WaitingRequest(number, arrival_ns, input_tokens, expected, first_ns=first_ns, token_ns=tpot_ns)

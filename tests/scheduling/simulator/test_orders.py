@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from support.scheduling.profiles import SMALL_ENGINE
 from support.scheduling.simulated import HandProfile, Scripted, requests_of, times_of
 
+from otel_llm.scheduling.annealing.whole_iterations import predictor_of
 from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
 from otel_llm.scheduling.simulator.annealed_order import AnnealedOrder
 from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun, simulate
-from otel_llm.scheduling.simulator.expected_service import ExpectedOutput, ShortestFirst, predictor_of
+from otel_llm.scheduling.simulator.expected_service import ExpectedOutput, ShortestFirst
 from otel_llm.scheduling.simulator.instance import Instance
 from otel_llm.scheduling.simulator.ordering import ORDERS, WaitingOrder
 from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
