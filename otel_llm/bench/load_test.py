@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.bench.client.load_run import CUT_SHORT
 from otel_llm.bench.judging.warm_up import mser5
 from otel_llm.bench.load_result import LoadResult, WarmUp, judge_run
 from otel_llm.bench.recording.run_folder import set_warm_up_aside
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClasses
 
 AUTO: Final = "auto"
-INTERRUPTED: Final = "interrupted"
 _STEP_S: Final = 0.1
 
 
@@ -76,7 +76,7 @@ class LoadTest:
                 take(run.step(_STEP_S))
             run.drain(on_step=take, until=lambda: self._ends)
             if not run.finished:
-                run.cancel(CANCELLED, INTERRUPTED, on_step=take)
+                run.cancel(CANCELLED, CUT_SHORT, on_step=take)
 
     @property
     def _ends(self) -> bool:

@@ -1,4 +1,4 @@
-"""The options of a load, which `bench` and `capacity` share."""
+"""The options that `bench` and `capacity` share: of a load, of its judging, of the answer; and what they refuse."""
 
 from __future__ import annotations
 
@@ -106,6 +106,27 @@ _NAMES: Final = (
 """The arguments of `_OPTIONS`, in their order."""
 _OF_ONE_RUN: Final = frozenset({"model", "rate", "concurrency", "trace", "speed", "duration_ns", "requests"})
 """Those that a search sets itself, or has with another meaning."""
+
+
+_JUDGING: Final = (
+    click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given."),
+    click.option("--class", "class_name", metavar="NAME", help="The class of all requests."),
+)
+_FORMAT: Final = click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
+
+def judging_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what the replies are judged by, `slo` and `class_name`."""
+    for option in reversed(_JUDGING):
+        command = option(command)
+    return command
+
+
+def format_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add how the answer is printed, `form`."""
+    return _FORMAT(command)
 
 
 def load_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from support.bench.loads import MODEL, counted
+from support.bench.processes import started
 from support.commands import environment
 from support.sse_server import DONE, Json, Reply, SseServer, Wait, chunk, words
 
@@ -173,28 +173,11 @@ def test_nobody_there() -> None:
     assert "nothing accepts a connection" in found.output
 
 
-def _started(url: str, *arguments: str | Path, limit: int | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "otel_llm.cli.main", "bench", url, *map(str, arguments)]
-
-    def limited() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    return subprocess.Popen(
-        command,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=limited,  # noqa: PLW1509  one thread starts it
-    )
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_ends_the_run_and_keeps_what_there_is(url: str, tmp_path: Path, signum: signal.Signals) -> None:
     out = tmp_path / "run"
     load = ("--model", "slow", "--rate", "20", "--duration", "1h", "--warmup", "0", "--format", "json")
-    process = _started(url, *load, "--out", out)
+    process = started("bench", url, *load, "--out", out)
     while not list(out.glob("*.otlp")) and process.poll() is None:
         if (out / "journal.lock").exists():
             time.sleep(1.0)  # requests are in flight: none ends by itself
@@ -214,7 +197,7 @@ def test_a_full_disk_ends_the_run_and_says_so(url: str, tmp_path: Path) -> None:
     """A file that may not grow fails as a full disk does."""
     out = tmp_path / "run"
     load = ("--model", MODEL, "--rate", "50", "--duration", "1h", "--warmup", "0", "--format", "json")
-    process = _started(url, *load, "--out", out, limit=16_384)
+    process = started("bench", url, *load, "--out", out, file_bytes=16_384)
     stdout, stderr = process.communicate(timeout=60)
     found = json.loads(stdout or pytest.fail(stderr))
     assert process.returncode == 1

@@ -13,7 +13,6 @@ import pytest
 from otel_llm.bench.client import http_exchange, load_run, request_sender, streamed_reply
 from otel_llm.bench.judging.validity import judge_validity
 from otel_llm.bench.load_result import LoadResult, WarmUp
-from otel_llm.bench.load_test import INTERRUPTED
 from otel_llm.cli.commands.bench_command import bench
 from otel_llm.cli.main import main
 
@@ -48,7 +47,7 @@ def test_every_key_of_the_json_is_on_the_page() -> None:
 def test_every_kind_of_error_is_on_the_page() -> None:
     kinds = {
         *(streamed_reply.CLOSED_EARLY, streamed_reply.ERROR_EVENT, streamed_reply.TOO_LONG, streamed_reply.CLIENT_BUG),
-        *(http_exchange.NOT_STREAMED, http_exchange.BAD_HTTP, load_run.TIMEOUT, INTERRUPTED),
+        *(http_exchange.NOT_STREAMED, http_exchange.BAD_HTTP, load_run.TIMEOUT, load_run.CUT_SHORT),
         *(request_sender.REFUSED, request_sender.UNREACHABLE, request_sender.TLS, request_sender.CLIENT_LIMIT),
     }
     assert [kind for kind in sorted(kinds) if f"`{kind}`" not in PAGE] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.shared.formatting import number, share
@@ -33,6 +34,7 @@ def _probe_json(probe: ProbeResult) -> dict[str, Any]:
     return {
         "rate": probe.rate,
         "requests": probe.end.requests,
+        "errors": dict(sorted(probe.end.errors.items())),
         "valid": probe.end.invalid is None,
         "why": probe.end.invalid,
         "verdict": probe.verdict,
@@ -62,6 +64,18 @@ def _row(probe: ProbeResult) -> tuple[str, ...]:
         shares = (share(found.value), share(low), share(high), share(found.raw), share(float(found.clause.target)))
     growth = "-" if probe.slope is None else ("grows " if probe.backlog_grows else "") + share(probe.slope)
     return number(probe.rate), verdict, number(probe.end.requests), *shares, growth, number(round(probe.end.seconds, 1))
+
+
+def failures(result: CapacityResult) -> str | None:
+    """Return how many requests of all probes failed, and how, in a sentence; None where none did."""
+    kinds: Counter[str] = Counter()
+    for probe in result.probes:
+        kinds.update(probe.end.errors)
+    if not kinds:
+        return None
+    sent = sum(probe.end.requests for probe in result.probes)
+    counts = ", ".join(f"{kind} {number(count)}" for kind, count in sorted(kinds.items()))
+    return f"{number(kinds.total())} of {number(sent)} requests failed: {counts}"
 
 
 def answer(result: CapacityResult) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm.audit.report.charts.line_chart import line_figure
 from otel_llm.audit.report.html_page import page, picture, table, text, values
-from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, probe_rows
+from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, failures, probe_rows
 from otel_llm.shared.formatting import number
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ _SYMBOLS: dict[Verdict, str] = {"holds": "circle", "fails": "x", "undecided": "d
 
 def render(title: str, result: CapacityResult) -> str:
     """Return a self-contained page."""
-    lead = f"{answer(result)}. Objective: {result.plan.objective.text}."
+    failed = failures(result)
+    lead = f"{answer(result)}. Objective: {result.plan.objective.text}." + (f" {failed}." if failed else "")
     parts = [f"<header><h1>{text(title)}</h1><p class='lead'>{text(lead)}</p></header>"]
     rows = table(PROBE_HEADINGS, probe_rows(result), text_columns=(1,))
     figures: dict[str, Any] = {}

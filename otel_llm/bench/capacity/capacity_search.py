@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.bench.capacity.observations import SourceError
+from otel_llm.bench.capacity.observations import INTERRUPTED, WARM_UP_REQUESTS, WARM_UP_S, SourceError
 from otel_llm.bench.capacity.probe_decision import ClauseFinding, ProbeDecision
 from otel_llm.bench.capacity.rate_search import RateSearch, Verdict
 from otel_llm.bench.capacity.statistics.error_budget import most_probes, probe_levels
@@ -81,22 +81,26 @@ def find_capacity(
 
     `queues`: those of `control_queues`, where several searches share a law of the load.
 
-    Ctrl-C (KeyboardInterrupt) and a SourceError end the search with the interval so far.
+    Ctrl-C (KeyboardInterrupt) and a SourceError end the search with the interval so far; the probe that they end is
+    among the probes, undecided.
     """
     search = RateSearch(plan.bottom, plan.top, plan.precision)
     allowed = most_probes(plan.bottom, plan.top, plan.precision)
     levels = probe_levels(plan.confidence, allowed, len(plan.objective.clauses))
-    queues = control_queues(plan, source) if queues is None else queues
     result = CapacityResult(plan)
     repeats = valid = 0
     try:
+        queues = control_queues(plan, source) if queues is None else queues
         while (rate := search.next_rate()) is not None:
             left = plan.budget - result.spent
             if left <= 0 or valid == allowed:
                 break
             decision = ProbeDecision(rate, plan.objective.clauses, levels, queues, plan.control_variates)
-            probe = _run_probe(decision, source, min(plan.budget * PROBE_SHARE, left))
+            probe, problem = _run_probe(decision, source, min(plan.budget * PROBE_SHARE, left))
             result.probes.append(probe)
+            if problem is not None:
+                result.why = problem
+                return result
             if probe.end.invalid is None:
                 valid, repeats = valid + 1, 0
                 search.record(rate, probe.verdict)
@@ -108,8 +112,8 @@ def find_capacity(
             result.low, result.high, result.decided = search.low, search.high, search.decided
             if report is not None:
                 report(result)
-    except (KeyboardInterrupt, SourceError) as problem:
-        result.why = str(problem) or "interrupted"
+    except (KeyboardInterrupt, SourceError) as stop:
+        result.why = str(stop) or INTERRUPTED
         return result
     result.why = _why(result, search, alpha_spent=valid == allowed)
     return result
@@ -123,18 +127,21 @@ def control_queues(plan: SearchPlan, source: ProbeSource) -> list[list[VirtualQu
     return [virtual_queues(reference, float(clause.target)) for clause in plan.objective.clauses]
 
 
-def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> ProbeResult:
+def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> tuple[ProbeResult, str | None]:
+    """Run a probe to its end; return it, and why the search cannot go on, None where it can."""
     probe = source.begin(decision.rate, limit)
-    wanted = FIRST_LOOK
+    wanted, problem = FIRST_LOOK, None
     try:
         while (seen := probe.observe(wanted)) is not None:
             wanted = int(LOOK_GROWTH * len(seen.load.at)) + 1
             if decision.look(seen) != "undecided" or decision.is_hopeless(seen, probe.most_requests):
                 break
-    finally:
-        end = probe.end()
+    except (KeyboardInterrupt, SourceError) as stop:
+        problem = str(stop) or INTERRUPTED
+    end = probe.end()
     verdict = decision.verdict if end.invalid is None else "undecided"
-    return ProbeResult(decision.rate, verdict, decision.deciding, decision.backlog.slope, decision.backlog.grows, end)
+    slope, grows = decision.backlog.slope, decision.backlog.grows
+    return ProbeResult(decision.rate, verdict, decision.deciding, slope, grows, end), problem
 
 
 def _why(result: CapacityResult, search: RateSearch, *, alpha_spent: bool) -> str | None:
@@ -151,5 +158,9 @@ def _why(result: CapacityResult, search: RateSearch, *, alpha_spent: bool) -> st
         why = "no rate left to probe: those between the ends are undecided"
     else:
         why = "the budget is spent"
+    if all(probe.finding is None for probe in result.probes):
+        why += (
+            f"; no probe was longer than its warm-up ({WARM_UP_REQUESTS} requests, {WARM_UP_S:g} s): raise the budget"
+        )
     invalid = [probe.end.invalid for probe in result.probes if probe.end.invalid is not None]
     return f"{why}; {len(invalid)} probes were not valid, the last one because {invalid[-1]}" if invalid else why

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
@@ -10,18 +11,21 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm.bench.capacity.fate_log import FateLog, StreamSoFar
-from otel_llm.bench.capacity.observations import Observations, ProbeEnd, SourceError, child_seed
+from otel_llm.bench.capacity.observations import INTERRUPTED, Observations, ProbeEnd, SourceError, child_seed
 from otel_llm.bench.capacity.statistics.virtual_queue import REFERENCE_REQUESTS, Load
-from otel_llm.bench.client.load_run import DRAIN_S
+from otel_llm.bench.client.load_run import CUT_SHORT, DRAIN_S
+from otel_llm.bench.client.workers import WorkerDiedError
 from otel_llm.bench.plan.load_plan import LoadPlan, draw_plan
 from otel_llm.bench.recording.run_folder import write_run_file
 from otel_llm.bench.recording.run_journal import RunJournal
 from otel_llm.instrumentation.segments.outcomes import CANCELLED
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.clock import monotonic_ns
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.outputs import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -33,7 +37,6 @@ if TYPE_CHECKING:
     from otel_llm.bench.recording.run_journal import RequestRecords
     from otel_llm.slo.classes import SloClass
 
-INTERRUPTED: Final = "interrupted"
 _STEP_S: Final = 0.1
 _DRAIN_SHARE: Final = 0.2
 """Of the seconds of a probe so many are kept for the drain, DRAIN_S at most."""
@@ -71,20 +74,33 @@ class LiveSource:
         self.slo = slo
         self.clauses = clauses
         self.in_seconds = in_seconds
-        self.interrupted = interrupted
         self.records = records
+        self.problem: str | None = None
+        """Why no further probe can follow: a recording that could not be written, a worker that died."""
+        self._interrupted = interrupted
         self._load = load
         self._out = out
         self._about = about
         self._probes = 0
         self._first_number = 0
 
+    @property
+    def stopped(self) -> str | None:
+        """Return why the search cannot go on, None where it can."""
+        return INTERRUPTED if self.problem is None and self._interrupted() else self.problem
+
+    def check(self) -> None:
+        """Raise SourceError where the search cannot go on."""
+        if self.stopped is not None:
+            raise SourceError(self.stopped)
+
     def begin(self, rate: float, limit: float) -> LiveProbe:
         """Start a probe of at most `limit` seconds, drain included, or requests.
 
         Raises:
-            SourceError: its recording cannot be written.
+            SourceError: the user has interrupted the search, a recording cannot be written, or a worker has died.
         """
+        self.check()
         self._probes += 1
         shape = self._load.shape(Fraction(rate))
         if self.in_seconds:
@@ -118,18 +134,21 @@ class LiveProbe:
         self._log = FateLog(source.clauses)
         self._over = False
         self._stack = ExitStack()
+        self._folder = folder
         self._journal: RunJournal | None = None
-        self._problem: str | None = None
-        if folder is not None:
-            try:
+        try:
+            if folder is not None:
                 folder.mkdir()
                 write_run_file(folder, about)
                 self._journal = self._stack.enter_context(RunJournal(folder, source.records))
-            except Exception as error:
-                raise SourceError(f"the recording in {folder} could not be written: {error}") from error
-        self._began_ns = monotonic_ns()
-        self._until_ns = self._began_ns + round(limit * 1e9) if source.in_seconds else None
-        self._run: LoadRun = source.client.start(plan)
+            self._began_ns = monotonic_ns()
+            self._until_ns = self._began_ns + round(limit * 1e9) if source.in_seconds else None
+            self._run: LoadRun = source.client.start(plan)
+        except (OSError, OutputError, StartError) as error:
+            raise SourceError(f"the recording in {folder} could not be written: {error}") from error
+        except WorkerDiedError as error:
+            self._stack.close()
+            raise SourceError(str(error)) from error
 
     @property
     def most_requests(self) -> float:
@@ -140,29 +159,29 @@ class LiveProbe:
         """Follow the run until so many requests have been sent; when all have been, until they are over.
 
         Raises:
-            SourceError: the user interrupts it, or the recording cannot be written.
+            SourceError: the user interrupts it, the recording cannot be written, or a worker has died.
         """
         if self._over:
             return None
         run = self._run
-        while run.sending and len(run.requests) < requests:
-            self._take(run.step(_STEP_S))
-            self._check()
-        if not run.sending:
-            self._over = True
-            self._drain()
-            self._check()
+        with self._noting_deaths():
+            while run.sending and len(run.requests) < requests and self._source.stopped is None:
+                self._take(run.step(_STEP_S))
+            if not run.sending:
+                self._over = True
+                self._drain()
+        self._source.check()
         return self._seen()
 
     def end(self) -> ProbeEnd:
         """Stop, drain, and close the recording."""
         run = self._run
         self._over = True
-        if self._ends:
-            run.cancel(CANCELLED, INTERRUPTED, on_step=self._take)
-        elif not run.finished:
-            self._drain()
-        self._stack.close()
+        with self._stack, self._noting_deaths():
+            if not run.finished:
+                self._drain()
+            if not run.finished:  # the drain was cut short
+                run.cancel(CANCELLED, CUT_SHORT, on_step=self._take)
         spent_s = (monotonic_ns() - self._began_ns) / 1e9
         validity = run.validity()
         tokens = sum(len(one.times_ns) for one in run.requests)
@@ -174,32 +193,31 @@ class LiveProbe:
             len(run.requests),
             tokens / length_s if length_s > 0 else None,
             None if validity.valid else validity.why,
+            Counter(one.error for one in run.requests if one.error is not None),
         )
 
-    @property
-    def _ends(self) -> bool:
-        return self._problem is not None or self._source.interrupted()
-
-    def _check(self) -> None:
-        if self._problem is not None:
-            raise SourceError(self._problem)
-        if self._source.interrupted():
-            raise SourceError(INTERRUPTED)
+    @contextmanager
+    def _noting_deaths(self) -> Iterator[None]:
+        """Note that a worker has died: the search ends with the interval so far."""
+        try:
+            yield
+        except WorkerDiedError as error:
+            self._source.problem = str(error)
 
     def _drain(self) -> None:
         left_s = DRAIN_S
         if self._until_ns is not None:
             left_s = min(left_s, max(1.0, (self._until_ns - monotonic_ns()) / 1e9))
-        self._run.drain(left_s, on_step=self._take, until=lambda: self._ends)
+        self._run.drain(left_s, on_step=self._take, until=lambda: self._source.stopped is not None)
 
     def _take(self, changed: Sequence[ObservedRequest]) -> None:
         for request in changed:
-            if request.end_ns is None or self._journal is None or self._problem is not None:
+            if request.end_ns is None or self._journal is None or self._source.problem is not None:
                 continue
             try:
                 self._journal.write(request)
             except JournalError as error:
-                self._problem = f"the recording could not be written: {error.reason}"
+                self._source.problem = f"the recording in {self._folder} could not be written: {error.reason}"
 
     def _seen(self) -> Observations:
         run, now_ns = self._run, self._run.watermark_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from otel_llm.bench.capacity.objective import UNSAID
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from otel_llm.bench.capacity.statistics.virtual_queue import Load
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 WARM_UP_REQUESTS: Final = 50
 WARM_UP_S: Final = 5.0
+INTERRUPTED: Final = "interrupted"
+"""Why a search ends that the user has ended."""
 
 
 class SourceError(Exception):
@@ -59,7 +63,7 @@ class ProbeEnd:
     """The end of a probe: its cost, in the unit of the budget, drain included; whether it was valid, else why not.
 
     `requests`: those sent; `seconds`: its time, of the simulated clock where there is one; `tokens_per_s`: output
-    tokens.
+    tokens; `errors`: failed requests by kind.
     """
 
     cost: float
@@ -67,6 +71,7 @@ class ProbeEnd:
     requests: int
     tokens_per_s: float | None = None
     invalid: str | None = None
+    errors: Mapping[str, int] = field(default_factory=dict)
 
 
 class Probe(Protocol):

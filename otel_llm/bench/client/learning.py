@@ -28,6 +28,7 @@ WORDS_ASKED: Final = (16, 272)
 _REFUSALS: Final = frozenset({400, 422})
 _NO_MODEL: Final = 404
 _NOT_ALLOWED: Final = frozenset({401, 403})
+_BUSY: Final = frozenset({429, 503})
 _OPTIONS: Final = (
     ("continuous_usage", "continuous_usage_stats"),
     ("include_usage", "stream_options"),
@@ -188,6 +189,10 @@ class _Learning:
                 return LearningError(f"{target.url}{target.path.removeprefix(target.base)}: 404{said}: no such API")
             known = ", ".join(printable(name, 80) for name in models) or "none"
             return LearningError(f"{target.url} has no model {target.model!r}{said}; it has: {known}")
+        if status in _BUSY:
+            return LearningError(
+                f"{target.url}: status {status}{said}: it is busy, or limits requests: try again later"
+            )
         if status and status != 200:
             return LearningError(f"{target.url}: status {status}{said}")
         return LearningError(f"{target.url}: the reply to a first request failed ({error}){said}")

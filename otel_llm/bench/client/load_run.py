@@ -27,6 +27,8 @@ STOP_LEAD_NS: Final = 20_000_000
 DRAIN_S: Final = 60.0
 TIMEOUT: Final = "timeout"
 """The kind of a request that had not ended when the run was over."""
+CUT_SHORT: Final = "interrupted"
+"""The kind of a request that was in flight when the user, or a full disk, ended the run."""
 _CANCEL_S: Final = 10.0
 _NEVER_NS: Final = 1 << 62
 _FAULTS: Final = frozenset({CLIENT_BUG, CLIENT_LIMIT})

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.bench.client.messages import (
@@ -202,17 +202,17 @@ async def serve(channel: socket.socket) -> None:
     reader, writer = await asyncio.open_connection(sock=channel)
     unframer = Unframer()
     worker: Worker | None = None
-    while data := await reader.read(1 << 20):
-        for message in unframer.feed(data):
-            if isinstance(message, Configure):
-                worker = Worker(writer, message)
-                writer.write(framed("ready"))
-            elif worker is not None:
-                worker.take(message)
+    with suppress(ConnectionError):  # it may close with reports unread
+        while data := await reader.read(1 << 20):
+            for message in unframer.feed(data):
+                if isinstance(message, Configure):
+                    worker = Worker(writer, message)
+                    writer.write(framed("ready"))
+                elif worker is not None:
+                    worker.take(message)
 
 
 def main(fd: int) -> None:
     """Run a worker on a socket of the load client, given its descriptor."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the load client decides what Ctrl-C ends
     allow_open_files(MOST_CONNECTIONS)
     asyncio.run(serve(socket.socket(fileno=fd)))

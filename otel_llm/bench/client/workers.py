@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import select
+import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.bench.client.messages import Report, Unframer, framed
@@ -24,6 +25,19 @@ _CODE: Final = (
 _READ_BYTES: Final = 1 << 20
 _START_S: Final = 60.0
 _EXIT_S: Final = 5.0
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach: the load client decides what it ends.
+
+    A terminal sends it to all of them, perhaps before a child could ignore it; a child inherits the mask.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class WorkerDiedError(Exception):
@@ -96,9 +110,10 @@ class Workers:
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-c", _CODE, json.dumps(sys.path), str(theirs.fileno())]
-            self._processes.append(
-                subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603
-            )
+            with _interrupts_blocked():
+                self._processes.append(
+                    subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603
+                )
         self._places[ours.fileno()] = len(self._channels)
         self._channels.append(ours)
         self._poll.register(ours, select.POLLIN)

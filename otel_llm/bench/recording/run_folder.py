@@ -37,6 +37,14 @@ def check_folder(folder: Path) -> None:
         raise OutputError(f"--out {folder}: the folder {folder.parent} does not exist; make it first")
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder unless it is there. Raises OutputError where that cannot be done (a full disk, no permission)."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"--out {folder} cannot be made: {error.strerror or error}") from error
+
+
 def write_run_file(folder: Path, content: dict[str, Any]) -> None:
     """Write `run.json`. Raises OutputError where it cannot be written."""
     with replacing(folder / RUN_FILE) as file:

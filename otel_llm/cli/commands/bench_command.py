@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import platform
 import secrets
 import sys
 from dataclasses import replace
@@ -16,29 +15,24 @@ import click
 from rich.text import Text
 
 from otel_llm.audit import terminal
-from otel_llm.bench.client.learning import Learned, LearningError, learn
+from otel_llm.bench.client.learning import Learned, learn
 from otel_llm.bench.client.load_client import LoadClient
-from otel_llm.bench.client.target import TargetError
-from otel_llm.bench.client.workers import WorkerDiedError
 from otel_llm.bench.live_figures import LiveFigures
 from otel_llm.bench.load_test import AUTO, LoadTest
-from otel_llm.bench.plan.load_plan import LoadPlan, PlanError, draw_plan
+from otel_llm.bench.plan.load_plan import LoadPlan, draw_plan
 from otel_llm.bench.plan.prompts import PromptSpec
-from otel_llm.bench.recording.run_folder import check_folder, write_run_file
+from otel_llm.bench.recording.run_folder import make_folder, write_run_file
 from otel_llm.bench.recording.run_journal import RequestRecords
 from otel_llm.cli.duration_options import Duration
 from otel_llm.cli.interrupts import interrupts
-from otel_llm.cli.load_options import load_options
+from otel_llm.cli.load_command import about_run, check_outputs, refusing
+from otel_llm.cli.load_options import format_option, judging_options, load_options
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.load_view import showing
 from otel_llm.cli.output.terminal_console import wide_console
-from otel_llm.export.records import version
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.clock import MonotonicClock, wall_ns
-from otel_llm.shared.errors import StartError
-from otel_llm.shared.outputs import OutputError, check_output_path
-from otel_llm.slo.classes import UnknownClassError
+from otel_llm.shared.clock import MonotonicClock
+from otel_llm.shared.outputs import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,8 +75,7 @@ _FILE: Final = click.Path(path_type=Path)
 @click.command("bench", epilog=EXAMPLES, short_help="Send a load to a server: what would its readers feel?")
 @click.argument("url")
 @load_options
-@click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given.")
-@click.option("--class", "class_name", metavar="NAME", help="The class of all requests.")
+@judging_options
 @click.option(
     "--warmup",
     type=WarmUpOption(),
@@ -93,7 +86,7 @@ _FILE: Final = click.Path(path_type=Path)
 )
 @click.option("--out", type=_FILE, metavar="DIR", help="Keep the recording there, for `otel-llm audit DIR`.")
 @click.option("--html", type=_FILE, metavar="F", help="Write the report: one page that needs no network.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option
 def bench(
     load: LoadSettings,
     slo: Path | None,
@@ -108,35 +101,26 @@ def bench(
     Each request is sent at its intended time, whether the server is ready or not, and its clock starts then: what a
     server that has stopped makes others wait is counted. Ctrl-C ends the run, prints and keeps what there is.
     """
-    try:
+    with refusing():
         classes = load_slo(slo)
         if class_name is not None:
             classes.get(class_name)
-        _check(load, warmup, out, html)
+        _check(load, warmup)
+        check_outputs(out, html)
         plan = draw_plan(load.shape(), load.seed)
         with _folder(out) as folder:
             result = _run(load, plan, classes, class_name, warmup, folder, html)
+            _show(result, form, shipped=slo is None)  # first: a page that cannot be written loses no result
             if html is not None and result.audit is not None:
                 result.write_html(html)
-    except (
-        ConfigError, LearningError, OutputError, PlanError, StartError, TargetError, UnknownClassError, WorkerDiedError,
-    ) as error:  # fmt: skip
-        raise click.UsageError(str(error)) from error
-    _show(result, form, shipped=slo is None)
     if not result.validity.valid:
         sys.exit(1)
 
 
-def _check(load: LoadSettings, warmup: str | int, out: Path | None, html: Path | None) -> None:
+def _check(load: LoadSettings, warmup: str | int) -> None:
     load.check()
     if isinstance(warmup, int) and load.length_ns is not None and warmup >= load.length_ns:
         raise click.UsageError(f"--warmup {warmup / 1e9:g}s leaves nothing of a load of {load.length_ns / 1e9:g}s")
-    if out is not None:
-        check_folder(out)
-    if html is not None:
-        if html.suffix.lower() != ".html":
-            raise OutputError(f"{html}: the page is HTML; name a file that ends with .html")
-        check_output_path(html)
 
 
 def _run(
@@ -153,7 +137,7 @@ def _run(
     learned = learn(target, spec)
     spec = replace(spec, lengths=learned.lengths)
     about = _about(load, learned, spec, class_name)
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     write_run_file(folder, about)
     records = RequestRecords(target, class_name, MonotonicClock())
     length_ns = load.length_ns if plan.at_ns is None else plan.length_ns
@@ -176,17 +160,7 @@ def _run(
 
 
 def _about(load: LoadSettings, learned: Learned, spec: PromptSpec, class_name: str | None) -> dict[str, Any]:
-    """Return what `run.json` says: enough to run it again."""
-    return {
-        "command": "bench",
-        "versions": {"otel-llm": version(), "python": platform.python_version(), "system": platform.platform()},
-        "started_unix_nano": wall_ns(),
-        "settings": load.as_json() | {"class": class_name},
-        "prompts": {
-            "salt": spec.salt,
-            "tokens_fixed": spec.lengths.fixed,
-            "tokens_per_word": spec.lengths.per_word,
-        },
+    return about_run("bench", load, spec, {"class": class_name}) | {
         "server": {
             "address": f"{learned.address.host}:{learned.address.port}",
             "refused": list(learned.refused),

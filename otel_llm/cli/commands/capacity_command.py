@@ -3,49 +3,44 @@
 from __future__ import annotations
 
 import json
-import platform
 import re
 import secrets
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 from rich.text import Text
 
 from otel_llm import semconv
-from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, as_json, probe_rows
-from otel_llm.bench.capacity.capacity_search import SearchPlan, find_capacity
+from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, as_json, failures, probe_rows
+from otel_llm.bench.capacity.capacity_search import CapacityResult, SearchPlan, find_capacity
 from otel_llm.bench.capacity.objective import ObjectiveError, parse_objective
+from otel_llm.bench.capacity.observations import INTERRUPTED
 from otel_llm.bench.capacity.simulated_source import SimulatedSource
-from otel_llm.bench.client.learning import LearningError, learn
+from otel_llm.bench.client.learning import learn
 from otel_llm.bench.client.load_client import LoadClient
-from otel_llm.bench.client.target import OPERATIONS, TargetError
-from otel_llm.bench.client.workers import WorkerDiedError
-from otel_llm.bench.plan.load_plan import PlanError
+from otel_llm.bench.client.target import OPERATIONS
 from otel_llm.bench.plan.prompts import PromptSpec
-from otel_llm.bench.recording.run_folder import check_folder
+from otel_llm.bench.recording.run_folder import make_folder
 from otel_llm.bench.recording.run_journal import RequestRecords
 from otel_llm.cli.interrupts import interrupts
-from otel_llm.cli.load_options import probe_options
+from otel_llm.cli.load_command import about_run, check_outputs, refusing
+from otel_llm.cli.load_options import format_option, judging_options, probe_options
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole, wide_console
-from otel_llm.export.records import version
 from otel_llm.rules.files.durations import parse_duration_ns
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.scenario.sweep import load_runs
-from otel_llm.shared.clock import MonotonicClock, wall_ns
-from otel_llm.shared.errors import StartError
+from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.formatting import number
-from otel_llm.shared.outputs import OutputError, check_output_path, replacing
-from otel_llm.slo.classes import UnknownClassError
+from otel_llm.shared.outputs import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.bench.capacity.capacity_search import CapacityResult
     from otel_llm.bench.load_settings import LoadSettings
     from otel_llm.scheduling.scenario.scenario import Scenario
     from otel_llm.slo.classes import SloClass
@@ -63,8 +58,6 @@ Examples:
 Exit code: 0 decided: both ends are found, as close as the precision asks; 1 not decided: the interval so far, and why;
 2 bad usage, or no server that answers.
 """
-SECONDS_BUDGET: Final = "15m"
-REQUESTS_BUDGET: Final = "30000"
 OBJECTIVE: Final = "attainment >= 0.9"
 MOST_RATE: Final = 1_000_000.0
 
@@ -95,6 +88,10 @@ class Budget(NamedTuple):
     in_seconds: bool
 
 
+SECONDS_BUDGET: Final = Budget(15 * 60, in_seconds=True)
+REQUESTS_BUDGET: Final = Budget(30_000, in_seconds=False)
+
+
 class BudgetOption(click.ParamType[Budget]):
     """A duration with a unit, or a number of requests."""
 
@@ -115,6 +112,21 @@ class BudgetOption(click.ParamType[Budget]):
         if budget.amount <= 0:
             self.fail(f"{text!r} is nothing", param, ctx)
         return budget
+
+
+class SearchOptions(NamedTuple):
+    """The options of the search; None where one was not given."""
+
+    objective: str | None
+    between: tuple[float, float]
+    precision: float
+    confidence: float
+    budget: Budget | None
+
+    def plan(self, objective: str, budget: Budget) -> SearchPlan:
+        """Return the plan, with these where the options say nothing. Raises ObjectiveError."""
+        wanted = parse_objective(self.objective or objective)
+        return SearchPlan(wanted, *self.between, self.precision, self.confidence, (self.budget or budget).amount)
 
 
 _FILE: Final = click.Path(path_type=Path)
@@ -147,13 +159,12 @@ _FILE: Final = click.Path(path_type=Path)
 @click.option(
     "--budget",
     type=BudgetOption(),
-    help=f"A duration, or a number of requests. [default: {SECONDS_BUDGET}; simulated: {REQUESTS_BUDGET}]",
+    help="A duration, or a number of requests. [default: 15m; simulated: 30000]",
 )
-@click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given.")
-@click.option("--class", "class_name", metavar="NAME", help="The class of all requests.")
+@judging_options
 @click.option("--out", type=_FILE, metavar="DIR", help="Keep a recording of each probe there, for `otel-llm audit`.")
 @click.option("--html", type=_FILE, metavar="F", help="Write the probes as charts: one page that needs no network.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option
 def capacity(
     load: LoadSettings,
     simulate: Path | None,
@@ -171,37 +182,26 @@ def capacity(
     """Search for the highest request rate at which an objective holds and the backlog does not grow.
 
     URL is an OpenAI-compatible server. The answer is an interval that misses the true capacity with probability at most
-    1 - confidence, however the search went. A probe ends as soon as it is decided.
+    1 - confidence, however the search went. A probe ends as soon as it is decided. Ctrl-C ends the search, prints and
+    keeps what there is.
     """
     _check_sources(load, simulate, slo, class_name, out)
-    try:
-        _check_outputs(out, html)
-        if simulate is None:
-            wanted = parse_objective(objective or OBJECTIVE)
-            spend = budget or BudgetOption().convert(SECONDS_BUDGET, None, None)
-            plan = SearchPlan(wanted, *between, precision, confidence, spend.amount)
-            result = _search_live(load, plan, spend, _class_of(load, slo, class_name), class_name, out)
-        else:
-            scenario = _scenario(simulate)
-            wanted = parse_objective(objective or _objective_of(scenario))
-            spend = budget or BudgetOption().convert(REQUESTS_BUDGET, None, None)
-            if spend.in_seconds:
-                raise click.UsageError("--budget: a simulated search takes a number of requests, as 30000")
-            plan = SearchPlan(wanted, *between, precision, confidence, spend.amount)
-            result = find_capacity(plan, SimulatedSource(scenario, wanted.clauses, load.seed), _shown())
+    search = SearchOptions(objective, between, precision, confidence, budget)
+    with refusing():
+        check_outputs(out, html)
+        try:
+            if simulate is None:
+                result = _search_live(load, search, slo, class_name, out)
+            else:
+                result = _search_simulated(simulate, load.seed, search)
+        except ObjectiveError as error:
+            raise click.UsageError(f"--objective: {error}") from error
+        _show(result, form)  # first: a page that cannot be written loses no result
         if html is not None:
             from otel_llm.bench.capacity.capacity_page import render
 
             with replacing(html) as file:
-                title = f"Capacity of {load.url or simulate}"
-                file.write(render(title, result).encode())
-    except ObjectiveError as error:
-        raise click.UsageError(f"--objective: {error}") from error
-    except (
-        ConfigError, LearningError, OutputError, PlanError, StartError, TargetError, UnknownClassError, WorkerDiedError,
-    ) as error:  # fmt: skip
-        raise click.UsageError(str(error)) from error
-    _show(result, form)
+                file.write(render(f"Capacity of {load.url or simulate}", result).encode())
     if not result.decided:
         sys.exit(1)
 
@@ -225,15 +225,6 @@ def _check_sources(
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             option = "--" + name.rstrip("_").replace("_", "-")
             raise click.UsageError(f"{option} is for a server: the scenario says what is simulated")
-
-
-def _check_outputs(out: Path | None, html: Path | None) -> None:
-    if out is not None:
-        check_folder(out)
-    if html is not None:
-        if html.suffix.lower() != ".html":
-            raise OutputError(f"{html}: the page is HTML; name a file that ends with .html")
-        check_output_path(html)
 
 
 def _scenario(path: Path) -> Scenario:
@@ -270,38 +261,48 @@ def _class_of(load: LoadSettings, slo: Path | None, name: str | None) -> SloClas
     return classes.choose(None, request)[0]
 
 
+def _search_simulated(path: Path, seed: int, search: SearchOptions) -> CapacityResult:
+    if search.budget is not None and search.budget.in_seconds:
+        raise click.UsageError("--budget: a simulated search takes a number of requests, as 30000")
+    scenario = _scenario(path)
+    plan = search.plan(OBJECTIVE if search.objective else _objective_of(scenario), REQUESTS_BUDGET)
+    return find_capacity(plan, SimulatedSource(scenario, plan.objective.clauses, seed), _shown())
+
+
 def _search_live(
-    load: LoadSettings, plan: SearchPlan, budget: Budget, slo: SloClass, class_name: str | None, out: Path | None
+    load: LoadSettings, search: SearchOptions, slo: Path | None, class_name: str | None, out: Path | None
 ) -> CapacityResult:
     from otel_llm.bench.capacity.live_source import LiveSource
 
+    plan = search.plan(OBJECTIVE, SECONDS_BUDGET)
+    judged_by = _class_of(load, slo, class_name)
     target = load.target()
     load.shape()
     spec = PromptSpec(load.seed, shared_prefix=load.shared_prefix, salt=secrets.randbits(38))
-    learned = learn(target, spec)
+    try:
+        learned = learn(target, spec)
+    except KeyboardInterrupt:
+        return CapacityResult(plan, why=INTERRUPTED)
     spec = replace(spec, lengths=learned.lengths)
     if out is not None:
-        out.mkdir(exist_ok=True)
-    about: dict[str, Any] = {
-        "command": "capacity",
-        "versions": {"otel-llm": version(), "python": platform.python_version(), "system": platform.platform()},
-        "started_unix_nano": wall_ns(),
-        "settings": load.as_json() | {"class": class_name, "objective": plan.objective.text},
-        "prompts": {"salt": spec.salt, "tokens_fixed": spec.lengths.fixed, "tokens_per_word": spec.lengths.per_word},
-    }
+        make_folder(out)
+    about = about_run("capacity", load, spec, {"class": class_name, "objective": plan.objective.text})
     with interrupts() as interrupted, LoadClient(target, learned, spec, workers=load.workers) as client:
         source = LiveSource(
             client,
             load,
-            slo,
+            judged_by,
             plan.objective.clauses,
-            in_seconds=budget.in_seconds,
+            in_seconds=(search.budget or SECONDS_BUDGET).in_seconds,
             interrupted=lambda: bool(interrupted),
             out=out,
             records=RequestRecords(target, class_name, MonotonicClock()),
             about=about,
         )
-        return find_capacity(plan, source, _shown())
+        result = find_capacity(plan, source, _shown())
+    if source.problem is not None and source.problem != result.why:
+        echo(source.problem, err=True)
+    return result
 
 
 def _shown() -> Callable[[CapacityResult], None] | None:
@@ -333,3 +334,5 @@ def _show(result: CapacityResult, form: str) -> None:
     for row in probe_rows(result):
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
+    if (failed := failures(result)) is not None:
+        echo(failed)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from support.bench.fleets import FLEET, fleet
-from support.bench.loads import MODEL, counted
-from support.sse_server import SseServer
+from support.bench.loads import MODEL, After, counted
+from support.sse_server import Cut, Reply, SseServer, words
 
 from otel_llm.audit.load import load
+from otel_llm.bench.client.learning import OUTPUT_TOKENS
 from otel_llm.cli.commands.capacity_command import capacity
 from otel_llm.cli.main import COMMANDS
 
@@ -71,6 +72,11 @@ def test_a_range_beyond_the_capacity_is_said_and_exits_1(tmp_path: Path) -> None
         (["--simulate", "SCENARIO", "--budget", "15m"], "number of requests"),
         (["--simulate", "SCENARIO", "--between", "4"], "0.5..64"),
         (["--simulate", "SCENARIO", "--between", "8..4"], "0.5..64"),
+        (["--simulate", "SCENARIO", "--between", "0..4"], "0.5..64"),
+        (["--simulate", "SCENARIO", "--between", "nan..4"], "0.5..64"),
+        (["--simulate", "SCENARIO", "--between", "1..inf"], "0.5..64"),
+        (["--simulate", "SCENARIO", "--budget", "0"], "nothing"),
+        (["--simulate", "SCENARIO", "--rate", "4"], "No such option"),
         (["--simulate", "SCENARIO", "--objective", "attainment >= 2"], "^"),
         (["--simulate", "SCENARIO", "--out", "x"], "--out"),
         (["--simulate", "SCENARIO", "--arrivals", "constant"], "--arrivals"),
@@ -101,9 +107,18 @@ def test_a_server_is_probed_and_each_probe_is_recorded(tmp_path: Path) -> None:
             "--output", "3", "--out", out, status=1,
         )  # fmt: skip
     assert {probe["verdict"] for probe in found["probes"]} == {"undecided"}, "the warm-up of 5 s is longer"
-    assert found["why"].startswith("the budget is spent")
+    assert found["why"].startswith("the budget is spent; no probe was longer than its warm-up")
+    assert found["probes"][0]["errors"] == {}
     folders = sorted(out.iterdir())
     assert folders[0].name == "probe-01-42.4"
     assert len(folders) == len(found["probes"])
     assert load(folders[0]).summary()["requests"] == found["probes"][0]["requests"]
     assert json.loads((folders[0] / "run.json").read_text())["rate"] == pytest.approx(found["probes"][0]["rate"])
+
+
+def test_requests_that_fail_are_counted_by_kind() -> None:
+    cut = Reply([*words(2), Cut()])
+    with SseServer({MODEL: After(counted(OUTPUT_TOKENS), cut)}) as server:
+        shown = run(server.url, "--model", MODEL, "--between", "30..60", "--budget", "80", "--output", "3")
+    assert shown.exit_code == 1
+    assert "80 of 80 requests failed: closed_early 80" in " ".join(shown.output.split())

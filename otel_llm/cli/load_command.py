@@ -1,0 +1,62 @@
+"""What `bench` and `capacity` do alike: refuse, check their outputs, say what they ran."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from otel_llm.bench.client.learning import LearningError
+from otel_llm.bench.client.target import TargetError
+from otel_llm.bench.client.workers import WorkerDiedError
+from otel_llm.bench.plan.load_plan import PlanError
+from otel_llm.bench.recording.run_folder import check_folder
+from otel_llm.export.records import version
+from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.shared.clock import wall_ns
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.outputs import OutputError, check_output_path
+from otel_llm.slo.classes import UnknownClassError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from otel_llm.bench.load_settings import LoadSettings
+    from otel_llm.bench.plan.prompts import PromptSpec
+
+REFUSED = (
+    ConfigError, LearningError, OutputError, PlanError, StartError, TargetError, UnknownClassError, WorkerDiedError,
+)  # fmt: skip
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn what a load cannot be run with into bad usage, exit code 2."""
+    try:
+        yield
+    except REFUSED as error:
+        raise click.UsageError(str(error)) from error
+
+
+def check_outputs(out: Path | None, html: Path | None) -> None:
+    """Refuse outputs that cannot be written. Raises OutputError."""
+    if out is not None:
+        check_folder(out)
+    if html is not None:
+        if html.suffix.lower() != ".html":
+            raise OutputError(f"{html}: the page is HTML; name a file that ends with .html")
+        check_output_path(html)
+
+
+def about_run(command: str, load: LoadSettings, spec: PromptSpec, settings: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return what `run.json` says to run a load again; `settings`: those beside the load's."""
+    return {
+        "command": command,
+        "versions": {"otel-llm": version(), "python": platform.python_version(), "system": platform.platform()},
+        "started_unix_nano": wall_ns(),
+        "settings": load.as_json() | dict(settings),
+        "prompts": {"salt": spec.salt, "tokens_fixed": spec.lengths.fixed, "tokens_per_word": spec.lengths.per_word},
+    }

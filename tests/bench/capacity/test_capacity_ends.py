@@ -1,0 +1,161 @@
+"""A live search that is ended: by Ctrl-C at any moment, a full disk, a worker that dies; it keeps what there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from support.bench.loads import MODEL, After, counted
+from support.bench.processes import children_of, ctrl_c, started
+from support.sse_server import DONE, Gate, Reply, SseServer, Wait, chunk, words
+
+from otel_llm.bench.client.learning import OUTPUT_TOKENS
+from otel_llm.cli.commands.audit_command import audit
+
+QUESTIONS = 2
+SLOW = Reply([*words(2), Wait(30.0), *words(2), chunk(finish="stop"), DONE])
+LOAD = ("--between", "20..40", "--output", "3", "--format", "json")
+
+
+def search(url: str, out: Path, *arguments: str, file_bytes: int | None = None) -> subprocess.Popen[str]:
+    return started("capacity", url, "--model", MODEL, *LOAD, "--out", out, *arguments, file_bytes=file_bytes)
+
+
+def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    while not reached():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return the answer of a search that was ended."""
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1, stderr
+    assert "Traceback" not in stderr
+    found: dict[str, Any] = json.loads(stdout or pytest.fail(stderr))
+    assert not found["decided"]
+    return found
+
+
+def recorded(folder: Path) -> int:
+    done = CliRunner().invoke(audit, [str(folder), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["skipped"] == 0
+    return int(found["requests"])
+
+
+def assert_recorded(found: dict[str, Any], out: Path) -> None:
+    """Check that each probe of the answer has its recording, the last one included."""
+    folders = sorted(out.iterdir())
+    assert [recorded(folder) for folder in folders] == [probe["requests"] for probe in found["probes"]]
+    assert [json.loads((folder / "run.json").read_text())["rate"] for folder in folders] == [
+        probe["rate"] for probe in found["probes"]
+    ]
+
+
+def test_before_the_server_has_answered(tmp_path: Path) -> None:
+    gate = Gate()
+    with SseServer({MODEL: Reply(before_headers=gate)}) as server:
+        process = search(server.url, tmp_path / "out")
+        wait_until(lambda: bool(server.requests), process)
+        ctrl_c(process)
+        found = ended(process)
+        gate.open()
+    assert (found["why"], found["probes"], found["capacity_low"]) == ("interrupted", [], None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_while_the_workers_start(tmp_path: Path) -> None:
+    with SseServer({MODEL: counted(3)}) as server:
+        process = search(server.url, tmp_path / "out", "--workers", "2")
+        wait_until(lambda: len(children_of(process)) == 2, process)
+        ctrl_c(process)
+        found = ended(process)
+    assert (found["why"], found["probes"]) == ("interrupted", [])
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_in_a_probe(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with SseServer({MODEL: After(counted(OUTPUT_TOKENS), SLOW)}) as server:
+        process = search(server.url, out)
+        wait_until(lambda: len(server.requests) > QUESTIONS + 5, process)
+        ctrl_c(process)
+        found = ended(process)
+    (probe,) = found["probes"]
+    assert found["why"] == "interrupted"
+    assert (probe["verdict"], probe["requests"] > 5) == ("undecided", True)
+    assert_recorded(found, out)
+
+
+def test_in_a_drain(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with SseServer({MODEL: After(counted(OUTPUT_TOKENS), SLOW)}) as server:
+        process = search(server.url, out, "--budget", "20")  # six of them for a probe
+        wait_until(lambda: len(server.requests) == QUESTIONS + 6, process)
+        time.sleep(0.3)  # all is sent; none of them ends by itself
+        ctrl_c(process)
+        found = ended(process)
+    assert (found["why"], [probe["requests"] for probe in found["probes"]]) == ("interrupted", [6])
+    assert_recorded(found, out)
+
+
+def test_after_some_probes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with SseServer({MODEL: counted(3)}) as server:
+        process = search(server.url, out, "--budget", "100")
+        wait_until(lambda: len(server.requests) > QUESTIONS + 30 + 5, process)  # a probe is 30
+        ctrl_c(process)
+        found = ended(process)
+    assert found["why"] == "interrupted"
+    assert len(found["probes"]) == 2
+    assert_recorded(found, out)
+
+
+def test_twice(tmp_path: Path) -> None:
+    """The second ends it at once, even where a worker no longer answers; recordings stay readable."""
+    out = tmp_path / "out"
+    with SseServer({MODEL: counted(3)}) as server:
+        process = search(server.url, out)
+        wait_until(lambda: len(server.requests) > QUESTIONS + 20, process)
+        (worker,) = children_of(process)
+        os.kill(worker, signal.SIGSTOP)
+        ctrl_c(process)
+        time.sleep(0.5)
+        ctrl_c(process)
+        os.kill(worker, signal.SIGCONT)
+        found = ended(process)
+    assert (found["why"], found["probes"]) == ("interrupted", [])
+    (folder,) = out.iterdir()
+    assert recorded(folder) > 0
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with SseServer({MODEL: counted(20)}) as server:
+        found = ended(search(server.url, out, file_bytes=8192))
+    assert "could not be written: File too large" in found["why"]
+    assert "probe-01-28.3" in found["why"]
+    (folder,) = out.iterdir()
+    assert 0 < recorded(folder) <= found["probes"][0]["requests"]
+
+
+def test_a_worker_that_dies(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with SseServer({MODEL: counted(3)}) as server:
+        process = search(server.url, out)
+        wait_until(lambda: len(server.requests) > QUESTIONS + 20, process)
+        os.kill(children_of(process)[0], signal.SIGKILL)
+        found = ended(process)
+    assert found["why"] == "a worker of the load has ended (exit status -9)"
+    assert len(found["probes"]) == 1
+    assert recorded(next(out.iterdir())) > 0
