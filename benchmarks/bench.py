@@ -21,8 +21,10 @@ import os
 import subprocess
 import sys
 import urllib.request
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,6 +35,9 @@ from otel_llm.bench.plan.load_plan import LoadPlan
 from otel_llm.bench.plan.prompts import Prompts, PromptSpec
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 BOUND_MS = 1.0
@@ -138,6 +143,24 @@ def others(port: int, target: Target, spec: PromptSpec, plan: LoadPlan, core: in
     return replace(row, us_a_chunk=found["cpu_s"] / chunks * 1e6)
 
 
+@contextmanager
+def truth_server(pace: float, core: int) -> Iterator[int]:
+    """Run the server on a core; yield its port."""
+    server = subprocess.Popen(
+        ["taskset", "-c", str(core), sys.executable, "-m", "bench_load.truth_server", str(pace)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdout is not None
+    try:
+        yield int(server.stdout.readline())
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -146,17 +169,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0)
     chosen = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
-    server = subprocess.Popen(
-        ["taskset", "-c", str(cores[0]), sys.executable, "-m", "bench_load.truth_server", str(chosen.pace)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stdout is not None
     rows: list[Row] = []
-    try:
-        port = int(server.stdout.readline())
+    with truth_server(chosen.pace, cores[0]) as port:
         target = Target.read(f"http://127.0.0.1:{port}", model="bench")
         spec = PromptSpec(1)
         learned = learn(target, spec)
@@ -181,10 +195,6 @@ def main() -> None:
                     f"{row.late:>9.3f}{row.ttft:>9.3f}{row.tbt:>9.3f}{row.idle:>9.3f}{row.fluidity:>10.4f}",
                     flush=True,
                 )
-    finally:
-        server.kill()
-        server.wait()
-        server.stdout.close()
     for name in (OURS, OTHERS):
         carried = [row.chunks_s for row in rows if row.client == name and row.late <= BOUND_MS]
         words = f"up to {max(carried):,.0f} chunks/s" if carried else "at none of these loads"
