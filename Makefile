@@ -153,14 +153,17 @@ relay-peers-env: $(RELAY_PEERS) ## LiteLLM's proxy, the routers of SGLang and vL
 
 # These take as long as they are told to, and are run by hand.
 BY_HAND := benchmarks/soak.py benchmarks/relay_soak.py benchmarks/capacity.py
-VLLM_BENCH := benchmarks/simulator_error.py benchmarks/relay_order.py
-bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready $(RELAY_PEERS) $(VLLM_VENV)/ready $(VENV)/ready-dev ## speed and overhead beside peers, as ratios; asserts nothing
+VLLM_BENCH := benchmarks/simulator_error.py benchmarks/relay_order.py benchmarks/bench_peers.py
+bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready $(RELAY_PEERS) $(VLLM_VENV)/ready $(AIPERF_VENV)/ready $(VENV)/ready-dev ## speed and overhead beside peers, as ratios; asserts nothing
 	@for script in $(filter-out $(BY_HAND) $(VLLM_BENCH) benchmarks/overhead.py,$(wildcard benchmarks/*.py)); do \
 	  echo; echo "== $$script"; $(BENCH_VENV)/bin/python $$script; done
 	@echo; echo "== benchmarks/relay_order.py"
 	@$(VENV)/bin/python benchmarks/relay_order.py
 	@echo; echo "== benchmarks/simulator_error.py"
 	@$(VENV)/bin/python benchmarks/simulator_error.py --vllm
+	@echo; echo "== benchmarks/bench_peers.py"
+	@$(VENV)/bin/python benchmarks/bench_peers.py
+	@$(VENV)/bin/python benchmarks/bench_peers.py --vllm
 	@echo; echo "== benchmarks/overhead.py"
 	@$(BENCH_VENV)/bin/python benchmarks/overhead.py --python $(BENCH_VENV)/bin/python --python $(LITELLM_VENV)/bin/python
 

@@ -1,1 +1,1 @@
-"""The parts of `benchmarks/bench.py`: a paced server that keeps the truth, and a client as others are built."""
+"""The parts of `benchmarks/bench.py`: a server that keeps the truth, the comparison, a client as others are built."""
