@@ -57,8 +57,8 @@ class ChunkReader:
     (`stream_options.continuous_usage_stats`; of a choice of its own, as vLLM and SGLang count). Otherwise a chunk with
     text counts as one token. Usage at the end only has no times of tokens and adds none.
 
-    `plain`: the first chunk of text came and the server had not counted it, so none will be, and `is_plain` is the only check
-    that the common chunk needs.
+    `plain`: the first chunk of text came and the server had not counted it, so none will be, and `is_plain` is the only
+    check that the common chunk needs.
     """
 
     __slots__ = (
