@@ -71,9 +71,10 @@ def held_s(url: str, slots: int, slo: Path, folder: Path) -> float:
     """Return how long a reply holds its slot while all are busy, in s."""
     out = folder / "closed"
     run("bench", url, slo, "--concurrency", str(3 * slots), "--requests", "1500", "--warmup", "0s", "--out", str(out))
-    ends = sorted(row["start_unix_nano"] + round(row["e2e_s"] * 1e9) for row in audit.load(str(out), slo=str(slo)).rows)
+    frame = audit.load(str(out), slo=str(slo)).requests
+    ends = sorted((frame["start_unix_nano"] / 1e9 + frame["e2e_s"]).astype(float))
     steady = ends[EDGE:-EDGE]
-    return slots * (steady[-1] - steady[0]) / 1e9 / (len(steady) - 1)
+    return slots * (steady[-1] - steady[0]) / (len(steady) - 1)
 
 
 def capacity_of(slots: int, service_s: float) -> float:
