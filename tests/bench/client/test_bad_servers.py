@@ -191,9 +191,7 @@ def test_how_tokens_are_counted_is_learned() -> None:
             assert learn(Target.read(server.url, model=MODEL), PromptSpec(1)).token_basis == basis
 
 
-@pytest.mark.parametrize(
-    ("most", "asked_words"), [(900, [272]), (512, [272, 136]), (110, [272, 136, 68, 34])]
-)
+@pytest.mark.parametrize(("most", "asked_words"), [(900, [272]), (512, [272, 136]), (110, [272, 136, 68, 34])])
 def test_a_small_context_is_asked_with_a_shorter_prompt(most: int, asked_words: list[int]) -> None:
     lengths = []
 
