@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -42,7 +41,7 @@ EDGE = 100
 def paced_server(slots: int) -> Iterator[str]:
     """Start the server, and give its URL."""
     command = [sys.executable, "-m", "otel_llm.demo.paced_server", "--port", "0", "--slots", str(slots)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             yield server.stdout.readline().strip()
