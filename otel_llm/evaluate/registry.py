@@ -177,9 +177,13 @@ class Registry:
             self.tombstones.add(span.key, 0)
 
     def commit(self, stream: LiveStream) -> bool:
-        """Note a stream's commit if segment 0 or the request span is there; return whether one is."""
-        if not stream.received.has(0) and stream.parts.request is None:
-            return False
+        """Note a stream's commit if segment 0, or the request span and the first tokens, are there; return whether."""
+        parts, received = stream.parts, stream.received
+        if not received.has(0):
+            # No rule is evaluated on a stream without its beginning: it begins with its end, or its verdict.
+            in_middle = received.starts_later() and not parts.request_ends(stream.choice)
+            if parts.request is None or in_middle:
+                return False
         resolved, stream.known = stream.known, None
         if resolved is None:
             resolved = stream.resolve()
