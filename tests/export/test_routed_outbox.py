@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -67,7 +68,9 @@ class Gated:
 
 
 def routed(deliveries: dict[str, Gated], capacity: int = 100) -> RoutedOutbox:
-    return RoutedOutbox({name: Outbox(one, capacity, where=name) for name, one in deliveries.items()})
+    """Return an outbox that sends what waits when it is flushed only, but for the first record of each collector."""
+    outboxes = {name: Outbox(one, capacity, spacing_s=3600.0, where=name) for name, one in deliveries.items()}
+    return RoutedOutbox(outboxes)
 
 
 def test_all_records_of_a_trace_go_to_its_collector_in_order() -> None:
@@ -96,11 +99,11 @@ def test_a_collector_that_does_not_answer_holds_up_no_other_and_costs_its_oldest
     assert deliveries["a"].entered.wait(WAIT_S)
     for number in range(1, 11):
         outbox.put([segment(first, number)])
+    assert outbox.dropped == 6
     for name in ("b", "c"):
         outbox.put([segment(ids_of(name)[0])])
-    assert not outbox.flush(0.5)  # of the collectors in order "a" is the first to be waited for
-    assert [len(deliveries[name].delivered) for name in NAMES] == [0, 1, 1]
-    assert outbox.dropped == 6
+        assert deliveries[name].entered.wait(WAIT_S)
+    assert not outbox.flush(0.0)
     deliveries["a"].gate.set()
     assert outbox.close(WAIT_S)
     assert [record.span_id for record in deliveries["a"].delivered if isinstance(record, Segment)] == [0, 7, 8, 9, 10]
@@ -108,14 +111,35 @@ def test_a_collector_that_does_not_answer_holds_up_no_other_and_costs_its_oldest
     assert "the queue of 4 is full: a is slow or away" in warning
 
 
-def test_the_end_of_a_process_gives_every_collector_its_chance() -> None:
-    deliveries = {"a": Gated(gate_open=False), "b": Gated(), "c": Gated()}
+class Last(Gated):
+    """A delivery that ends when those of others have delivered so many records."""
+
+    def __init__(self, others: Sequence[Gated], records: int) -> None:
+        super().__init__()
+        self.others, self.records = others, records
+
+    def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
+        deadline_s = time.monotonic() + WAIT_S
+        while sum(len(one.delivered) for one in self.others) < self.records:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.002)
+        return super().deliver(batch, pause)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_all_send_while_the_first_is_waited_for(ends: bool) -> None:
+    """Also at the end of a process: the time that one takes is not taken from the others."""
+    others = {name: Gated() for name in ("b", "c")}
+    waiting = sum(owner(trace_id) != "a" for trace_id in IDS)
+    deliveries: dict[str, Gated] = {"a": Last(list(others.values()), 2 * waiting), **others}
     outbox = routed(deliveries)
-    outbox.put([segment(trace_id) for trace_id in IDS])
-    assert not outbox.close(0.5)
-    assert [len(deliveries[name].delivered) for name in ("b", "c")] == [len(ids_of("b")), len(ids_of("c"))]
-    assert [one.closed for one in deliveries.values()] == [0, 1, 1]
-    deliveries["a"].gate.set()
+    outbox.put([segment(trace_id) for trace_id in IDS if owner(trace_id) != "a"])
+    assert all(one.entered.wait(WAIT_S) for one in others.values())
+    outbox.put([segment(trace_id, 1) for trace_id in IDS])
+    assert outbox.close(WAIT_S) if ends else outbox.flush(WAIT_S)
+    assert outbox.dropped == 0
+    assert sum(len(one.delivered) for one in others.values()) == 2 * waiting
+    assert [one.closed for one in deliveries.values()] == [int(ends)] * 3
 
 
 def test_a_child_process_starts_clean() -> None:
