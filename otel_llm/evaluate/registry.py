@@ -177,13 +177,12 @@ class Registry:
             self.tombstones.add(span.key, 0)
 
     def commit(self, stream: LiveStream) -> bool:
-        """Note a stream's commit if segment 0, or the request span and the first tokens, are there; return whether."""
-        parts, received = stream.parts, stream.received
-        if not received.has(0):
-            # No rule is evaluated on a stream without its beginning: it begins with its end, or its verdict.
-            in_middle = received.starts_later() and not parts.request_ends(stream.choice)
-            if parts.request is None or in_middle:
-                return False
+        """Note a stream's commit if segment 0 is there, or a request span that states the end; return whether one is.
+
+        No rule is evaluated on a stream without its segment 0, whatever else says when it was committed.
+        """
+        if not (stream.received.has(0) or stream.parts.request_ends(stream.choice)):
+            return False
         resolved, stream.known = stream.known, None
         if resolved is None:
             resolved = stream.resolve()

@@ -97,10 +97,6 @@ class ReceivedStream:
         """Tell whether the segment of this number was received."""
         return seq < self.prefix.segments or seq in self.held
 
-    def starts_later(self) -> bool:
-        """Tell whether the first token is missing: every received segment begins at a later one."""
-        return not self.prefix.segments and all(held.segment.first_token > 0 for held in self.held.values())
-
     def count(self) -> int:
         """Return the number of received segments."""
         return self.prefix.segments + len(self.held)
