@@ -91,7 +91,7 @@ ARRIVING: Final = (
 )
 
 MISSING: Final = (
-    own_panel("Streams judged and lost", "judged_total", "lost_total", links=(TROUBLE,)),
+    own_panel("Streams judged, lost and partial", "judged_total", "lost_total", "partial_total", links=(TROUBLE,)),
     own_panel(
         "Late", "late_segments_total", "late_after_verdict_total", "late_request_spans_total", "late_for_window_total",
         links=(TROUBLE,),
