@@ -86,10 +86,11 @@ class Terminal:
 
     def watch(self, line: str, until: str) -> None:
         """Run a line on a real terminal until it shows a text; Ctrl-C must end it well."""
+        command = ["env", "--default-signal=INT", *self._command(line)]  # a shell may have started us to ignore it
         ours, theirs = pty.openpty()
         termios.tcsetwinsize(theirs, (30, 120))
         process = subprocess.Popen(
-            self._command(line), env=self._environment() | {"TERM": "xterm"}, cwd=self.folder, start_new_session=True,
+            command, env=self._environment() | {"TERM": "xterm"}, cwd=self.folder, start_new_session=True,
             stdin=theirs, stdout=theirs, stderr=theirs,
         )  # fmt: skip
         os.close(theirs)
