@@ -1,0 +1,175 @@
+"""Containers without an engine: namespaces of mounts and of the network, another user, a root that cannot be written to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.commands import WAIT_S, wait_until
+from support.namespaces import in_a_namespace_of_its_own
+
+INIT = Path(__file__).with_name("container_init.py")
+UID = 10001
+PASSWD = f"root:x:0:0::/root:/bin/sh\notel-llm:x:{UID}:{UID}::/nonexistent:/usr/sbin/nologin\n"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file or a folder of this machine at a place in a container."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+    def words(self) -> tuple[str, str, bool]:
+        return (str(self.source), self.target, self.writable)
+
+
+def this_python() -> list[Mount]:
+    """Return the mount of this Python, where it is not under /usr."""
+    prefix = Path(sys.base_prefix)
+    return [] if prefix.is_relative_to("/usr") else [Mount(prefix, str(prefix))]
+
+
+def some_of_etc() -> list[Mount]:
+    """Return the mounts of what programs look up in /etc beside names and users."""
+    return [Mount(Path(path), path) for path in ("/etc/ld.so.cache", "/etc/ssl") if Path(path).exists()]
+
+
+def container(
+    folder: Path,
+    command: Sequence[str],
+    mounts: Sequence[Mount],
+    env: Mapping[str, str],
+    *,
+    uid: int,
+    files: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return the command that runs a command in a container. Skips the test where a container's user cannot be had."""
+    if in_a_namespace_of_its_own() != ["unshare", "-m"]:
+        pytest.skip("no mount namespace: a container's user needs root")
+    spec = {
+        "root": tempfile.mkdtemp(dir=folder),
+        "binds": [one.words() for one in (*this_python(), *mounts)],
+        "files": dict(files or {}),
+        "uid": uid,
+        "cwd": "/",
+        "command": list(command),
+        "env": dict(env),
+    }
+    return ["unshare", "-m", sys.executable, str(INIT), json.dumps(spec)]
+
+
+@dataclass
+class Running:
+    """A container's process; `said()` is its output so far."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def stop(self) -> int:
+        """Ask it to stop, as an engine does; return its status."""
+        self.process.terminate()
+        return self.process.wait(WAIT_S)
+
+
+@dataclass
+class Network:
+    """A network namespace of its own, where all services of a stack listen on addresses of the loopback network."""
+
+    folder: Path
+    hosts: dict[str, str] = field(default_factory=dict)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _namespace: str = ""
+
+    def __post_init__(self) -> None:
+        in_a_namespace_of_its_own()
+        up = "ip link set lo up && echo ready && exec sleep infinity"
+        holder = subprocess.Popen(["unshare", "-n", "sh", "-c", up], stdout=subprocess.PIPE, text=True)
+        self._stack.callback(end, holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        self._namespace = f"/proc/{holder.pid}/ns/net"
+
+    def within(self, *command: str | Path) -> list[str]:
+        """Return a command that runs in this network, as root, with this machine's files."""
+        return ["nsenter", f"--net={self._namespace}", *map(str, command)]
+
+    def run(
+        self, name: str, command: Sequence[str], mounts: Sequence[Mount], env: Mapping[str, str], *, uid: int = UID
+    ) -> Running:
+        """Start a container. Its name resolves to its own address, those of the others to theirs."""
+        hosts = "".join(f"{address} {host}\n" for host, address in self.hosts.items())
+        files = {"/etc/hosts": f"127.0.0.1 localhost\n{hosts}", "/etc/passwd": PASSWD}
+        started = container(self.folder, command, [*some_of_etc(), *mounts], env, uid=uid, files=files)
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                self.within(*started), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._stack.callback(end, process)
+        return Running(name, process, log)
+
+    def fetch(self, url: str, *, token: str | None = None, body: bytes | None = None) -> tuple[int, str]:
+        """Send a request from within this network; return the status (0: nothing there) and the text."""
+        command = self.within(sys.executable, "-c", FETCH, url, token or "")
+        done = subprocess.run(command, input=body or b"", capture_output=True, check=False)
+        status, _, text = done.stdout.decode("utf-8", "replace").partition("\n")
+        return int(status or 0), text
+
+    def wait_for(self, url: str, container: Running) -> None:
+        """Wait until an address answers 200."""
+
+        def answers() -> bool:
+            assert container.process.poll() is None, container.said()
+            return self.fetch(url)[0] == 200
+
+        wait_until(f"{url}: {container.name}", answers)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+FETCH = """
+import sys, urllib.error, urllib.request
+url, token = sys.argv[1:]
+body = sys.stdin.buffer.read() or None
+headers = {"Content-Type": "application/x-protobuf"} | ({"Authorization": "Bearer " + token} if token else {})
+try:
+    answer = urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20)
+except urllib.error.HTTPError as error:
+    answer = error
+except OSError as error:
+    print(0, error, sep="\\n")
+    sys.exit()
+print(answer.status, answer.read().decode(), sep="\\n")
+"""
+
+
+def end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a process that may have ended, and wait for it."""
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+@contextmanager
+def network(folder: Path, names: Sequence[str] = ()) -> Iterator[Network]:
+    """Yield a network in which each of the names has an address of its own."""
+    made = Network(folder, {name: f"127.0.1.{number}" for number, name in enumerate(names, 1)})
+    try:
+        yield made
+    finally:
+        made.close()
