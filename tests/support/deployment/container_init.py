@@ -29,7 +29,7 @@ def bind(source: Path, target: Path, *, writable: bool) -> None:
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.touch()
-    mount("--bind", source, target)
+    mount("--rbind", source, target)
     if not writable:
         mount("-o", "remount,bind,ro", target)
 

@@ -60,9 +60,9 @@ def copy_sources(stage: Stage, target: Path) -> None:
 
 def install(stages: dict[str, Stage], folder: Path) -> Image:
     """Run the steps of the stages `build` and `demo-build` as they stand, with uv in place of pip."""
-    opt, source, store = folder / "opt", folder / "src", uv_store()
-    opt.mkdir()
-    source.mkdir()
+    opt, source, scratch, store = folder / "opt", folder / "src", folder / "tmp", uv_store()
+    for path in (opt, source, scratch):
+        path.mkdir()
     copy_sources(stages["build"], source)
     variables = {"UV_LINK_MODE": "symlink", "UV_CACHE_DIR": str(store), "HOME": "/tmp"}
     env = environment() | variables | {"PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}
@@ -71,7 +71,7 @@ def install(stages: dict[str, Stage], folder: Path) -> Image:
         Mount(opt, "/opt/otel-llm", writable=True),
         Mount(source, "/src", writable=True),
         Mount(store, str(store), writable=True),
-        Mount(folder, "/tmp", writable=True),
+        Mount(scratch, "/tmp", writable=True),
         Mount(Path(UV), "/tools/uv"),
     ]
     for step in (*stages["build"].texts("RUN"), *stages["demo-build"].texts("RUN")):
