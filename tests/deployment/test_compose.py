@@ -38,6 +38,7 @@ def services() -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.helm
 @pytest.mark.parametrize("name", LINTERS)
 def test_linters_find_nothing(name: str) -> None:
     program, *arguments = LINTERS[name]

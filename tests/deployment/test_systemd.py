@@ -22,7 +22,7 @@ MOST_EXPOSED = 15
 def analyze() -> str:
     path = shutil.which("systemd-analyze")
     if path is None:
-        pytest.skip("no systemd-analyze")
+        pytest.skip("no systemd: systemd-analyze is not on the path")
     return path
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,14 +113,18 @@ class Network:
     ) -> Running:
         """Start a container. Its name resolves to its own address, those of the others to theirs."""
         hosts = "".join(f"{address} {host}\n" for host, address in self.hosts.items())
-        files = {"/etc/hosts": f"127.0.0.1 localhost\n{hosts}", "/etc/passwd": PASSWD}
+        files = {
+            "/etc/hosts": f"127.0.0.1 localhost\n{hosts}",
+            "/etc/nsswitch.conf": "hosts: files\n",
+            "/etc/passwd": PASSWD,
+        }
         started = container(self.folder, command, [*some_of_etc(), *mounts], env, uid=uid, files=files)
         log = self.folder / f"{name}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
                 self.within(*started), stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
-        self._stack.callback(end, process)
+        self._stack.callback(end, process, whole_group=True)
         return Running(name, process, log)
 
     def fetch(self, url: str, *, token: str | None = None, body: bytes | None = None) -> tuple[int, str]:
@@ -157,9 +163,13 @@ print(answer.status, answer.read().decode(), sep="\\n")
 """
 
 
-def end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """End a process that may have ended, and wait for it."""
-    process.kill()
+def end(process: subprocess.Popen[str] | subprocess.Popen[bytes], *, whole_group: bool = False) -> None:
+    """End a process that may have ended, or all of its session, and wait for it."""
+    if whole_group:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
     process.wait()
     if process.stdout is not None:
         process.stdout.close()

@@ -66,8 +66,9 @@ def install(stages: dict[str, Stage], folder: Path) -> Image:
     copy_sources(stages["build"], source)
     variables = {"UV_LINK_MODE": "symlink", "UV_CACHE_DIR": str(store), "HOME": "/tmp"}
     env = environment() | variables | {"PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}
+    kept = filter(os.path.isdir, os.environ.get("UV_FIND_LINKS", "").split(","))
     mounts = [
-        Mount(Path("/etc"), "/etc"),
+        *(Mount(Path(path), path) for path in ("/etc", *kept)),
         Mount(opt, "/opt/otel-llm", writable=True),
         Mount(source, "/src", writable=True),
         Mount(store, str(store), writable=True),
