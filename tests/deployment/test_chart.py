@@ -1,4 +1,4 @@
-"""The Helm chart: templates for five files of values against Kubernetes' schemas, and the settings that they contain."""
+"""The Helm chart: templates for five files of values against Kubernetes' schemas, and the settings in them."""
 
 from __future__ import annotations
 

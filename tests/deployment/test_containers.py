@@ -1,12 +1,13 @@
-"""The Dockerfile's steps, the chart's pods and the compose file's services, run without an engine: in namespaces of ours.
+"""The Dockerfile's steps, a pod of the chart and the compose file's services, run without an engine: in namespaces.
 
 `support/deployment/container_init.py` does what an engine would: the image's files at their places, another user, no
-privileges, a root file system that cannot be written to. Layers, pulls and the builder's own reading of a Dockerfile are
-what only an engine can show.
+privileges, a root file system that cannot be written to. Only an engine can show layers, pulls and how a builder
+reads the Dockerfile.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -190,16 +191,16 @@ def test_the_services_of_compose_find_each_other(stack: tuple[Network, dict[str,
         return wanted <= labels
 
     wait_until("streams of both models, of the relay and of its clients", seen)
-    page = b'{"alerts": [{"status": "firing", "labels": {"alertname": "A"}, "annotations": {"summary": "who\\u202ewaits"}}]}'
+    alert = {"status": "firing", "labels": {"alertname": "A"}, "annotations": {"summary": "who\u202ewaits"}}
     pager = f"http://{net.hosts['pager']}:9099/page"
-    assert net.fetch(pager, body=page)[0] == 204
+    assert net.fetch(pager, body=json.dumps({"alerts": [alert]}).encode())[0] == 204
     assert "/page    FIRING   A {}  who\\u202ewaits" in running["pager"].said()
     assert not [name for name, one in running.items() if one.process.poll() not in (None, 0)]
     assert running["relay"].process.poll() is None
 
 
 def test_the_dashboards_and_rules_go_where_their_programs_look(compose: dict[str, Any]) -> None:
-    """Mounts of collector/prometheus, alertmanager and grafana: the folders exist, the files are found by their options."""
+    """Mounts of collector/prometheus, alertmanager and grafana: options name files that are in them."""
     folders = {}
     for name in ("prometheus", "alertmanager", "grafana"):
         for text in compose["services"][name]["volumes"]:

@@ -1,4 +1,4 @@
-"""`docs/deployment.md`: its commands name what exists, its values install the chart, its sizes follow from the figures."""
+"""`docs/deployment.md`: commands name what exists, values install the chart, sizes follow from the figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from support.deployment.charts import CHART, rendered
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (\S.*)$", TEXT, re.MULTILINE)
-PROGRAMS = {"python3", "NUMBA_CPU_NAME=generic", "install", "systemctl", "docker", "openssl", "kubectl", "otel-llm", "helm"}
+PROGRAMS = {
+    *("python3", "NUMBA_CPU_NAME=generic", "install", "systemctl", "docker", "openssl", "kubectl", "otel-llm", "helm"),
+}
 WRITTEN = {"tokens.txt", "values.yaml", "slo.yaml", "mine.yaml", "otel-llm.rules.yml"}
 """Files that the reader writes, or a command before."""
 
@@ -24,6 +26,7 @@ STREAMS_OF_A_COLLECTOR = 16_000
 IDLE_MB, KB_A_STREAM = 240, 4.3
 BYTES_A_TOKEN, CLOSED = 34, 4
 CHUNKS_OF_A_RELAY = 2_500
+ROW = r"^\| ([\d,]+) \| ([\d,]+) \| (\d+) \| (\d+) MB \| ([\d,]+) GB \| ([\d,]+) \|$"
 
 
 def test_the_commands_are_those_that_these_tests_know() -> None:
@@ -86,7 +89,7 @@ def test_the_sizes_follow_from_the_measured_figures() -> None:
     assert (1_048 - IDLE_MB) / 200 < KB_A_STREAM
     tokens_a_segment = TOKENS_A_SECOND / 4
     assert pytest.approx(40 + (30 - 40) * (tokens_a_segment - 8) / (16 - 8), abs=0.5) == BYTES_A_TOKEN
-    rows = re.findall(r"^\| ([\d,]+) \| ([\d,]+) \| (\d+) \| (\d+) MB \| ([\d,]+) GB \| ([\d,]+) \|$", TEXT, re.MULTILINE)
+    rows = re.findall(ROW, TEXT, re.MULTILINE)
     assert len(rows) == 4
     for row in rows:
         streams, segments, collectors, memory, journal, relays = (int(cell.replace(",", "")) for cell in row)

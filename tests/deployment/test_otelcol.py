@@ -66,8 +66,9 @@ def test_every_component_and_every_key_is_known(name: str) -> None:
 
 
 def test_the_search_for_unknown_keys_finds_them() -> None:
-    config = {"endpoint": "a:1", "tls": {"insecure": True, "insecrue": True}, "sending_queue": {"batch": {"x": 1}}, "z": 1}
-    assert unknown(config, EXPORTERS["otlp_grpc"], "o") == ["o.tls.insecrue", "o.sending_queue.batch.x", "o.z"]
+    config = {"endpoint": "a:1", "tls": {"insecure": True, "insecrue": True}, "sending_queue": {"batch": {"x": 1}}}
+    found = unknown(config | {"z": 1}, EXPORTERS["otlp_grpc"], "o")
+    assert found == ["o.tls.insecrue", "o.sending_queue.batch.x", "o.z"]
 
 
 def test_values_are_of_their_form(name: str) -> None:
@@ -105,7 +106,7 @@ def test_nothing_holds_segments_back_or_drops_some(file: str, pipeline: str) -> 
         settings = config["exporters"][exporter]
         settings = settings.get("protocol", {}).get("otlp", settings)
         assert "batch" not in settings["sending_queue"]
-        assert settings["retry_on_failure"]["initial_interval"] == "250ms", "the default, 5 s, is older than a fact may be"
+        assert settings["retry_on_failure"]["initial_interval"] == "250ms", "5 s, the default, is too late"
 
 
 def test_the_gateway_keeps_a_stream_together_and_the_trace_backend_whole() -> None:

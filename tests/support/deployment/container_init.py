@@ -35,7 +35,7 @@ def bind(source: Path, target: Path, *, writable: bool) -> None:
 
 
 def make_root(root: Path, binds: list[tuple[str, str, bool]], files: dict[str, str]) -> None:
-    """Fill the new root: the system, the given files, the given mounts; then only the writable mounts can be changed."""
+    """Fill the new root: the system, files, mounts; afterwards only the writable mounts can be changed."""
     mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", root)
     for name in SYSTEM:
         path = Path(name)

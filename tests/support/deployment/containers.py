@@ -1,4 +1,4 @@
-"""Containers without an engine: namespaces of mounts and of the network, another user, a root that cannot be written to."""
+"""Containers without an engine: own mounts and network, another user, a root that cannot be written to."""
 
 from __future__ import annotations
 

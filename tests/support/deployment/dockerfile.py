@@ -55,7 +55,7 @@ def read_stages(path: Path) -> dict[str, Stage]:
 
 
 def is_sent(path: str, ignore_file: Path) -> bool:
-    """Tell whether a builder is sent a path of the checkout: the last pattern that matches it, or a folder of it, decides."""
+    """Tell whether a builder is sent a path: the last pattern that matches it, or a folder above it, decides."""
     sent = True
     parts = path.split("/")
     above = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]

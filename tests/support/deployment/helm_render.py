@@ -1,4 +1,4 @@
-"""Run by the Python of `.venv-helm`, which has Helm: render and lint a chart for files of values, and check the results.
+"""Run by the Python of `.venv-helm`, which has Helm: render and lint a chart for files of values, and check it.
 
     helm_render.py CHART VALUES...
 

@@ -15,7 +15,7 @@ from support.deployment.dockerfile import Stage
 from support.integration.uv_command import ROOT, UV, installed_or_skipped
 
 WHOLE = os.environ.get("OTEL_LLM_IMAGE") == "whole"
-"""Compiled for every processor the kernels take 20 s: the suite leaves that step out, and runs the image in plain mode."""
+"""The kernels of the image take 20 s to compile: the suite leaves that out, and runs the image in plain mode."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Image:
         return env if WHOLE else env | {"OTEL_LLM_CORE": "plain"}
 
     def command(self, target: str, arguments: list[str]) -> list[str]:
-        """Return the process of a container: the entrypoint of a target, and arguments; its own where there are none."""
+        """Return the command of a container: the entrypoint of a target, and arguments or else its own."""
         stage = self.stages[target]
         entrypoint = (stage if stage.texts("ENTRYPOINT") else self.stages["base"]).command("ENTRYPOINT")
         return [*entrypoint, *(arguments or stage.command("CMD"))]

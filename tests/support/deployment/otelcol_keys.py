@@ -1,8 +1,8 @@
 """The keys of the OpenTelemetry Collector's components that our files may use, as their own sources name them.
 
-Read off the `config.schema.yaml` and the READMEs of opentelemetry-collector v0.159 and, for `load_balancing` and `file`, of
-opentelemetry-collector-contrib v0.154 and later (November 2026). Only names were taken. A Collector could not be had where
-this was written: its authors' builds are on no package index.
+Read off the `config.schema.yaml` and the READMEs of opentelemetry-collector v0.159 and, for `load_balancing` and
+`file`, of opentelemetry-collector-contrib v0.154 and later (November 2026). Only names were taken. No build of a
+Collector could be had where this was written: its authors' are on no package index.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ def leaves(*names: str) -> Keys:
     return dict.fromkeys(names)
 
 
-TLS_CLIENT: Final = leaves("insecure", "insecure_skip_verify", "server_name_override", "ca_file", "cert_file", "key_file")
+TLS_CLIENT: Final = leaves(
+    *("insecure", "insecure_skip_verify", "server_name_override", "ca_file", "cert_file", "key_file")
+)
 RETRY: Final = leaves(
     *("enabled", "initial_interval", "max_interval", "max_elapsed_time", "multiplier", "randomization_factor")
 )
