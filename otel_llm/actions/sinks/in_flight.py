@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otel_llm.actions.sinks.sinks import key_of
+from otel_llm.actions.sinks.sinks import Labels, key_of
+from otel_llm.live.user_metrics import RUNWAY_BANDS, RUNWAY_BOUNDS_S
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 SHOWN_STREAMS: Final = 100
 SHOWN_ROWS: Final = 200
+_RUNWAY_BOUNDS_NS: Final = np.array(RUNWAY_BOUNDS_S, dtype=np.int64) * 1_000_000_000
 
 
 def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str, Any]:
@@ -39,15 +41,17 @@ def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str
 
 
 def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int) -> list[Metric]:
-    """Charge what readers got and waited up to now; return the numbers of streams in flight and of waiting readers."""
+    """Charge what readers got and waited up to now; return the numbers of streams in flight, by runway too."""
     for metered in meter.charge_in_flight():
         sinks.charged(metered)
-    slots = table.slots_in_flight()
-    starving = table.runway_ns(slots, now_ns) < 0
-    numbers: Counter[int] = Counter(table.group[slots].tolist())
-    hungry: Counter[int] = Counter(table.group[slots[starving]].tolist())
-    flying = {key_of(table.groups[group]): (number, hungry[group]) for group, number in numbers.items()}
-    return list(sinks.metrics.gauges(flying))
+    slots, width = table.slots_in_flight(), len(RUNWAY_BANDS)
+    bands = np.searchsorted(_RUNWAY_BOUNDS_NS, table.runway_ns(slots, now_ns), side="right")
+    cells, numbers = np.unique(table.group[slots] * width + bands, return_counts=True)
+    counts: defaultdict[Labels, list[int]] = defaultdict(lambda: [0] * width)
+    for cell, number in zip(cells.tolist(), numbers.tolist(), strict=True):
+        group, band = divmod(cell, width)
+        counts[key_of(table.groups[group])][band] += number
+    return list(sinks.metrics.gauges(counts))
 
 
 def facts_of(stream: StreamInFlight, now_ns: int) -> Row:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
-from otel_llm.collector.telemetry.self_metrics import own_families
+from otel_llm.collector.telemetry.self_metrics import own_families, process_families
 from otel_llm.live.exposition import SharedText
 from otel_llm.live.page import page
 
@@ -29,7 +29,7 @@ class Web:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._metrics = SharedText(lambda: families(pipeline), pipeline.clock.now_ns)
+        self._metrics = SharedText(lambda: chain(families(pipeline), process_families()), pipeline.clock.now_ns)
 
     def streams(self) -> dict[str, Any]:
         """Return the streams in flight, closest to starving first, and the last verdicts and decisions."""
