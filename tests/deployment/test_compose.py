@@ -25,7 +25,7 @@ LINTERS = {
     ),
     # It also holds the file against the schema of the Compose specification.
     "dclint": (
-        *("node_modules/.bin/dclint", "--max-warnings", "0"),
+        *("bin/node", "node_modules/.bin/dclint", "--max-warnings", "0"),
         *("--disable-rule", "service-keys-order", "--disable-rule", "top-level-properties-order", COMPOSE),
     ),
 }

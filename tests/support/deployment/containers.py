@@ -97,8 +97,7 @@ class Network:
 
     def __post_init__(self) -> None:
         in_a_namespace_of_its_own()
-        up = "ip link set lo up && echo ready && exec sleep infinity"
-        holder = subprocess.Popen(["unshare", "-n", "sh", "-c", up], stdout=subprocess.PIPE, text=True)
+        holder = subprocess.Popen(["unshare", "-n", sys.executable, "-c", LOOPBACK], stdout=subprocess.PIPE, text=True)
         self._stack.callback(end, holder)
         assert holder.stdout is not None
         assert holder.stdout.readline() == "ready\n"
@@ -146,6 +145,15 @@ class Network:
     def close(self) -> None:
         self._stack.close()
 
+
+LOOPBACK = """
+import fcntl, signal, socket, struct
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 1))
+print("ready", flush=True)
+signal.pause()
+"""
+"""It sets the flag `IFF_UP` (SIOCSIFFLAGS) as `ip link set lo up` does, and holds the namespace open."""
 
 FETCH = """
 import sys, urllib.error, urllib.request

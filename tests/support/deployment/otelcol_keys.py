@@ -1,8 +1,8 @@
 """The keys of the OpenTelemetry Collector's components that our files may use, as their own sources name them.
 
 Read off the `config.schema.yaml` and the READMEs of opentelemetry-collector v0.159 and, for `load_balancing` and
-`file`, of opentelemetry-collector-contrib v0.154 and later (November 2026). Only names were taken. No build of a
-Collector could be had where this was written: its authors' are on no package index.
+`file`, of opentelemetry-collector-contrib v0.154 and later (November 2026). Only names were taken. Its
+authors' builds are on no package index; the one on PyPI, of another author, has none of these exporters.
 """
 
 from __future__ import annotations
