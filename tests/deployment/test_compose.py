@@ -10,6 +10,7 @@ import pytest
 import yaml
 from support.deployment.charts import TOOLS, tool
 
+from otel_llm.actions.execute.executors import RELAY_DOES
 from otel_llm.collector.config.schema import load_settings
 from otel_llm.relay.settings.file import load_settings as load_relay_settings
 from otel_llm.rules.files.load import load_rules
@@ -25,8 +26,8 @@ LINTERS = {
     ),
     # It also holds the file against the schema of the Compose specification.
     "dclint": (
-        *("bin/node", "node_modules/.bin/dclint", "--max-warnings", "0"),
-        *("--disable-rule", "service-keys-order", "--disable-rule", "top-level-properties-order", COMPOSE),
+        *("bin/node", "node_modules/.bin/dclint", COMPOSE, "--max-warnings", "0"),
+        *("--disable-rule", "service-keys-order", "--disable-rule", "top-level-properties-order"),
     ),
 }
 
@@ -75,4 +76,4 @@ def test_settings_bound_the_instances_to_the_relays_backends(services: dict[str,
     assert relay.metrics.instance_label
     assert collector.metrics.instances == relay.metrics.instances == names
     assert set(names) <= services.keys()
-    assert load_rules([str(ROOT / "examples" / "relay" / "rules.yaml")]).groups
+    assert load_rules([str(ROOT / "examples" / "relay" / "rules.yaml")], RELAY_DOES).rules

@@ -73,15 +73,23 @@ def test_the_collectors_image_runs_as_it_is(image: Image, tmp_path: Path) -> Non
         status = Path(f"/proc/{collector.process.pid}/status").read_text(encoding="ascii")
         assert re.search(rf"^Uid:\t{UID}\t{UID}\t{UID}\t{UID}$", status, re.MULTILINE)
         assert re.search(r"^CapEff:\t0+$", status, re.MULTILINE)
+        assert writable_mounts(collector.process.pid) == {"/var/lib/otel-llm"}
         assert net.fetch("http://127.0.0.1:4318/v1/traces", body=a_stream("a"))[0] == 200
         assert collector.stop() == 0, collector.said()
         assert "--grpc 0.0.0.0:4317 can be reached from elsewhere" in collector.said()
     assert list((data / "journal").glob("*.otlp*"))
 
 
+def writable_mounts(pid: int) -> set[str]:
+    """Return the places that a process sees and may write to, but for devices and processes."""
+    mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8").splitlines()]
+    places = {place for _, _, _, _, place, options, *_ in mounts if "rw" in options.split(",")}
+    return {place for place in places if not place.startswith(("/dev", "/proc"))}
+
+
 def a_stream(instance: str, request: int = 1) -> bytes:
     """Return an export of a whole stream that an instance served."""
-    identity = IDENTITY | {semconv.INSTANCE: instance}
+    identity = {**IDENTITY, semconv.INSTANCE: instance}
     spans = stream_spans([T0_NS + 10_000_000], end_ns=T0_NS + 20_000_000, request=request, identity=identity)
     return export(*spans).SerializeToString()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from functools import cache
 from math import ceil
 from pathlib import Path
 
@@ -50,12 +51,16 @@ def test_the_unit_says_the_same_commands() -> None:
     assert said == [command.replace("collector/systemd/", "") for command in COMMANDS[: len(said)]]
 
 
+@cache
+def help_of(*command: str) -> str:
+    return run(*command, "--help").stdout
+
+
 def test_options_of_ours_exist() -> None:
-    for command in re.findall(r"`?(otel-llm (?:rules prometheus|collect|audit)[^`\n>]*)", TEXT):
+    for command in re.findall(r"`?(otel-llm (?:rules prometheus|collect|audit)\b[^`\n>]*)", TEXT):
         words = shlex.split(command)[1:]
         options = [word.split("=")[0] for word in words if word.startswith("--")]
-        name = words[:2] if words[0] == "rules" else words[:1]
-        shown = run(*name, "--help").stdout
+        shown = help_of(*(words[:2] if words[0] == "rules" else words[:1]))
         assert all(re.search(rf"^ +{option} ", shown, re.MULTILINE) for option in options), command
 
 

@@ -65,7 +65,7 @@ def main() -> None:
         os.setuid(spec["uid"])
         if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "no_new_privs")
-    os.execvpe(spec["command"][0], spec["command"], spec["env"])  # noqa: S606
+    os.execvpe(spec["command"][0], spec["command"], spec["env"])
 
 
 if __name__ == "__main__":

@@ -23,6 +23,4 @@ def installed_or_skipped(done: subprocess.CompletedProcess[str]) -> None:
 def uv(*arguments: str | Path, environment: dict[str, str] | None = None) -> None:
     """Run uv in the root of the checkout."""
     words: Sequence[str | Path] = [UV, *arguments]
-    installed_or_skipped(
-        subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
-    )
+    installed_or_skipped(subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, env=environment))
