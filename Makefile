@@ -207,7 +207,7 @@ $(HELM_VENV)/ready: | $(UV)
 	PATH="$(CURDIR)/$(HELM_VENV)/bin:$$PATH" npm install --prefix $(HELM_VENV) --no-audit --no-fund --loglevel=error dclint@3.1
 	@touch $@
 
-helm-env: $(HELM_VENV)/ready ## Helm, schemas of Kubernetes and linters, for the tests of what is deployed (10 s, 0.4 GB)
+helm-env: $(HELM_VENV)/ready ## Helm, schemas of Kubernetes and linters, for the tests of what is deployed (10 s, 0.6 GB)
 
 wheel: $(VENV)/ready-dev ## build the wheel and the sdist
 	$(BIN)/python -m build --outdir dist .
