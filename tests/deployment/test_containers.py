@@ -77,6 +77,7 @@ def test_the_collectors_image_runs_as_it_is(image: Image, tmp_path: Path) -> Non
         assert net.fetch("http://127.0.0.1:4318/v1/traces", body=a_stream("a"))[0] == 200
         assert collector.stop() == 0, collector.said()
         assert "--grpc 0.0.0.0:4317 can be reached from elsewhere" in collector.said()
+        assert "compiling the kernels" not in collector.said(), "the image has them"
     assert list((data / "journal").glob("*.otlp*"))
 
 

@@ -71,7 +71,7 @@ def install(stages: dict[str, Stage], folder: Path) -> Image:
     variables = {"UV_LINK_MODE": "symlink", "UV_CACHE_DIR": str(store), "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": ""}
     if not WHOLE:
         variables["OTEL_LLM_CORE"] = "plain"
-    env = environment() | variables | {"PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}
+    env = environment() | stages["build"].environment() | variables | {"PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}
     kept = filter(os.path.isdir, os.environ.get("UV_FIND_LINKS", "").split(","))
     mounts = [
         *(Mount(Path(path), path) for path in ("/etc", *kept)),
