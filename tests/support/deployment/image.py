@@ -10,16 +10,9 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
-from support.commands import environment
 from support.deployment.containers import Mount, container
 from support.deployment.dockerfile import Stage
 from support.integration.uv_command import ROOT, UV, installed_or_skipped
-
-WHOLE = os.environ.get("OTEL_LLM_IMAGE") == "whole"
-"""The kernels of the image take 20 s to compile: the suite leaves that out, and runs the image in plain mode."""
-
-SERVICES = "otel_llm.collector.service, otel_llm.relay.service, otel_llm.demo.demo_client, otel_llm.demo.paced_server"
-"""What runs in the image. pip leaves bytecode of all packages, in 20 s: uv leaves none, and these imports their own."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,7 @@ class Image:
         """Return the variables of the image."""
         env = self.stages["base"].environment()
         env["PATH"] = env["PATH"].replace("$PATH", "/usr/local/bin:/usr/bin:/bin")
-        return env if WHOLE else env | {"OTEL_LLM_CORE": "plain"}
+        return env
 
     def command(self, target: str, arguments: list[str]) -> list[str]:
         """Return the command of a container: the entrypoint of a target, and arguments or else its own."""
@@ -69,9 +62,8 @@ def install(stages: dict[str, Stage], folder: Path) -> Image:
         path.mkdir()
     copy_sources(stages["build"], source)
     variables = {"UV_LINK_MODE": "symlink", "UV_CACHE_DIR": str(store), "HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": ""}
-    if not WHOLE:
-        variables["OTEL_LLM_CORE"] = "plain"
-    env = environment() | stages["build"].environment() | variables | {"PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}
+    given = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    env = given | stages["build"].environment() | variables | {"PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"}
     kept = filter(os.path.isdir, os.environ.get("UV_FIND_LINKS", "").split(","))
     mounts = [
         *(Mount(Path(path), path) for path in ("/etc", *kept)),
@@ -85,8 +77,6 @@ def install(stages: dict[str, Stage], folder: Path) -> Image:
         "python -m venv": "python -m venv --without-pip",
         "/opt/otel-llm/bin/pip install --no-cache-dir": "/tools/uv pip install -q -p /opt/otel-llm",
     }
-    if not WHOLE:
-        instead["/opt/otel-llm/bin/python -m otel_llm.core"] = f"/opt/otel-llm/bin/python -c 'import {SERVICES}'"
     for text in (*stages["build"].texts("RUN"), *stages["demo-build"].texts("RUN")):
         step = reduce(lambda so_far, words: so_far.replace(*words), instead.items(), text)
         command = container(folder, ["/bin/sh", "-ec", f"cd /src && {step}"], mounts, env, uid=0)
