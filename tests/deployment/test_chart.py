@@ -17,6 +17,7 @@ from support.integration.interop_prometheus import program
 
 from otel_llm.actions.execute.executors import RELAY_DOES
 from otel_llm.collector.config.schema import load_settings
+from otel_llm.export.endpoints import listed_settings
 from otel_llm.relay.settings.file import load_settings as load_relay_settings
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo
@@ -91,7 +92,6 @@ def test_a_value_that_is_wrong_or_missing_is_refused(tmp_path: Path) -> None:
         "tls beside the chart's": least | {"collector": {"settings": {"tls": {"certificate": "a", "key": "b"}}}},
         "a relay without backends": least | {"relay": relay | {"settings": {}}},
         "a relay without tokens": least | {"relay": relay | {"auth": {"secret": ""}}},
-        "a relay that does not know the gateway": least | {"relay": relay, "collector": {"replicas": 2}},
         "rules that are asked for and not given": least | {"prometheusRule": {"enabled": True}},
     }
     files = [tmp_path / f"{number}.yaml" for number in range(len(wrong) + 1)]
@@ -198,7 +198,31 @@ def test_the_gateway_lists_the_pods_of_the_fleet(charts: dict[str, Manifest]) ->
     names = [f"{pod}-{number}.{domain}:4317" for number in range(stateful["spec"]["replicas"])]
     gateway = yaml.safe_load(GATEWAY.read_text(encoding="utf-8"))
     assert gateway["exporters"]["load_balancing"]["resolver"]["static"]["hostnames"] == names
-    assert re.findall(r"^  (\S+:4317)$", fleet["notes"], re.MULTILINE) == names
+    assert re.findall(r"^  ([\w.-]+:4317)$", fleet["notes"], re.MULTILINE) == names
+
+
+def test_relays_and_applications_list_the_collectors_unless_a_gateway_is_named(
+    charts: dict[str, Manifest], tmp_path: Path
+) -> None:
+    """The list is one that our exporter takes: the relay's own code reads it, with the headers and the certificate."""
+
+    def variables(chart: Manifest) -> dict[str, str]:
+        (container,) = pod_of(chart["manifests"], "relay")["containers"]
+        return {one["name"]: one.get("value", "") for one in container["env"]}
+
+    one = variables(charts["relay"])
+    assert list(listed_settings(one)) == ["https://otel-llm-collector-0.otel-llm-collector.observability.svc:4317"]
+    values = yaml.safe_load((CHART / "ci" / "region-values.yaml").read_text(encoding="utf-8"))
+    del values["relay"]["otlp"]
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    (chart,) = rendered([tmp_path / "values.yaml"]).values()
+    names = [f"http://otel-llm-collector-{n}.otel-llm-collector.observability.svc:4317" for n in range(2)]
+    assert list(listed_settings(variables(chart))) == names
+    assert f"  OTEL_LLM_ENDPOINTS={','.join(names)}\n" in chart["notes"]
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in variables(chart)
+    gateway = variables(charts["region"])
+    assert gateway["OTEL_EXPORTER_OTLP_ENDPOINT"] == "https://otel-gateway.observability.svc:4317"
+    assert "OTEL_LLM_ENDPOINTS" not in gateway, "it would win"
 
 
 def test_prometheus_keeps_the_instance_and_finds_the_jobs_of_the_rules(charts: dict[str, Manifest]) -> None:

@@ -135,6 +135,16 @@ rules.{{ $name }}.yaml: |
       "auth" .Values.auth.secret "tls" .Values.tls.secret | toJson -}}
 {{- end -}}
 
+{{/* The collectors, as OTEL_LLM_ENDPOINTS lists them. */}}
+{{- define "otel-llm.endpoints" -}}
+{{- $name := (include "otel-llm.collector" . | fromJson).name -}}
+{{- $urls := list -}}
+{{- range until (int .Values.collector.replicas) -}}
+{{- $urls = append $urls (printf "%s://%s-%d.%s.%s.svc:4317" (ternary "https" "http" (not (empty $.Values.tls.secret))) $name . $name $.Release.Namespace) -}}
+{{- end -}}
+{{- join "," $urls -}}
+{{- end -}}
+
 {{- define "otel-llm.relay" -}}
 {{- dict "component" "relay" "name" (printf "%s-relay" (include "otel-llm.fullname" .))
       "settings" .Values.relay.settings "instances" (keys .Values.relay.settings.backends | sortAlpha)
