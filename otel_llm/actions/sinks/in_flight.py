@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,13 +9,16 @@ import numpy as np
 from otel_llm.actions.sinks.sinks import key_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from prometheus_client.core import Metric
 
     from otel_llm.actions.sinks.sinks import Sinks
-    from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.usage import Meter
     from otel_llm.readers.rows import Row
+
+    Ints = npt.NDArray[np.int64]
 
 SHOWN_STREAMS: Final = 100
 SHOWN_ROWS: Final = 200
@@ -40,14 +42,24 @@ def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str
 
 def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int) -> list[Metric]:
     """Charge what readers got and waited up to now; return the numbers of streams in flight and of waiting readers."""
+    charge_in_flight(meter, sinks)
+    slots = table.slots_in_flight()
+    counts = count_by_group(table, slots, table.runway_ns(slots, now_ns))
+    return list(sinks.metrics.gauges({key_of(group): numbers for group, numbers in counts.items()}))
+
+
+def charge_in_flight(meter: Meter, sinks: Sinks) -> None:
+    """Charge what readers of streams in flight got and waited up to now."""
     for metered in meter.charge_in_flight():
         sinks.charged(metered)
-    slots = table.slots_in_flight()
-    starving = table.runway_ns(slots, now_ns) < 0
-    numbers: Counter[int] = Counter(table.group[slots].tolist())
-    hungry: Counter[int] = Counter(table.group[slots[starving]].tolist())
-    flying = {key_of(table.groups[group]): (number, hungry[group]) for group, number in numbers.items()}
-    return list(sinks.metrics.gauges(flying))
+
+
+def count_by_group(table: StreamTable, slots: Ints, runway_ns: Ints) -> dict[Group, tuple[int, int]]:
+    """Return by group the numbers of streams and of waiting readers; `slots`, `runway_ns`: (S,) int64."""
+    numbers = np.bincount(table.group[slots], minlength=len(table.groups))
+    waiting = np.bincount(table.group[slots[runway_ns < 0]], minlength=len(table.groups))
+    found = np.flatnonzero(numbers).tolist()
+    return {table.groups[group]: (numbers.item(group), waiting.item(group)) for group in found}
 
 
 def facts_of(stream: StreamInFlight, now_ns: int) -> Row:

@@ -6,16 +6,19 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
+from otel_llm.actions.sinks.live_state import live_state
 from otel_llm.collector.telemetry.self_metrics import own_families
 from otel_llm.live.exposition import SharedText
-from otel_llm.live.page import page
+from otel_llm.live.feed import Feed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
+    from otel_llm.live.feed import Collected
+    from otel_llm.live.selection import Filter, StreamKey
 
 LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "verdicts (JSON)": "/v1/requests"}
 
@@ -30,6 +33,14 @@ class Web:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._metrics = SharedText(lambda: families(pipeline), pipeline.clock.now_ns)
+        self.feed = Feed(
+            self._live,
+            now_ns=pipeline.clock.now_ns,
+            service="collector",
+            links=LINKS,
+            most_viewers=pipeline.limits.viewers,
+        )
+        """The events of the live page; the service starts and stops it."""
 
     def streams(self) -> dict[str, Any]:
         """Return the streams in flight, closest to starving first, and the last verdicts and decisions."""
@@ -43,9 +54,10 @@ class Web:
         """Return the Prometheus text (format 0.0.4), at most a second old."""
         return self._metrics.text().result()
 
-    def page(self) -> str:
-        """Return the live page as HTML."""
-        return page(self.streams(), LINKS)
+    def _live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
+        pipeline = self._pipeline
+        evaluator, now_ns = pipeline.evaluator, pipeline.clock.now_ns
+        return pipeline.call(lambda: live_state(evaluator, evaluator.live, pipeline.sinks, now_ns(), filters, followed))
 
     def _streams(self) -> dict[str, Any]:
         pipeline = self._pipeline
