@@ -152,7 +152,7 @@ $(RELAY_PEERS): | $(UV)
 relay-peers-env: $(RELAY_PEERS) ## LiteLLM's proxy, the routers of SGLang and vLLM, for the relay's benchmark (4 minutes, 1.1 GB)
 
 # These take as long as they are told to, and are run by hand.
-BY_HAND := benchmarks/soak.py benchmarks/relay_soak.py benchmarks/capacity.py
+BY_HAND := benchmarks/soak.py benchmarks/relay_soak.py benchmarks/capacity.py benchmarks/capacity_live.py
 VLLM_BENCH := benchmarks/simulator_error.py benchmarks/relay_order.py benchmarks/bench_peers.py
 bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready $(RELAY_PEERS) $(VLLM_VENV)/ready $(AIPERF_VENV)/ready $(VENV)/ready-dev ## speed and overhead beside peers, as ratios; asserts nothing
 	@for script in $(filter-out $(BY_HAND) $(VLLM_BENCH) benchmarks/overhead.py,$(wildcard benchmarks/*.py)); do \

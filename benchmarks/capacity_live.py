@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -42,7 +41,7 @@ EDGE = 100
 def paced_server(slots: int) -> Iterator[str]:
     """Start the server, and give its URL."""
     command = [sys.executable, "-m", "otel_llm.demo.paced_server", "--port", "0", "--slots", str(slots)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             yield server.stdout.readline().strip()
@@ -71,9 +70,10 @@ def held_s(url: str, slots: int, slo: Path, folder: Path) -> float:
     """Return how long a reply holds its slot while all are busy, in s."""
     out = folder / "closed"
     run("bench", url, slo, "--concurrency", str(3 * slots), "--requests", "1500", "--warmup", "0s", "--out", str(out))
-    ends = sorted(row["start_unix_nano"] + round(row["e2e_s"] * 1e9) for row in audit.load(str(out), slo=str(slo)).rows)
+    frame = audit.load(str(out), slo=str(slo)).requests
+    ends = sorted((frame["start_unix_nano"] / 1e9 + frame["e2e_s"]).astype(float))
     steady = ends[EDGE:-EDGE]
-    return slots * (steady[-1] - steady[0]) / 1e9 / (len(steady) - 1)
+    return slots * (steady[-1] - steady[0]) / (len(steady) - 1)
 
 
 def capacity_of(slots: int, service_s: float) -> float:

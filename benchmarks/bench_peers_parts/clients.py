@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[2]
 VLLM: Final = ROOT / ".venv-vllm"
 AIPERF: Final = ROOT / ".venv-aiperf"
-OURS, VLLM_BENCH, AIPERF_NAME = "otel-llm bench", "vllm bench serve", "AIPerf"
+VLLM_BENCH, AIPERF_NAME = "vllm bench serve", "AIPerf"
 PEERS: Final = (VLLM_BENCH, AIPERF_NAME)
 LIMIT_S: Final = 400.0
 NOT_VALID: Final = 1

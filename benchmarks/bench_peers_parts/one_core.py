@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from bench_load.truth_comparison import Row, compared, plan_of, truth_of, truth_server
+from bench_load.truth_comparison import OURS, Row, compared, plan_of, truth_of, truth_server
 from bench_load.truth_comparison import ours as ours_row
 
-from bench_peers_parts.clients import AIPERF_NAME, OURS, PEERS, VLLM_BENCH, ClientError, Load, aiperf, vllm_bench
+from bench_peers_parts.clients import AIPERF_NAME, PEERS, VLLM_BENCH, ClientError, Load, aiperf, vllm_bench
 from bench_peers_parts.figures import recorded
 from otel_llm.bench.client.learning import learn
 from otel_llm.bench.client.target import Target

@@ -9,9 +9,10 @@ from random import Random
 from statistics import mean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bench_load.truth_comparison import OURS
 from support.integration.vllm_server import LONG_CONTEXT, VllmServer
 
-from bench_peers_parts.clients import OURS, PEERS, VLLM_BENCH, Load, aiperf, otel_llm_bench, vllm_bench
+from bench_peers_parts.clients import PEERS, VLLM_BENCH, Load, aiperf, otel_llm_bench, vllm_bench
 from bench_peers_parts.figures import Figures, own_of_aiperf, own_of_vllm, recorded
 from otel_llm.bench.client.learning import learn
 from otel_llm.bench.client.target import Target

@@ -70,7 +70,7 @@ def compare(first: str, one: Interval, second: str, other: Interval) -> str:
 
 
 def comparisons(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each pair of which both were searched."""
+    """Return a sentence for each pair whose cases were both searched."""
     return [
         compare(CASES[first].words, interval_of(results[first]), CASES[second].words, interval_of(results[second]))
         for first, second in COMPARED

@@ -18,8 +18,8 @@ LISTENING: Final = r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)"
 PATIENT: Final = Path(__file__).parent / "patient_yield"
 """First in a vLLM's PYTHONPATH, it keeps the engine from starving the processes beside it."""
 OFFLINE: Final = {
-    "HF_HUBOFFLINE": "1",
-    "TRANSFORMERSOFFLINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -10,6 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -49,6 +50,9 @@ TBT_BUCKETS_S: Final = (
 )  # fmt: skip
 """Fine in the range of decoding on today's GPUs (2-10 ms), coarse for stalls."""
 IDLE_BUCKETS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
+RUNWAY_BOUNDS_S: Final = (0, 1, 3, 10)
+RUNWAY_BANDS: Final = ("waiting", "0-1s", "1-3s", "3-10s", "10s+")
+"""The bands between these bounds; a runway at a bound is in the band above it."""
 
 
 def met_word(met: object) -> str:
@@ -226,21 +230,26 @@ class UserMetrics:
             found[key] = found[key].plus(series.totals())
         return dict(found)
 
-    def gauges(self, counts: Mapping[Key, tuple[int, int]]) -> Iterator[Metric]:
-        """Yield the gauges of streams in flight and of starving readers; `counts`: both, by key.
+    def gauges(self, counts: Mapping[Key, Sequence[int]]) -> Iterator[Metric]:
+        """Yield the gauges of streams in flight, of starving readers and of runways.
 
-        For the evaluator's thread: a new key gets its series here.
+        `counts`: the number of streams in each of RUNWAY_BANDS, by key. For the evaluator's thread: a new key gets its
+        series here.
         """
-        numbers: defaultdict[Labels, list[int]] = defaultdict(lambda: [0, 0])
-        for key, (flying, starving) in counts.items():
+        numbers: defaultdict[Labels, list[int]] = defaultdict(lambda: [0] * len(RUNWAY_BANDS))
+        for key, bands in counts.items():
             found = numbers[self._of(key).labels]
-            found[0] += flying
-            found[1] += starving
-        for at, (name, words, _) in enumerate(_GAUGES):
+            found[:] = map(add, found, bands)
+        for name, words, _, value in _GAUGES:
             gauge = GaugeMetricFamily(name, words, labels=self.labels)
             for labels in self.series:
-                gauge.add_metric(labels, numbers[labels][at])
+                gauge.add_metric(labels, value(numbers[labels]))
             yield gauge
+        runways = GaugeMetricFamily(*_RUNWAYS, labels=[*self.labels, "runway"])
+        for labels in self.series:
+            for band, number in zip(RUNWAY_BANDS, numbers[labels], strict=True):
+                runways.add_metric([*labels, band], number)
+        yield runways
 
 
 def _most_bytes(labels: Labels) -> int:
@@ -291,14 +300,16 @@ _HISTOGRAMS: Final[tuple[tuple[str, str, str, Callable[[Series], Histogram]], ..
     ("otel_llm_idle_seconds", "User idle latency of a request.", "s", lambda one: one.idle),
     ("otel_llm_fluidity_index", "Share of a request's token deadlines met.", "1", lambda one: one.fluidity),
 )
-_GAUGES: Final = (
-    ("otel_llm_streams_in_flight", "Streams between commit and end.", "{stream}"),
-    ("otel_llm_streams_starving", "Streams in flight whose reader waits.", "{stream}"),
+_GAUGES: Final[tuple[tuple[str, str, str, Callable[[Sequence[int]], int]], ...]] = (
+    ("otel_llm_streams_in_flight", "Streams between commit and end.", "{stream}", sum),
+    ("otel_llm_streams_starving", "Streams in flight whose reader waits.", "{stream}", lambda bands: bands[0]),
 )
+_RUNWAYS: Final = ("otel_llm_streams_by_runway", "Streams in flight by the reading time that is left.")
 USER_UNITS: Final[dict[str, str]] = {
     "otel_llm_requests": "{request}",
     **{name: unit for name, _, unit, _ in _COUNTERS},
     **{name: unit for name, _, unit, _ in _HISTOGRAMS},
-    **{name: unit for name, _, unit in _GAUGES},
+    **{name: unit for name, _, unit, _ in _GAUGES},
+    _RUNWAYS[0]: "{stream}",
 }
 """The UCUM unit of each family, for OTLP."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class RelayMetrics:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         self._requests = Counter(
             "otel_llm_relay_requests", "Requests answered, by who served last and the status that the client got.",
             ["instance", "code"], registry=registry,

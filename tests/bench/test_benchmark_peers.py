@@ -13,8 +13,8 @@ import pytest
 from support.readers.bench_files import vllm_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from bench_load.truth_comparison import Row, truth_of, truth_server
-from bench_peers_parts.clients import OURS, ClientError
+from bench_load.truth_comparison import OURS, Row, truth_of, truth_server
+from bench_peers_parts.clients import ClientError
 from bench_peers_parts.figures import Figures, own_of_vllm, recorded
 from bench_peers_parts.one_core import Measurement, carried
 from bench_peers_parts.same_server import agreement

@@ -191,17 +191,21 @@ def test_what_counts_as_other_stays_there_and_the_first_keep_their_names() -> No
 def test_gauges_say_how_many_fly_and_starve_under_the_labels_of_the_counters() -> None:
     metrics = UserMetrics(models=frozenset({"m"}))
     metrics.charge(("code", "m", "client", ""), 1, 0, 0.0, 0.0)
-    counts: dict[Key, tuple[int, int]] = {
-        ("chat", "m", "client", "a"): (3, 1),
-        ("chat", "m", "client", "b"): (2, 2),
-        ("chat", "x", "client", "a"): (1, 0),
-        ("chat", "y", "client", "a"): (4, 1),
+    counts: dict[Key, tuple[int, ...]] = {
+        ("chat", "m", "client", "a"): (1, 0, 2, 0, 0),
+        ("chat", "m", "client", "b"): (2, 0, 0, 0, 0),
+        ("chat", "x", "client", "a"): (0, 1, 0, 0, 0),
+        ("chat", "y", "client", "a"): (1, 0, 0, 0, 3),
     }
-    flying, starving = metrics.gauges(counts)
+    flying, starving, runways = metrics.gauges(counts)
     for gauge, expected in ((flying, (5, 5, 0)), (starving, (3, 1, 0))):
         found = {(sample.labels["slo_class"], sample.labels["model"]): sample.value for sample in gauge.samples}
         assert found == dict(zip((("chat", "m"), ("chat", OTHER), ("code", "m")), expected, strict=True))
     assert [family.name for family in (flying, starving)] == ["otel_llm_streams_in_flight", "otel_llm_streams_starving"]
+    found = {(one.labels["model"], one.labels["runway"]): one.value for one in runways.samples if one.value}
+    assert found == {
+        ("m", "waiting"): 3, ("m", "1-3s"): 2, (OTHER, "waiting"): 1, (OTHER, "0-1s"): 1, (OTHER, "10s+"): 3,
+    }  # fmt: skip
 
 
 def test_the_text_is_read_back_as_it_was_counted() -> None:
@@ -209,7 +213,7 @@ def test_the_text_is_read_back_as_it_was_counted() -> None:
     key: Key = ("chat", 'a"b\\c\nd', "client", "")
     verdict, times = judged([300.0, *[20.0] * 9])
     count(metrics, key, verdict, times)
-    text = generate_latest(Families([*metrics.families(), *metrics.gauges({key: (1, 0)})])).decode()
+    text = generate_latest(Families([*metrics.families(), *metrics.gauges({key: (0, 1, 0, 0, 0)})])).decode()
     read = {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)

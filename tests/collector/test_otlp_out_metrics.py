@@ -44,7 +44,7 @@ def families(metrics: UserMetrics) -> list[Metric]:
     latency = DecisionLatency()
     latency.observe_ns(4_000_000)
     own: dict[str, int | float] = {"exports": 3, "lag_seconds": 0.25, "journal_bytes": 2**40, "refused.bad_seq": 2}
-    return [*metrics.families(), *metrics.gauges({KEY: (2, 1)}), *own_families(own), *latency.families()]
+    return [*metrics.families(), *metrics.gauges({KEY: (1, 1, 0, 0, 0)}), *own_families(own), *latency.families()]
 
 
 def as_prometheus(metric: metrics_pb2.Metric) -> Samples:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import os
 import struct
+import termios
 import tracemalloc
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -32,6 +35,7 @@ from otel_llm.readers.io.bytestream import (
     unzstd_bytes,
 )
 from otel_llm.readers.io.journal_format import frame
+from otel_llm.readers.io.open_input import open_input
 from otel_llm.readers.io.skipped import RawRecord, Received, Skipped
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.records import DecodeError, InputError
@@ -313,10 +317,25 @@ def test_a_file_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_pipe_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    writer = Thread(target=path.write_bytes, args=[JOURNAL])
+    kept = os.open(path, os.O_RDWR)  # so that the pipe has a writer before it is opened for reading
+
+    def write() -> None:
+        os.write(kept, JOURNAL)
+        unread = array("i", [1])
+        while unread[0]:
+            fcntl.ioctl(kept, termios.FIONREAD, unread)
+        os.close(kept)
+
+    writer = Thread(target=write)
     writer.start()
     assert read(path) == (RECEIVED, Counter())
     writer.join()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b"])
+def test_a_name_that_no_file_can_have_is_an_os_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(OSError, match="no name that a file can have"):
+        open_input(tmp_path / name)
 
 
 # Any bytes

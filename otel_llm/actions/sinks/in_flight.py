@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from otel_llm.actions.sinks.sinks import key_of
+from otel_llm.live.user_metrics import RUNWAY_BANDS, RUNWAY_BOUNDS_S
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SHOWN_STREAMS: Final = 100
 SHOWN_ROWS: Final = 200
+_RUNWAY_BOUNDS_NS: Final = np.array(RUNWAY_BOUNDS_S, dtype=np.int64) * 1_000_000_000
 
 
 def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str, Any]:
@@ -41,11 +43,11 @@ def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str
 
 
 def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int) -> list[Metric]:
-    """Charge what readers got and waited up to now; return the numbers of streams in flight and of waiting readers."""
+    """Charge what readers got and waited up to now; return the numbers of streams in flight, by runway too."""
     charge_in_flight(meter, sinks)
     slots = table.slots_in_flight()
     counts = count_by_group(table, slots, table.runway_ns(slots, now_ns))
-    return list(sinks.metrics.gauges({key_of(group): numbers for group, numbers in counts.items()}))
+    return list(sinks.metrics.gauges({key_of(group): bands for group, bands in counts.items()}))
 
 
 def charge_in_flight(meter: Meter, sinks: Sinks) -> None:
@@ -54,12 +56,12 @@ def charge_in_flight(meter: Meter, sinks: Sinks) -> None:
         sinks.charged(metered)
 
 
-def count_by_group(table: StreamTable, slots: Ints, runway_ns: Ints) -> dict[Group, tuple[int, int]]:
-    """Return by group the numbers of streams and of waiting readers; `slots`, `runway_ns`: (S,) int64."""
-    numbers = np.bincount(table.group[slots], minlength=len(table.groups))
-    waiting = np.bincount(table.group[slots[runway_ns < 0]], minlength=len(table.groups))
-    found = np.flatnonzero(numbers).tolist()
-    return {table.groups[group]: (numbers.item(group), waiting.item(group)) for group in found}
+def count_by_group(table: StreamTable, slots: Ints, runway_ns: Ints) -> dict[Group, list[int]]:
+    """Return by group the number of streams in each of RUNWAY_BANDS; `slots`, `runway_ns`: (S,) int64."""
+    width = len(RUNWAY_BANDS)
+    cells = table.group[slots] * width + np.searchsorted(_RUNWAY_BOUNDS_NS, runway_ns, side="right")
+    numbers = np.bincount(cells, minlength=len(table.groups) * width).reshape(-1, width)
+    return {table.groups[at]: numbers[at].tolist() for at in np.flatnonzero(numbers.any(axis=1)).tolist()}
 
 
 def facts_of(stream: StreamInFlight, now_ns: int) -> Row:

@@ -13,7 +13,7 @@ from otel_llm.live.history import Load
 from otel_llm.slo.live.reading_curve import curve_points, read_by_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -116,13 +116,13 @@ def _closest(table: StreamTable, slots: Ints, runway_ns: Ints, one: Filter) -> t
     return slots[np.argsort(runway_ns, kind="stable")], len(slots)
 
 
-def _loads(counts: Mapping[Group, tuple[int, int]], sinks: Sinks) -> dict[tuple[str, str], Load]:
+def _loads(counts: Mapping[Group, Sequence[int]], sinks: Sinks) -> dict[tuple[str, str], Load]:
     """Return the loads by class and place of measurement."""
     found = {key: Load(totals=totals) for key, totals in sinks.metrics.totals().items()}
-    for (slo_class, _, _, measured_at), (number, waiting) in counts.items():
+    for (slo_class, _, _, measured_at), bands in counts.items():
         known = found.get((slo_class, measured_at), Load())
-        in_flight = known.in_flight + number
-        found[slo_class, measured_at] = known._replace(in_flight=in_flight, waiting=known.waiting + waiting)
+        in_flight, waiting = known.in_flight + sum(bands), known.waiting + bands[0]
+        found[slo_class, measured_at] = known._replace(in_flight=in_flight, waiting=waiting)
     return found
 
 

@@ -51,8 +51,8 @@ class UserCounters(Protocol):
     def families(self) -> Iterator[Metric]:
         """Yield the counters and histograms."""
 
-    def gauges(self, counts: Mapping[Labels, tuple[int, int]]) -> Iterator[Metric]:
-        """Yield the numbers of streams in flight and of waiting readers; `counts`: both, by labels."""
+    def gauges(self, counts: Mapping[Labels, Sequence[int]]) -> Iterator[Metric]:
+        """Yield the numbers of streams in flight; `counts`: by labels, in each band of runways."""
 
     def totals(self) -> Mapping[tuple[str, str], Totals]:
         """Return the counters by class and place of measurement."""

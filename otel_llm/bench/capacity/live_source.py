@@ -135,20 +135,23 @@ class LiveProbe:
         self._over = False
         self._stack = ExitStack()
         self._folder = folder
-        self._journal: RunJournal | None = None
+        self._journal = None if folder is None else self._record(folder, about)
+        self._began_ns = monotonic_ns()
+        self._until_ns = self._began_ns + round(limit * 1e9) if source.in_seconds else None
         try:
-            if folder is not None:
-                folder.mkdir()
-                write_run_file(folder, about)
-                self._journal = self._stack.enter_context(RunJournal(folder, source.records))
-            self._began_ns = monotonic_ns()
-            self._until_ns = self._began_ns + round(limit * 1e9) if source.in_seconds else None
             self._run: LoadRun = source.client.start(plan)
-        except (OSError, OutputError, StartError) as error:
-            raise SourceError(f"the recording in {folder} could not be written: {error}") from error
         except WorkerDiedError as error:
             self._stack.close()
             raise SourceError(str(error)) from error
+
+    def _record(self, folder: Path, about: dict[str, Any]) -> RunJournal:
+        """Begin the recording. Raises SourceError where it cannot be written."""
+        try:
+            folder.mkdir()
+            write_run_file(folder, about)
+            return self._stack.enter_context(RunJournal(folder, self._source.records))
+        except (OSError, OutputError, StartError) as error:
+            raise SourceError(f"the recording in {folder} could not be written: {error}") from error
 
     @property
     def most_requests(self) -> float:

@@ -23,8 +23,9 @@ ANSWER_S: Final = 60.0
 """How long a server may take for an answer before it counts as silent; it may load its model first."""
 OUTPUT_TOKENS: Final = 8
 """Tokens that a question asks for: enough to see how they are counted."""
-WORDS_ASKED: Final = (16, 272)
-"""Words of the two prompts by which tokens a word are learned."""
+SHORT_WORDS: Final = 16
+LONG_WORDS: Final = 272
+"""Words of the two prompts by which tokens a word are learned; a model with a small context gets a shorter one."""
 _REFUSALS: Final = frozenset({400, 422})
 _NO_MODEL: Final = 404
 _NOT_ALLOWED: Final = frozenset({401, 403})
@@ -89,14 +90,14 @@ class _Learning:
         self._ended: asyncio.Queue[Exchange] = asyncio.Queue()
         sender = Sender(self._target, address, self._ended.put_nowait)
         try:
-            first = await self._question(sender, WORDS_ASKED[0])
+            first = await self._question(sender, SHORT_WORDS)
             if first.reply.basis == "chunk":
                 first = await self._try_ids(sender, first)
-            second = await self._question(sender, WORDS_ASKED[1])
+            second, words = await self._long_question(sender)
         finally:
             await sender.close()
         counted = first.reply.prompt_tokens, second.reply.prompt_tokens
-        lengths = PromptLengths() if None in counted else _fitted(*counted)  # type: ignore[arg-type]
+        lengths = PromptLengths() if None in counted else _fitted(*counted, words)  # type: ignore[arg-type]
         basis = second.reply.basis
         if basis == "chunk" and second.reply.output_tokens is not None:
             basis = "estimated"
@@ -130,10 +131,24 @@ class _Learning:
             if exchange.status not in _REFUSALS or not self._give_up(exchange):
                 raise await self._problem(sender, exchange)
 
+    async def _long_question(self, sender: Sender) -> tuple[Exchange, int]:
+        """Ask with a longer prompt, half as long while it is refused; return the answer and the words.
+
+        The options are none of its reasons: the short question had them.
+        """
+        words = LONG_WORDS
+        while True:
+            exchange = await self._ask(sender, words)
+            if exchange.reply.error is None:
+                return exchange, words
+            if exchange.status not in _REFUSALS or words // 2 <= SHORT_WORDS:
+                raise await self._problem(sender, exchange)
+            words //= 2
+
     async def _try_ids(self, sender: Sender, first: Exchange) -> Exchange:
         """Ask for token ids, where the server counts no chunk otherwise; return the answer that counts."""
         self._asked = replace(self._asked, token_ids=True)
-        with_ids = await self._question(sender, WORDS_ASKED[0])
+        with_ids = await self._question(sender, SHORT_WORDS)
         if with_ids.reply.basis == "chunk":  # ignored, or refused
             self._asked = replace(self._asked, token_ids=False)
             return first
@@ -207,13 +222,12 @@ class _Learning:
             return None
 
 
-def _fitted(first: int, second: int) -> PromptLengths:
-    """Return the line through the two questions."""
-    short, long = WORDS_ASKED
-    per_word = (second - first) / (long - short)
+def _fitted(short: int, long: int, words: int) -> PromptLengths:
+    """Return the line through the tokens of both questions; the longer one had so many words."""
+    per_word = (long - short) / (words - SHORT_WORDS)
     if per_word <= 0:  # a server that counts something else
         return PromptLengths()
-    return PromptLengths(first - per_word * short, per_word)
+    return PromptLengths(short - per_word * SHORT_WORDS, per_word)
 
 
 def _message(body: bytes) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.actions.sinks.live_state import live_state
-from otel_llm.collector.telemetry.self_metrics import own_families
+from otel_llm.collector.telemetry.self_metrics import own_families, process_families
 from otel_llm.live.exposition import SharedText
 from otel_llm.live.feed import Feed
 
@@ -32,7 +32,7 @@ class Web:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._metrics = SharedText(lambda: families(pipeline), pipeline.clock.now_ns)
+        self._metrics = SharedText(lambda: chain(families(pipeline), process_families()), pipeline.clock.now_ns)
         self.feed = Feed(
             self._live,
             now_ns=pipeline.clock.now_ns,

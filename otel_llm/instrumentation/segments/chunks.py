@@ -57,8 +57,8 @@ class ChunkReader:
     (`stream_options.continuous_usage_stats`; of a choice of its own, as vLLM and SGLang count). Otherwise a chunk with
     text counts as one token. Usage at the end only has no times of tokens and adds none.
 
-    `plain`: a chunk of text came that the server had not counted, so none will be, and `is_plain` is the only check
-    that the common chunk needs.
+    `plain`: the first chunk of text came and the server had not counted it, so none will be, and `is_plain` is the only
+    check that the common chunk needs.
     """
 
     __slots__ = (
@@ -156,7 +156,8 @@ class ChunkReader:
             count = self._difference(index, running - told, count)
         elif count:
             self._guessed.add(index)
-            self.plain |= index == 0 and not isinstance(getattr(delta, "content", None), list)
+            counts = index in self._counted  # it may count again, from a total that no chunk may be missing in
+            self.plain |= index == 0 and not counts and not isinstance(getattr(delta, "content", None), list)
         if kind is None and count and getattr(delta, "tool_calls", None):
             kind = TOOL  # a tool's name, whose tokens the server counted
         if kind is not None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NO_WRITER: Final = "a pipe without a writer: start its writer first, or name a file"
 _NO_FILE: Final = "no file, and no pipe: name a file, a pipe that is written to, or - for standard input"
+_NO_PATH: Final = "no name that a file can have (a NUL byte, or half a character): name a file"
 _FIRST_BYTES: Final = 65536
 
 
@@ -28,7 +29,10 @@ def open_input(path: Path) -> io.BufferedReader:
     Raises:
         OSError: it cannot be read; `strerror` holds the remedy.
     """
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, _NO_PATH, str(path)) from error
     try:
         begun = _first_bytes(opened, path)
     except OSError:

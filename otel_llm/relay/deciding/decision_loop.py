@@ -177,7 +177,8 @@ class DecisionLoop:
         gauges = gauges_in_flight(self.first_hand.table, self.first_hand.meter, sinks, now_ns)
         latency = () if sinks.latency is None else sinks.latency.families()
         self.rearm()
-        return chain(sinks.metrics.families(), gauges, list(self._own_families()), list(latency))
+        outcomes = {} if self._actions is None else self._actions.outcomes
+        return chain(sinks.metrics.families(), gauges, list(rule_families(self.counts(), outcomes)), list(latency))
 
     def streams(self, now_ns: int, more: More = _nothing) -> dict[str, Any]:
         """Return the streams in flight, those closest to starving first, and the last verdicts and decisions.
@@ -211,22 +212,6 @@ class DecisionLoop:
             "internal_errors": self.internal_errors,
             "in_flight": len(self.first_hand.streams),
         }
-
-    def _own_families(self) -> Iterator[Metric]:
-        counts = self.counts()
-        for name, words in _COUNTERS:
-            family = CounterMetricFamily(f"otel_llm_relay_{name}", words)
-            family.add_metric((), counts.get(name, 0))
-            yield family
-        done = CounterMetricFamily(
-            "otel_llm_relay_actions", "Enforced actions settled, by outcome.", labels=["outcome"]
-        )
-        for outcome, number in sorted(({} if self._actions is None else self._actions.outcomes).items()):
-            done.add_metric([outcome], number)
-        yield done
-        flying = GaugeMetricFamily("otel_llm_relay_actions_open", "Enforced actions that are not settled.")
-        flying.add_metric((), counts.get("actions_open", 0))
-        yield flying
 
     # Internals.
 
@@ -285,3 +270,18 @@ _COUNTERS: Final = (
     ("folded_groups", "Instances and classes that rules know as `other`."),
     ("internal_errors", "Evaluations of rules that hit a bug."),
 )
+
+
+def rule_families(counts: Mapping[str, int], outcomes: Mapping[str, int]) -> Iterator[Metric]:
+    """Yield the metrics of rules and actions; `counts`: of `DecisionLoop.counts`, `outcomes`: settled actions."""
+    for name, words in _COUNTERS:
+        family = CounterMetricFamily(f"otel_llm_relay_{name}", words)
+        family.add_metric((), counts.get(name, 0))
+        yield family
+    done = CounterMetricFamily("otel_llm_relay_actions", "Enforced actions settled, by outcome.", labels=["outcome"])
+    for outcome, number in sorted(outcomes.items()):
+        done.add_metric([outcome], number)
+    yield done
+    flying = GaugeMetricFamily("otel_llm_relay_actions_open", "Enforced actions that are not settled.")
+    flying.add_metric((), counts.get("actions_open", 0))
+    yield flying

@@ -12,7 +12,7 @@ import pytest
 from support.bench.loads import MODEL, After, answering, client_of, counted, followed, load, plan_of
 from support.collector.tls_files import signed
 from support.ports import free_ports
-from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, chunk, whole, words
+from support.sse_server import DONE, BodyEnd, Cut, Gate, Json, Raw, Reply, SseServer, chunk, usage, whole, words
 
 from otel_llm.bench.client.learning import LearningError, UnreachableError, learn
 from otel_llm.bench.client.load_run import LoadRun
@@ -189,6 +189,33 @@ def test_how_tokens_are_counted_is_learned() -> None:
     for reply, basis in ((counted(4), "exact"), (whole(4), "chunk")):
         with SseServer({MODEL: reply}) as server:
             assert learn(Target.read(server.url, model=MODEL), PromptSpec(1)).token_basis == basis
+
+
+@pytest.mark.parametrize(("most", "asked_words"), [(900, [272]), (512, [272, 136]), (110, [272, 136, 68, 34])])
+def test_a_small_context_is_asked_with_a_shorter_prompt(most: int, asked_words: list[int]) -> None:
+    lengths = []
+
+    def answer(asked: Json) -> Reply:
+        lengths.append(len(asked["messages"][0]["content"].split()))
+        tokens = 3 * lengths[-1] + 5
+        if tokens > most:
+            return Reply(status=400, message=f"maximum context length is {most} tokens")
+        return Reply([*words(8), chunk(finish="stop"), usage(8, tokens), DONE])
+
+    with SseServer({MODEL: answer}) as server:
+        found = learn(Target.read(server.url, model=MODEL), PromptSpec(1))
+    assert [one for one in lengths if one > 16] == asked_words
+    assert found.refused == ()
+    assert (found.lengths.words(305), found.counts_prompts) == (100, True)
+
+
+def test_a_context_that_has_no_room_for_a_prompt() -> None:
+    def answer(asked: Json) -> Reply:
+        long = len(asked["messages"][0]["content"].split()) > 16
+        return Reply(status=400, message="context too long") if long else counted(4)
+
+    with SseServer({MODEL: answer}) as server, pytest.raises(LearningError, match="status 400: context too long"):
+        _learn(server.url)
 
 
 # In the midst of a load.

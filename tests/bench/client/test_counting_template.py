@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.bench.replies import HEAD, event, exchanged, framed
 from support.patience import examples
-from support.sse_server import chunk, usage
+from support.sse_server import chunk, usage, usage_of
 
 from otel_llm.bench.client.counting_template import CountingTemplate
 from otel_llm.bench.client.observed_request import ObservedRequest
@@ -57,6 +57,15 @@ def test_whole_events_and_halves_give_the_same_tokens(events: list[bytes]) -> No
         for part in (data[: len(data) // 2], data[len(data) // 2 :])
     ]
     assert _facts(exchanged([(0, HEAD), *whole])) == _facts(exchanged([(0, HEAD), *halves]))
+
+
+def test_a_running_total_contains_the_chunks_that_had_none() -> None:
+    """Two tokens with usage, two without, then a total of eight: the last chunk has four, whatever was recognised."""
+    thought = event(chunk({"reasoning_content": "word "}))
+    two, eight = (event(chunk({"content": "word "}, finish="stop", usage=usage_of(total))) for total in (2, 8))
+    events = [two, thought, thought, eight, event(usage(8)), event(b"[DONE]")]
+    pieces = [(place, framed(data)) for place, data in enumerate(events)]
+    assert list(exchanged([(0, HEAD), *pieces]).times_ns) == [0, 0, 1, 2, 3, 3, 3, 3]
 
 
 def _counted(text: str, tokens: int) -> bytes:

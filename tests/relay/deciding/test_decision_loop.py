@@ -586,6 +586,8 @@ def test_the_web_port_is_shown_streams_and_metrics(tmp_path: Path) -> None:
         for family in relay.loop.families(relay.clock.at_ns):
             for sample in family.samples:
                 seen[sample.name] = seen.get(sample.name, 0) + sample.value
+                if sample.value and "runway" in sample.labels:
+                    seen[sample.labels["runway"]] = sample.value
 
     relay.play(script)
     assert [int(row["trace_id"], 16) for row in seen["streams"]] == [2, 1]
@@ -595,6 +597,7 @@ def test_the_web_port_is_shown_streams_and_metrics(tmp_path: Path) -> None:
     assert [one["outcome"] for one in seen["decisions"]] == ["done", "done"]
     assert seen["otel_llm_streams_in_flight"] == 2
     assert seen["otel_llm_streams_starving"] == 1
+    assert (seen["waiting"], seen["3-10s"], seen["otel_llm_streams_by_runway"]) == (1, 1, 2)
     assert seen["otel_llm_requests_total"] == 1
     assert seen["otel_llm_idle_seconds_total"] > 0.5
     assert seen["otel_llm_relay_actions_total"] == 2

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.scheduling.scenarios import SCENARIO, scenario
 
@@ -45,6 +45,7 @@ def changed(data: Any, path: Place, value: Any) -> Any:
     return copy
 
 
+@example(("workload", "arrivals"), {"trace": "a\0b"})
 @given(st.sampled_from([*places_of(BASE)[1:], ("sweep",), ("objective",)]), VALUES)
 def test_any_value_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, place: Place, value: Any) -> None:
     data = {**BASE, "sweep": {}, "objective": {"attainment": 0.5}}

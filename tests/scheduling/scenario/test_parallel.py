@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,9 @@ def kill_a_process(stop: threading.Event) -> None:
     while not stop.wait(0.01):
         for one in multiprocessing.active_children():
             if one.pid is not None:
-                os.kill(one.pid, signal.SIGKILL)
-                return
+                with suppress(ProcessLookupError):  # one of an earlier pool that ends just now
+                    os.kill(one.pid, signal.SIGKILL)
+                    return
 
 
 @pytest.fixture
