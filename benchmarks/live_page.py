@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from collector_load import replies
 from collector_load.classes import write_classes
 from collector_load.fleet import Slots, write_for_soon
@@ -44,10 +45,14 @@ WRITING_SHARE = 0.2
 SEGMENT_TOKENS = 8
 RAMP_STREAMS_S = 4_000
 SETTLE_S = 8.0
+CALM_TOKENS = 600
+"""The text of a silent stream: its class reads one token a second, so that its reader never waits."""
 FRAMES = """
 window.frames_ = []; window.long_ = 0;
-new PerformanceObserver((list) => { window.long_ += list.getEntries().length; }).observe({type: 'long-animation-frame'});
-(function frame(before) { requestAnimationFrame((now) => { window.frames_.push(now - before); frame(now); }); })(performance.now());
+const observer = new PerformanceObserver((list) => { window.long_ += list.getEntries().length; });
+observer.observe({type: 'long-animation-frame'});
+function frame(before) { requestAnimationFrame((now) => { window.frames_.push(now - before); frame(now); }); }
+frame(performance.now());
 """
 
 
@@ -73,6 +78,12 @@ class Shown:
     frame_max_ms: float
     long_frames: int
     rows: int
+
+
+def calm(rng: np.random.Generator) -> replies.Script:
+    """Return a stream with text enough for the whole benchmark that says once a second that nothing comes."""
+    times = replies.TTFT_NS + np.sort(rng.integers(0, 190_000_000, CALM_TOKENS))
+    return replies.Script("quiet", times.tolist(), None)
 
 
 def progress(text: str) -> None:
@@ -164,7 +175,9 @@ def in_browser(page: Page, web: str, seconds: float) -> Shown:
 
 
 def counters(page: Page) -> dict[str, float]:
-    return {one["name"]: one["value"] for one in page.call("Performance.getMetrics")["metrics"] if "Duration" in one["name"]}
+    return {
+        one["name"]: one["value"] for one in page.call("Performance.getMetrics")["metrics"] if "Duration" in one["name"]
+    }
 
 
 def main() -> None:
@@ -180,7 +193,7 @@ def main() -> None:
     ramp_s = max(2.0, streams / RAMP_STREAMS_S)
     whole_s = ramp_s + SETTLE_S + 6 * (seconds + 6)
     mix = [
-        Slots(streams - writers, replies.quiet, ramp_s, 1.0),
+        Slots(streams - writers, calm, ramp_s, 1.0),
         Slots(writers, partial(replies.healthy, segment_tokens=SEGMENT_TOKENS), ramp_s, 4.0),
     ]
     with ExitStack() as stack:
@@ -213,11 +226,15 @@ def main() -> None:
     if shown is not None:
         print(
             f"\nChromium, {shown.rows} rows and a stream open: main thread {shown.task_share:.1%} of a core (script "
-            f"{shown.script_share:.1%}, style and layout {shown.layout_share:.1%}); frames p99 {shown.frame_p99_ms:.0f} ms, "
-            f"max {shown.frame_max_ms:.0f} ms, over 50 ms: {shown.long_frames}"
+            f"{shown.script_share:.1%}, style and layout {shown.layout_share:.1%}); frames p99 "
+            f"{shown.frame_p99_ms:.0f} ms, max {shown.frame_max_ms:.0f} ms, over 50 ms: {shown.long_frames}"
         )
     if chosen.json is not None:
-        values = {"in_flight": flying, "cases": [asdict(one) for one in found], "page": None if shown is None else asdict(shown)}
+        values = {
+            "in_flight": flying,
+            "cases": [asdict(one) for one in found],
+            "page": None if shown is None else asdict(shown),
+        }
         chosen.json.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 

@@ -94,6 +94,10 @@ class Feed:
         self._viewers: set[Viewer] = set()
         self._verdicts: dict[StreamKey, dict[str, Any]] = {}
         """The verdicts of followed streams that have ended."""
+        self._before: set[StreamKey] = set()
+        """The streams that were followed at the last tick."""
+        self._searched: Callable[[], Mapping[str, Any]] | None = None
+        """The newest of the last verdicts then: making their rows anew each second would cost more than all else."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otel-llm-live", daemon=True)
         self._failed = False
@@ -106,8 +110,9 @@ class Feed:
         return len(self._viewers)
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, unless no viewer may join."""
+        if self._most_viewers:
+            self._thread.start()
 
     def stop(self) -> None:
         """End the thread and close all viewers; not in the thread that `collect` waits for."""
@@ -214,10 +219,14 @@ class Feed:
         return {"key": name, "verdict": self._verdicts.get(key)} if stream is None else {"key": name, **stream}
 
     def _keep_verdicts(self, found: Collected, followed: set[StreamKey]) -> None:
-        """Look among the last verdicts for those of the followed streams that have ended."""
+        """Look for the verdicts of followed streams that have ended: of those new here among all, else the new ones."""
         self._verdicts = {key: row for key, row in self._verdicts.items() if key in followed}
         ended = followed - found.streams.keys() - self._verdicts.keys()
+        until = self._searched if followed <= self._before else None
+        self._searched, self._before = (found.recent[-1] if found.recent else None), followed
         for make in reversed(found.recent) if ended else ():
+            if make is until:
+                return
             row = make()
             key = _key_of(row)
             if key in ended:

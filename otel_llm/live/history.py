@@ -67,17 +67,17 @@ class History:
         return list(self._samples)
 
     def add(self, now_ns: int, loads: Mapping[Key, Load]) -> list[Any]:
-        """Add and return the sample of an instant (unix ns)."""
-        for key in loads:
+        """Add and return the sample of an instant (unix ns); the first counts from its own totals on."""
+        for key, load in loads.items():
             if key not in self.keys and len(self.keys) < self._most_keys:
                 self.keys.append(key)
-                self._before.append(Totals())
+                self._before.append(Totals() if self._samples else load.totals)
         self.left_out = sum(key not in self.keys for key in loads)
         sample: list[Any] = [now_ns / 1e9]
         for at, key in enumerate(self.keys):
-            load = loads.get(key)
-            if load is not None:
-                sample.append([at, load.in_flight, load.waiting, *self._increase(at, load.totals)])
+            if key in loads:
+                now = loads[key]
+                sample.append([at, now.in_flight, now.waiting, *self._increase(at, now.totals)])
         self._samples.append(sample)
         return sample
 

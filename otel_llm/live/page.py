@@ -28,7 +28,7 @@ FILE_HEADERS: Final = {
 }
 """The headers of the files of the page."""
 EVENTS_PATH: Final = "/v1/events"
-EVENTS_TYPE: Final = "text/event-stream"
+EVENTS_TYPE: Final = "text/event-stream; charset=utf-8"
 
 _FOLDER: Final = Path(__file__).parent / "static"
 _TYPES: Final = {

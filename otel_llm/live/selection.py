@@ -20,17 +20,26 @@ class SelectionError(RefusalError):
     """The parameters of a request for events cannot be used."""
 
 
+SORTS: Final = ("runway", "idle", "age", "tokens")
+"""The orders of a page: the shortest runway first, the longest idle time, the greatest age, the most tokens."""
+
+
 class Filter(NamedTuple):
-    """The names that a stream must have; None: any."""
+    """The names that a stream must have, None: any; and the order of the streams that have them."""
 
     slo_class: str | None = None
     model: str | None = None
     instance: str | None = None
+    sort: str = SORTS[0]
+
+    @property
+    def matches_all(self) -> bool:
+        """Return whether no name is wanted."""
+        return self.slo_class is self.model is self.instance is None
 
     def matches(self, slo_class: str, model: str, instance: str) -> bool:
         """Return whether a stream with these names is shown."""
-        pairs = zip(self, (slo_class, model, instance), strict=True)
-        return all(wanted is None or wanted == name for wanted, name in pairs)
+        return self.slo_class in (None, slo_class) and self.model in (None, model) and self.instance in (None, instance)
 
 
 class Selection(NamedTuple):
@@ -47,14 +56,16 @@ def key_text(key: StreamKey) -> str:
 
 
 def selection_of(parameters: Mapping[str, str]) -> Selection:
-    """Return the selection of a query: `slo_class`, `model`, `instance`, `stream`, each optional.
+    """Return the selection of a query: `slo_class`, `model`, `instance`, `sort`, `stream`, each optional.
 
     Raises:
-        SelectionError: `stream` is no key of a stream, or a parameter is unknown.
+        SelectionError: `stream` is no key of a stream, `sort` no order, or a parameter is unknown.
     """
     unknown = parameters.keys() - {*Filter._fields, "stream"}
     if unknown:
-        raise SelectionError("unknown parameter: there are slo_class, model, instance, stream")
+        raise SelectionError("unknown parameter: there are slo_class, model, instance, sort, stream")
+    if parameters.get("sort", SORTS[0]) not in SORTS:
+        raise SelectionError(f"unknown order: sort by {', '.join(SORTS)}")
     named = {name: parameters[name] for name in Filter._fields if name in parameters}
     if "stream" not in parameters:
         return Selection(Filter(**named))

@@ -167,7 +167,11 @@ class WebPort:
         async def collect() -> Collected:
             return self._shown.live(filters, followed)
 
-        return asyncio.run_coroutine_threadsafe(collect(), self._loop).result(COLLECT_S)
+        pending = asyncio.run_coroutine_threadsafe(collect(), self._loop)
+        try:
+            return pending.result(COLLECT_S)
+        finally:
+            pending.cancel()
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         """Send the events of the live page, until the viewer leaves, or the feed drops it."""

@@ -16,7 +16,7 @@ from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.live.feed import Collected
 from otel_llm.live.history import Load
-from otel_llm.live.selection import Filter, StreamKey
+from otel_llm.live.selection import SORTS, Filter, StreamKey
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
@@ -41,11 +41,19 @@ class Fleet:
         self.owner = FirstHand(CLASSES, RuleEngine(self.rules), self.sinks)
 
     def begin(
-        self, number: int, *, slo_class: str = "chat", model: str = "m", instance: str = "a", measured_at: str = "relay"
+        self,
+        number: int,
+        *,
+        slo_class: str = "chat",
+        model: str = "m",
+        instance: str = "a",
+        measured_at: str = "relay",
+        at_ms: int = 0,
     ) -> OwnStream:
         key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), 0)
         who = Identity(declared_class=slo_class, model=model, instance=instance, measured_at=measured_at)
-        return self.owner.begin(key, T0, who, T0)
+        begun_ns = T0 + at_ms * MS
+        return self.owner.begin(key, begun_ns, who, begun_ns)
 
     def tokens(self, stream: OwnStream, *instants: int) -> None:
         times = [T0 + instant * MS for instant in instants]
@@ -130,6 +138,20 @@ def test_the_rules_that_fire_now_and_on_which_stream() -> None:
     assert fleet.state(1200, EVERY).fleet["rules"] == []
 
 
+@pytest.mark.parametrize(
+    ("sort", "first"), [("runway", [1, 3, 2]), ("idle", [3, 1, 2]), ("age", [1, 2, 3]), ("tokens", [2, 3, 1])]
+)
+def test_the_orders_of_a_page(sort: str, first: list[int]) -> None:
+    fleet = Fleet()
+    early = fleet.begin(1)
+    fleet.tokens(early, 100)  # dry from 300 ms on: 700 ms at 1,000 ms
+    full = fleet.begin(2, at_ms=100)
+    fleet.tokens(full, *[150] * 9)
+    late = fleet.begin(3, at_ms=150)
+    fleet.tokens(late, 995, 995)  # 645 ms behind its line from 350 ms on, and there is text again
+    assert numbers(fleet.state(1000, Filter(sort=sort)), Filter(sort=sort)) == first
+
+
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from("mn"), st.sampled_from("ab")), min_size=1, max_size=80))
 def test_a_page_is_the_top_of_the_sorted_fleet(drawn: list[tuple[int, str, str]]) -> None:
@@ -140,12 +162,14 @@ def test_a_page_is_the_top_of_the_sorted_fleet(drawn: list[tuple[int, str, str]]
         if tokens:
             fleet.tokens(stream, *[100] * tokens)
         streams.append(stream)
-    chosen = [EVERY, Filter(model="m"), Filter("chat", "n", "b")]
+    wanted = [EVERY, Filter(model="m"), Filter("chat", "n", "b")]
+    chosen = [one._replace(sort=sort) for one in wanted for sort in SORTS]
     state = fleet.state(2000, *chosen)
     for one in chosen:
         rows = [facts_of(stream, T0 + 2000 * MS) for stream in streams if one.matches(*stream.group[:3])]
-        runways = sorted(float(str(row["runway_s"])) for row in rows)
-        assert [row["runway_s"] for row in state.pages[one]["streams"]] == runways[:PAGE_STREAMS]
+        fact = one.sort if one.sort == "tokens" else f"{one.sort}_s"
+        ranked = sorted((float(str(row[fact])) for row in rows), reverse=one.sort != "runway")
+        assert [row[fact] for row in state.pages[one]["streams"]] == ranked[:PAGE_STREAMS]
         assert state.pages[one]["matching"] == len(rows)
     assert state.loads["chat", "relay"] == Load(
         len(streams), state.fleet["waiting"], state.loads["chat", "relay"].totals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -74,8 +74,8 @@ def test_all_viewers_share_one_collection_and_those_of_one_selection_its_bytes()
         assert fed.asked == [(set(), set()), ({Filter("chat"), Filter()}, {KEY})]
         one, same, other, following = [(await received(viewer))[0] for viewer in viewers]
         assert one is same
-        assert events(one)[-1][1]["filter"] == ["chat", None, None]
-        assert events(other)[-1][1]["filter"] == [None, None, None]
+        assert events(one)[-1][1]["filter"] == list(Filter("chat"))
+        assert events(other)[-1][1]["filter"] == list(Filter())
         assert events(following)[:-1] == events(one)
         assert events(following)[-1] == ("stream", {"key": key_text(KEY), "verdict": None})
 
@@ -164,7 +164,7 @@ def test_a_followed_stream_is_shown_then_its_verdict_and_no_more_rows_are_made_f
         feed.tick()
         assert made == []
         fed.streams.clear()
-        recent: list[Callable[[], dict[str, Any]]] = [partial(row, KEY, "ours"), partial(row, OTHER, "another's")]
+        recent: list[Callable[[], Mapping[str, Any]]] = [partial(row, KEY, "ours"), partial(row, OTHER, "another's")]
         recent += [lambda: row_of(OTHER, choice=None, outcome="of a foreign span")] * 12
         fed.recent = list(recent)
         feed.tick()
@@ -174,8 +174,34 @@ def test_a_followed_stream_is_shown_then_its_verdict_and_no_more_rows_are_made_f
         followed = [events(message)[-1][1] for message in await received(viewer)]
         assert followed[0] == {"key": key_text(KEY), "row": {"tokens": 3}, "curve": {}}
         assert followed[1] == followed[2]
-        assert followed[1]["verdict"] == {name: row_of(KEY, outcome="ours", met=False)[name] for name in VERDICT_COLUMNS}
+        assert followed[1]["verdict"] == {
+            name: row_of(KEY, outcome="ours", met=False)[name] for name in VERDICT_COLUMNS
+        }
         assert made == ["another's", "ours"]
+
+    asyncio.run(go())
+
+
+def test_verdicts_are_searched_once_for_a_stream_that_has_none_yet() -> None:
+    async def go() -> None:
+        made: list[str] = []
+
+        def row(key: tuple[bytes, bytes, int], name: str) -> dict[str, Any]:
+            made.append(name)
+            return row_of(key)
+
+        old, new, ours = partial(row, OTHER, "old"), partial(row, OTHER, "new"), partial(row, KEY, "ours")
+        fed = Fed()
+        feed = fed.feed()
+        viewer = feed.join(Selection(stream=KEY))
+        for verdict in (old, new, ours):
+            fed.recent += [verdict, *(partial(row_of, OTHER) for _ in range(12))]  # these 12 are shown
+            feed.tick()
+        assert made == ["old", "new", "ours"]
+        assert dict(events((await received(viewer))[-1]))["stream"]["verdict"] is not None
+        feed.join(Selection(stream=OTHER))
+        feed.tick()
+        assert made == ["old", "new", "ours"], "the newest is another's"
 
     asyncio.run(go())
 
@@ -198,6 +224,14 @@ def test_hostile_text_stays_inside_its_event() -> None:
 def test_no_event_holds_what_json_has_not(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
         event("page", {"x": value})
+
+
+def test_no_viewers_no_thread() -> None:
+    fed = Fed()
+    feed = fed.feed(most_viewers=0, every_s=0.0)
+    feed.start()
+    feed.stop()
+    assert fed.asked == []
 
 
 def test_a_stop_closes_all_viewers_and_admits_none() -> None:
@@ -244,7 +278,16 @@ def test_the_files_of_the_page_are_its_own_and_hold_no_inline_code() -> None:
             target = part.partition('"')[0]
             assert target in files or target == "/v1/streams", target
     code = b"".join(file.content for path, file in files.items() if path.endswith(".js")).decode()
-    for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "http:", "https:"):
+    for forbidden in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "http:",
+        "https:",
+    ):
         assert forbidden not in code.replace("http://www.w3.org/2000/svg", "")
     policy = FILE_HEADERS["Content-Security-Policy"]
     assert "default-src 'none'" in policy

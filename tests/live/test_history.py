@@ -18,7 +18,9 @@ def test_a_sample_holds_what_is_there_and_what_was_added_since_the_last() -> Non
 
     assert FIELDS == ("key", "in_flight", "waiting", "met", "missed", "tokens_read", "smooth_tokens", "idle_s")
     assert history.keys == [CHAT, CODE]
-    assert first == [5.0, [0, 3, 1, 2, 1, 40, 37.5, 2.0]]
+    assert first == [5.0, [0, 3, 1, 0, 0, 0, 0.0, 0.0]], (
+        "totals from before the first sample have no second of their own"
+    )
     assert second == [6.0, [0, 4, 0, 1, 0, 20, 12.5, 0.5], [1, 1, 0, 0, 0, 0, 0.0, 0.0]]
     assert history.samples == [first, second]
 
@@ -43,10 +45,11 @@ def test_only_so_many_samples_and_classes_are_kept() -> None:
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.integers(0, 10**4)), min_size=1, max_size=20))
 def test_the_samples_add_up_to_the_counters(increases: list[tuple[int, int, int]]) -> None:
     history, totals = History(), Totals()
+    history.add(0, {})
     for second, (met, missed, read) in enumerate(increases):
         totals = totals.plus(Totals(met, missed, read, float(read), met * S))
-        history.add(second * S, {CHAT: Load(totals=totals)})
-    columns = list(zip(*(sample[1] for sample in history.samples), strict=True))
+        history.add((second + 1) * S, {CHAT: Load(totals=totals)})
+    columns = list(zip(*(sample[1] for sample in history.samples[1:]), strict=True))
     assert [sum(column) for column in columns[3:]] == [
         totals.met, totals.missed, totals.tokens_read, totals.tokens_read, totals.met,
     ]  # fmt: skip

@@ -31,20 +31,31 @@ def readers() -> list[Reader]:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if chromium() is None:
         pytest.skip("no Chromium on this machine (Debian package chromium)")
     folder = tmp_path_factory.mktemp("live")
     (folder / "tokens").write_text(f"{TOKEN}\n")
     (folder / "tokens").chmod(0o600)
     (folder / "config.yaml").write_text("version: 1\nauth: {tokens_file: tokens}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def running(folder: Path) -> Iterator[Collector]:
     with collector(folder, "--config", folder / "config.yaml") as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def page(running: Collector) -> Iterator[Page]:
-    with Load(running.http, readers(), TOKEN), browser(1400, 900) as one:
+def load(running: Collector) -> Iterator[Load]:
+    with Load(running.http, readers(), TOKEN) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def page(running: Collector, load: Load) -> Iterator[Page]:
+    with browser(1400, 900) as one:
         one.call("Page.navigate", url=f"{running.web}/")
         yield one
 
@@ -71,19 +82,20 @@ def row(page: Page, number: int) -> dict[str, Any]:
     return dict(zip(names, cells, strict=True)) if cells else {}
 
 
-def test_the_page_from_the_token_to_the_dark(page: Page, running: Collector) -> None:
+def test_the_page_from_the_token_to_the_dark(page: Page, running: Collector, load: Load, folder: Path) -> None:
     """One story, since each step needs the state of the one before."""
     asks_for_the_token(page)
     sees_a_stall_drain_a_buffer(page)
     opens_a_stream_by_keys(page)
     shows_hostile_text_as_text(page)
+    shows_the_end_of_an_open_stream(page, load)
     filters_on_the_service(page)
     is_legible_in_light_and_dark(page)
-    says_when_the_service_is_gone(page, running)
+    survives_a_restart_of_the_service(page, running, folder)
 
 
 def asks_for_the_token(page: Page) -> None:
-    page.wait(lambda: page.evaluate("document.activeElement.id") == "token-text")
+    page.wait(lambda: page.evaluate("document.activeElement?.id") == "token-text")
     assert "needed" in text(page, "#status")
     page.call("Input.insertText", text=f"{TOKEN}x")
     key_enter_submits(page)
@@ -113,6 +125,7 @@ def sees_a_stall_drain_a_buffer(page: Page) -> None:
         if found:
             now = tuple(int(found[name].replace(",", "")) for name in ("delivered", "read", "left"))
             assert now[0] == now[1] + now[2]
+            assert found["left"].isdecimal(), "no -0"
             if not seen or seen[-1] != now:
                 seen.append(now)  # type: ignore[arg-type]
         return bool(found) and found["runway"].startswith("waiting")
@@ -124,13 +137,17 @@ def sees_a_stall_drain_a_buffer(page: Page) -> None:
     assert len(drained) >= 3
     assert drained[-1] == 0
     page.wait(lambda: first_is_stalled(page))
-    assert page.evaluate(f"{FIRST_ROW}.className") == "dry"
+    assert page.evaluate(f"{FIRST_ROW}.classList.contains('dry')")
     assert int(text(page, "#in-flight")) == len(readers()) - 1
     assert text(page, "#waiting") == "1"
     page.wait(lambda: "ends" in text(page, "#verdicts tbody"))
     assert "met" in text(page, "#verdicts tbody")
-    assert page.evaluate("[...document.querySelectorAll('#classes path')].every((one) => one.getAttribute('d'))")
-    assert {"chat", "code"} <= set(page.evaluate("[...document.querySelectorAll('#classes tbody tr')].map((one) => one.cells[0].textContent)"))
+    rows = "[...document.querySelectorAll('#classes tbody tr')]"
+    assert {"chat", "code"} <= set(page.evaluate(f"{rows}.map((one) => one.cells[0].textContent)"))
+    chat = f"{rows}.find((one) => one.cells[0].textContent === 'chat')"
+    drawn = page.evaluate(f"[...{chat}.querySelectorAll('path')].map((one) => one.getAttribute('d'))")
+    assert len(drawn) == 5
+    assert all(drawn), "idle, the objective, attainment, all tokens, smooth goodput"
     page.wait(lambda: "1 stream" in text(page, "#firing ul"))
 
 
@@ -142,7 +159,7 @@ def opens_a_stream_by_keys(page: Page) -> None:
     page.evaluate("document.getElementById('instance').focus()")
     page.call("Input.dispatchKeyEvent", type="keyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
     page.call("Input.dispatchKeyEvent", type="keyUp", key="Tab", code="Tab", windowsVirtualKeyCode=9)
-    assert page.evaluate("document.activeElement.id") == "streams"
+    assert page.evaluate("document.activeElement?.id") == "streams"
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     chosen = "document.querySelector('#streams [aria-selected=true]')"
     assert page.evaluate(f"{chosen} === {FIRST_ROW}")
@@ -156,13 +173,16 @@ def opens_a_stream_by_keys(page: Page) -> None:
     assert not page.evaluate("document.getElementById('detail').hidden")
     page.wait(lambda: "reader waits" in text(page, "#detail-state"))
     assert "stalls" in text(page, "#detail-title")
-    drawn = "['delivered', 'read', 'buffer', 'idle', 'line'].map((one) => document.querySelector(`#chart .${one}`).getAttribute('d'))"
+    shapes = "['delivered', 'read', 'buffer', 'idle', 'line']"
+    drawn = f"{shapes}.map((one) => document.querySelector(`#chart .${{one}}`).getAttribute('d'))"
     page.wait(lambda: all(page.evaluate(drawn)))
+    box = f"{FIRST_ROW}.cells[0]"
+    assert page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth"), "the words beside the bar are whole"
     before = page.evaluate(drawn)[3]
     page.wait(lambda: page.evaluate(drawn)[3] != before)  # the wait grows on the picture
     key(page, "Escape")
     assert page.evaluate("document.getElementById('detail').hidden")
-    assert page.evaluate("document.activeElement.id") == "streams"
+    assert page.evaluate("document.activeElement?.id") == "streams"
 
 
 def shows_hostile_text_as_text(page: Page) -> None:
@@ -175,19 +195,34 @@ def shows_hostile_text_as_text(page: Page) -> None:
     blocked = "try { document.body.innerHTML = '<b>'; 'ran' } catch (error) { error.name }"
     assert page.evaluate(blocked) == "TypeError", "trusted types forbid markup, whatever a later change does"
     page.events[:] = [one for one in page.events if "innerHTML" not in str(one) and "TrustedHTML" not in str(one)]
+
+
+def shows_the_end_of_an_open_stream(page: Page, load: Load) -> None:
+    page.wait(lambda: "left to read" in text(page, "#detail-state"))
+    (healthy,) = (one for one in load.readers if one.number == HEALTHY)
+    healthy.end_s = 0.0
+    page.wait(lambda: text(page, "#detail-state").startswith("ended: completed, met"))
+    assert page.evaluate("document.querySelector('#chart .delivered').getAttribute('d')"), "the curve stays"
     key(page, "Escape")
 
 
 def filters_on_the_service(page: Page) -> None:
-    choose = "(id, value) => { const one = document.getElementById(id); one.value = value; one.dispatchEvent(new Event('change')); }"
-    page.evaluate(f"({choose})('instance', 'vllm-1')")
+    choose(page, "vllm-1")
     page.wait(lambda: text(page, "#matching") == "6 shown")
     names = "[...new Set([...document.querySelectorAll('#streams tbody tr')].map((one) => one.cells[8].textContent))]"
     page.wait(lambda: page.evaluate(names) == ["vllm-1"])
-    page.evaluate(f"({choose})('instance', '')")
-    page.wait(lambda: text(page, "#matching") == f"{len(readers()) - 1} shown")
-    words = "import('/live/streams.js').then((one) => one.stateOf({runway_s: -1, paused: true, queued: false, rules: ['R']}))"
+    choose(page, "")
+    page.wait(lambda: text(page, "#matching") == f"{len(readers()) - 2} shown")
+    held = "{runway_s: -1, paused: true, queued: false, rules: ['R']}"
+    words = f"import('/live/streams.js').then((one) => one.stateOf({held}))"
     assert page.evaluate(words) == "waiting, paused, R"
+
+
+def choose(page: Page, instance: str) -> None:
+    page.evaluate(
+        "((one, value) => { one.value = value; one.dispatchEvent(new Event('change')); })"
+        f"(document.getElementById('instance'), {instance!r})"
+    )
 
 
 def is_legible_in_light_and_dark(page: Page) -> None:
@@ -216,9 +251,12 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def says_when_the_service_is_gone(page: Page, running: Collector) -> None:
+def survives_a_restart_of_the_service(page: Page, running: Collector, folder: Path) -> None:
     assert page.complaints() == []
-    running.process.terminate()
+    assert running.stop()[0] == 0
     page.wait(lambda: "again in" in text(page, "#status"))
     assert page.evaluate("document.getElementById('status').dataset.state") == "lost"
     assert "stalls" in text(page, "#streams"), "the last state stays"
+    with collector(folder, "--config", folder / "config.yaml", "--web", running.web.removeprefix("http://")):
+        page.wait(lambda: text(page, "#status") == "live")
+        page.wait(lambda: first_is_stalled(page))  # from the journal: its sender is still silent

@@ -11,8 +11,8 @@ KEY = (bytes(range(16)), bytes(range(8)), 2)
 
 def test_a_query_names_a_filter_and_a_stream() -> None:
     assert selection_of({}) == Selection(Filter(None, None, None), None)
-    said = {"slo_class": "chat", "model": "m & <b>", "instance": "", "stream": key_text(KEY)}
-    assert selection_of(said) == Selection(Filter("chat", "m & <b>", ""), KEY)
+    said = {"slo_class": "chat", "model": "m & <b>", "instance": "", "sort": "idle", "stream": key_text(KEY)}
+    assert selection_of(said) == Selection(Filter("chat", "m & <b>", "", "idle"), KEY)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,7 @@ def test_a_query_names_a_filter_and_a_stream() -> None:
     [
         {"token": "a-secret"},
         {"stream": ""},
+        {"sort": "name"},
         {"stream": key_text(KEY).upper()},
         {"stream": key_text(KEY) + "\n"},
         {"stream": f"{'0' * 32}-{'0' * 16}-²"},
@@ -46,3 +47,4 @@ def test_another_is_refused_without_repeating_it(said: dict[str, str]) -> None:
 )
 def test_a_filter_wants_every_name_it_has(chosen: Filter, matches: bool) -> None:
     assert chosen.matches("chat", "m", "a") is matches
+    assert chosen.matches_all is (chosen == Filter())

@@ -42,5 +42,7 @@ def test_few_points_keep_both_ends_of_the_longest_gaps(gaps: list[int], most: in
     between = np.diff(arrivals)
     order = np.argsort(-between, kind="stable")[:longest]
     for before in order.tolist():
-        if (between > between[before]).sum() + (between == between[before]).sum() <= longest:  # not one of several equal
+        if (between > between[before]).sum() + (
+            between == between[before]
+        ).sum() <= longest:  # not one of several equal
             assert {before, before + 1} <= kept

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from otel_llm.actions.sinks.in_flight import charge_in_flight, count_by_group, facts_of
+from otel_llm.actions.sinks.in_flight import NAMES, charge_in_flight, count_by_group, facts_of, first_of, names_of
 from otel_llm.live.feed import Collected
 from otel_llm.live.history import Load
 from otel_llm.slo.live.reading_curve import curve_points, read_by_ns
@@ -24,14 +23,13 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.usage import Meter
     from otel_llm.live.selection import Filter, StreamKey
     from otel_llm.rules.engine.rule_engine import RuleEngine
+    from otel_llm.slo.classes import SloClasses
 
     Ints = npt.NDArray[np.int64]
     More = Callable[[StreamKey], Mapping[str, Any]]
 
 PAGE_STREAMS: Final = 50
 """The streams on a page: those closest to starving."""
-NAMES: Final = 100
-"""The models and instances that a viewer can choose from, those with the most streams."""
 DECISIONS: Final = 12
 
 
@@ -49,6 +47,10 @@ class Evaluated(Protocol):
     @property
     def rules(self) -> RuleEngine:
         """Return the engine of stream rules."""
+
+    @property
+    def classes(self) -> SloClasses:
+        """Return the classes that judge streams."""
 
     @property
     def groups(self) -> Groups | None:
@@ -82,9 +84,8 @@ def live_state(
 
     pages = {}
     for one in filters:
-        chosen, matching = _closest(table, slots, runway_ns, one)
-        streams = [table.streams[slot] for slot in chosen.tolist()]
-        pages[one] = {"matching": matching, "streams": [row(stream) for stream in streams if stream is not None]}
+        streams, matching = first_of(table, slots, now_ns, one, PAGE_STREAMS)
+        pages[one] = {"matching": matching, "streams": [row(stream) for stream in streams]}
     shown = [live[key] for key in followed if key in live]
     return Collected(
         now_ns=now_ns,
@@ -93,7 +94,8 @@ def live_state(
             "now_unix_nano": now_ns,
             "in_flight": len(slots),
             "waiting": int((runway_ns < 0).sum()),
-            **_names(counts),
+            **names_of(counts),
+            "objectives": _objectives(evaluator.classes),
             "rules": _firing(evaluator),
             "decisions": list(reversed(list(sinks.recent_decisions)[-DECISIONS:])),
         },
@@ -101,19 +103,6 @@ def live_state(
         streams={one.key: {"row": row(one), "curve": _curve(one)} for one in shown if table.in_flight[one.slot]},
         recent=list(sinks.recent),
     )
-
-
-def _closest(table: StreamTable, slots: Ints, runway_ns: Ints, one: Filter) -> tuple[Ints, int]:
-    """Return the slots of the streams closest to starving that pass a filter, and how many pass."""
-    if any(name is not None for name in one):
-        groups = np.unique(table.group[slots])
-        passing = [group for group in groups.tolist() if one.matches(*table.groups[group][:3])]
-        passes = np.isin(table.group[slots], passing)
-        slots, runway_ns = slots[passes], runway_ns[passes]
-    if len(slots) > PAGE_STREAMS:
-        first = np.argpartition(runway_ns, PAGE_STREAMS)[:PAGE_STREAMS]
-        return slots[first[np.argsort(runway_ns[first], kind="stable")]], len(slots)
-    return slots[np.argsort(runway_ns, kind="stable")], len(slots)
 
 
 def _loads(counts: Mapping[Group, Sequence[int]], sinks: Sinks) -> dict[tuple[str, str], Load]:
@@ -126,15 +115,10 @@ def _loads(counts: Mapping[Group, Sequence[int]], sinks: Sinks) -> dict[tuple[st
     return found
 
 
-def _names(counts: Mapping[Group, tuple[int, int]]) -> dict[str, list[str]]:
-    """Return the classes, models and instances that have the most streams in flight, in order of name."""
-    found: dict[str, list[str]] = {}
-    for at, name in enumerate(("slo_classes", "models", "instances")):
-        numbers: Counter[str] = Counter()
-        for group, (number, _) in counts.items():
-            numbers[group[at]] += number
-        found[name] = sorted(value for value, _ in numbers.most_common(NAMES) if value)
-    return found
+def _objectives(classes: SloClasses) -> dict[str, float]:
+    """Return the attainment that each class promises, of those that promise one."""
+    promised = {slo.name: slo.objective.attainment for slo in classes.classes}
+    return {name: float(share) for name, share in promised.items() if share is not None}
 
 
 def _firing(evaluator: Evaluated) -> list[dict[str, Any]]:

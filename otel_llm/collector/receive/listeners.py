@@ -132,9 +132,9 @@ class Listeners:
 
         The web port stays open; viewers of the live page are closed, since the evaluator's thread will end.
         """
-        self._feed.stop()
-        with ThreadPoolExecutor(2) as both:
-            list(both.map(lambda listener: listener.stop(grace_s), (self.grpc, self.http)))
+        stops = (self._feed.stop, lambda: self.grpc.stop(grace_s), lambda: self.http.stop(grace_s))
+        with ThreadPoolExecutor(len(stops)) as all_at_once:
+            list(all_at_once.map(lambda stop: stop(), stops))
 
     def close(self, grace_s: float = 0) -> None:
         """Close all listeners, opened or not."""
@@ -164,10 +164,11 @@ class Listeners:
             self.grpc.reload()
         return changed
 
-    def refusals(self) -> Counter[str]:
-        """Return how many exports the receivers have refused, by the keys of the collector's counts."""
+    def counts(self) -> Counter[str]:
+        """Return refused exports and viewers of the live page, by the keys of the collector's counts."""
         found = Counter(self._refused.counts())
         found.update(self.grpc.refusals())
+        found.update({"viewers": self._feed.viewers, "viewers_dropped": self._feed.dropped})
         return found
 
     def listening(self) -> str:

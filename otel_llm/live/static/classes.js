@@ -25,12 +25,16 @@ export class Classes {
     this.#samples = history.samples.map((sample) => this.#read(sample));
   }
 
-  /** Add the newest sample and draw. `keys`: [class, measured at] by index. */
-  add(sample, keys) {
+  /** Add the newest sample and draw. `keys`: [class, measured at] by index; `objectives`: attainment by class. */
+  add(sample, keys, objectives) {
     this.#samples.push(this.#read(sample));
     const now = sample[0];
     while (this.#samples[0][0] < now - KEPT_S) this.#samples.shift();
-    keys.forEach((key, index) => this.#draw(this.#row(key, index), index, now));
+    while (this.#body.rows.length > keys.length) { // the service has begun anew
+      this.#body.deleteRow(-1);
+      this.#rows.delete(this.#body.rows.length);
+    }
+    keys.forEach((key, index) => this.#draw(this.#row(key, index), index, now, objectives[key[0]]));
   }
 
   #read([at, ...rows]) {
@@ -43,7 +47,7 @@ export class Classes {
       const row = this.#body.insertRow();
       const cell = (className) => row.appendChild(make("td", className));
       const found = { name: cell(""), at: cell(""), inFlight: cell("n"), waiting: cell("n"), sparks: [] };
-      for (const classes of [["idle"], [""], ["under", ""]]) found.sparks.push(new Spark(cell(""), classes));
+      for (const classes of [["idle"], ["goal", ""], ["under", ""]]) found.sparks.push(new Spark(cell(""), classes));
       this.#rows.set(index, found);
     }
     const found = this.#rows.get(index);
@@ -52,7 +56,7 @@ export class Classes {
     return found;
   }
 
-  #draw(row, index, now) {
+  #draw(row, index, now, objective) {
     const times = this.#samples.map(([at]) => at);
     const of = (field) => this.#samples.map(([, rows]) => rows.get(index)?.[field] ?? 0);
     const latest = this.#samples.at(-1)[1].get(index);
@@ -65,7 +69,9 @@ export class Classes {
     mark(row.waiting, "bad", (latest?.waiting ?? 0) > 0);
     const x = times.map((at) => WIDTH * (1 - (now - at) / KEPT_S));
     row.sparks[0].show(x, [idle], range([idle], 1), number(idle.at(-1), 1), idle.at(-1) >= 0.05);
-    row.sparks[1].show(x, [attainment], [0, 1], percent(attainment.at(-1)), false);
+    const goal = times.map(() => objective ?? null);
+    const low = attainment.at(-1) !== null && attainment.at(-1) < (objective ?? 0);
+    row.sparks[1].show(x, [goal, attainment], [0, 1], percent(attainment.at(-1)), low);
     row.sparks[2].show(x, [all, smooth], range([all, smooth], 1), number(smooth.at(-1)), smooth.at(-1) < 0);
   }
 }

@@ -14,6 +14,7 @@ export class Detail {
   #parts;
   #shapes;
   #event = null;
+  #seen = false; // since it was opened
   #arrived = 0;
   #drawn = 0;
   #still = matchMedia("(prefers-reduced-motion: reduce)");
@@ -24,12 +25,12 @@ export class Detail {
     const grid = [0, 1, 2, 3].map(() => [shape("line", "grid"), shape("text", "")]);
     const paths = ["buffer", "idle", "line", "delivered", "read"].map((one) => [one, shape("path", one)]);
     this.#shapes = { grid, now: shape("line", "now"), until: shape("text", ""), ...Object.fromEntries(paths) };
-    requestAnimationFrame((at) => this.#frame(at));
   }
 
   /** Show a stream of which nothing is known yet but its row, or null: nothing. */
   open(row) {
     this.#event = null;
+    this.#seen = false;
     const { panel, title, state, facts } = this.#parts;
     panel.hidden = row === null;
     if (row === null) return;
@@ -43,7 +44,9 @@ export class Detail {
   /** Take an event `stream`: it is in flight (`row`, `curve`), or ended (`verdict`), or gone. */
   take(event) {
     if (event.row) {
+      if (this.#event === null) requestAnimationFrame((at) => this.#frame(at));
       this.#event = event;
+      this.#seen = true;
       this.#arrived = performance.now();
       this.#words(event.row);
       this.#draw(0);
@@ -52,8 +55,9 @@ export class Detail {
     this.#event = null; // the curve stays as it was
     const { state } = this.#parts;
     const verdict = event.verdict;
-    const met = { true: "met", false: "MISSED", null: "cannot say" };
-    write(state, verdict ? `ended: ${name(verdict.outcome)}, ${met[verdict.met]}, idle ${number(verdict.idle_s, 2)} s` : "no longer in flight");
+    const met = { true: "met", false: "MISSED", null: "unsaid" };
+    const gone = this.#seen ? "ended, not judged yet" : "not in flight";
+    write(state, verdict ? `ended: ${name(verdict.outcome)}, ${met[verdict.met]}, idle ${number(verdict.idle_s, 2)} s` : gone);
     mark(state, "bad", verdict?.met === false);
   }
 
@@ -83,8 +87,9 @@ export class Detail {
   }
 
   #frame(at) {
+    if (this.#event === null) return; // no stream is open, or it has ended
     requestAnimationFrame((next) => this.#frame(next));
-    if (this.#event === null || this.#still.matches || at - this.#drawn < FRAME_MS) return;
+    if (this.#still.matches || at - this.#drawn < FRAME_MS) return;
     this.#drawn = at;
     this.#draw(Math.min(MOST_AHEAD_S, (performance.now() - this.#arrived) / 1000));
   }
@@ -98,7 +103,7 @@ export class Detail {
     const x = (s) => (LEFT + (s / spanS) * (width - LEFT - RIGHT)).toFixed(1);
     const y = (n) => (height - BOTTOM - (n / most) * (height - TOP - BOTTOM)).toFixed(1);
     const delivered = deliveredPoints(curve, now);
-    const { read, waits } = readerPoints(curve, now);
+    const { read, waits } = readerPoints(curve, row.age_s, now);
     const path = (points) => points.map(([s, n], at) => `${at ? "L" : "M"}${x(s)} ${y(n)}`).join("");
     const set = (shape, d) => this.#shapes[shape].setAttribute("d", d);
     set("delivered", path(delivered));
@@ -142,8 +147,11 @@ function deliveredPoints({ n, delivered_s: times }, now) {
   return points;
 }
 
-/** Return the reader's line up to now, and the stretches in which the reader waited. */
-function readerPoints({ n, delivered_s: delivered, read_s: read, pace_s: pace, start_s: start }, now) {
+/**
+ * Return the reader's line up to now, and the stretches in which the reader waited. Nothing is known after `known`: a
+ * reader who ran dry since then has perhaps got more text.
+ */
+function readerPoints({ n, delivered_s: delivered, read_s: read, pace_s: pace, start_s: start }, known, now) {
   if (!n.length) return { read: [], waits: now > start ? [[start, now]] : [] };
   const points = [[delivered[0], 0]];
   const waits = delivered[0] > start ? [[start, delivered[0]]] : [];
@@ -162,7 +170,7 @@ function readerPoints({ n, delivered_s: delivered, read_s: read, pace_s: pace, s
     points.push([read[at], n[at]]);
   }
   const [last, count] = points.at(-1);
-  waits.push([last, now]);
+  if (last <= known) waits.push([last, now]);
   points.push([now, count]);
   return { read: points, waits };
 }

@@ -66,7 +66,7 @@ export class Feed {
   #request(signal) {
     const token = sessionStorage.getItem(TOKEN);
     const headers = token ? { Authorization: `Bearer ${token}` } : {};
-    return { signal, headers, cache: "no-store", credentials: "omit", redirect: "error" };
+    return { signal, headers, cache: "no-store", credentials: "same-origin", redirect: "error" };
   }
 
   #take(text) {

@@ -47,10 +47,12 @@ function showFleet(fleet) {
   write(at("waiting"), number(fleet.waiting));
   mark(at("waiting"), "bad", fleet.waiting > 0);
   document.title = `${fleet.waiting ? `(${fleet.waiting} waiting) ` : ""}otel-llm`;
-  classes.add(fleet.sample, fleet.keys);
+  classes.add(fleet.sample, fleet.keys, fleet.objectives);
+  const more = fleet.left_out ? `; ${number(fleet.left_out)} more are not shown` : "";
+  write(at("classes").caption, `Classes, last 5 minutes${more}`);
   for (const [id, names] of Object.entries(FILTERS)) choices(at(id), fleet[names]);
   showRules(fleet.rules);
-  const met = { true: ["met", "good"], false: ["MISSED", "bad"], null: ["cannot say", "muted"] };
+  const met = { true: ["met", "good"], false: ["MISSED", "bad"], null: ["unsaid", "muted"] };
   fill(at("verdicts").tBodies[0], fleet.verdicts, (row) => [
     met[row.met], [name(row.slo_class), ""], [name(row.model), ""], [name(row.outcome), ""], [number(row.tokens), "n"],
     [number(row.ttft_s, 2), "n"], [number(row.idle_s, 2), "n"], [number(row.fluidity_index, 3), "n"],

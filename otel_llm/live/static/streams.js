@@ -12,8 +12,7 @@ export function keyOf(row) {
 
 /** Return what the reader of a stream has: tokens delivered, read and left; and the wait, s, where there is none. */
 export function bufferOf(row) {
-  const left = row.tokens_read ? Math.ceil(Math.max(0, row.runway_s) / row.pace_s - 1e-9) : 0;
-  const kept = Math.min(left, row.tokens_read);
+  const kept = row.runway_s > 0 ? Math.min(row.tokens_read, Math.ceil(row.runway_s / row.pace_s - 1e-9)) : 0;
   return { delivered: row.tokens_read, read: row.tokens_read - kept, left: kept, waits: Math.max(0, -row.runway_s) };
 }
 
@@ -59,10 +58,12 @@ export class Streams {
     for (const key of this.#order) if (!order.includes(key)) this.#drop(key);
     streams.forEach((stream, at) => {
       const key = order[at];
-      if (!this.#rows.has(key)) this.#rows.set(key, this.#make(key));
+      const known = this.#rows.has(key);
+      if (!known) this.#rows.set(key, this.#make(key));
       const row = this.#rows.get(key);
       if (this.#body.rows[at] !== row.element) this.#body.insertBefore(row.element, this.#body.rows[at] ?? null);
       this.#write(row, stream);
+      mark(row.element, "moves", known); // a new bar does not grow from nothing
     });
     this.#order = order;
     if (this.#selected !== null && !order.includes(this.#selected)) {
