@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.sinks.console import Console
     from otel_llm.live.feed import Collected
-    from otel_llm.live.selection import Filter, StreamKey
+    from otel_llm.live.selection import Filter, Selection, StreamKey
     from otel_llm.relay.settings import RelaySettings
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
@@ -248,11 +248,11 @@ class Service:
 
     # For the web port.
 
-    def streams(self) -> dict[str, Any]:
-        """Return the streams in flight, the last verdicts and decisions."""
+    def streams(self, selection: Selection) -> dict[str, Any]:
+        """Return the selected streams in flight, the last verdicts and decisions."""
         assert self._decide is not None  # noqa: S101
         assert self.owned is not None  # noqa: S101
-        return self._decide.streams(self._decide.clock.now_ns(), self.owned.row)
+        return self._decide.streams(self._decide.clock.now_ns(), self.owned.row, selection)
 
     def live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
         """Return the state for the live page."""

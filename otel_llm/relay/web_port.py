@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.live.feed import Collected
-    from otel_llm.live.selection import Filter, StreamKey
+    from otel_llm.live.selection import Filter, Selection, StreamKey
     from otel_llm.relay.backends.backends import Backends
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.guard import Guard
@@ -42,8 +42,8 @@ LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "backend
 class Shown(Protocol):
     """The contents of the port; called in the loop."""
 
-    def streams(self) -> dict[str, Any]:
-        """Return the streams in flight, the last verdicts and decisions."""
+    def streams(self, selection: Selection) -> dict[str, Any]:
+        """Return the selected streams in flight, the last verdicts and decisions."""
 
     def live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
         """Return the state for the live page."""
@@ -209,8 +209,12 @@ class WebPort:
                 await response.write(text[begin : begin + PIECE_BYTES])
         return response
 
-    async def _streams(self, _request: web.Request) -> web.Response:
-        return web.json_response(self._shown.streams())
+    async def _streams(self, request: web.Request) -> web.Response:
+        try:
+            selection = selection_of(request.query)
+        except SelectionError as problem:
+            return web.json_response({"error": str(problem)}, status=400)
+        return web.json_response(self._shown.streams(selection))
 
     async def _list(self, _request: web.Request) -> web.Response:
         return web.json_response({"backends": self._backends.rows()})

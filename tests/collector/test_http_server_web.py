@@ -16,6 +16,7 @@ from support.live_feed import Fed, events
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app
 from otel_llm.live.page import EVENTS_TYPE, static_files
+from otel_llm.live.selection import Filter, Selection
 from otel_llm.shared.errors import AddressError
 from otel_llm.shared.web.address import Address, listen, parse_address
 
@@ -35,11 +36,13 @@ class Told:
         self.streams: Any = {"streams": []}
         self.not_ready: str | None = None
         self.not_healthy: str | None = None
+        self.selected: list[Selection] = []
 
     def metrics(self) -> bytes:
         return b"otel_llm_streams_in_flight 3.0\n"
 
-    def get_streams(self) -> Any:
+    def get_streams(self, selection: Selection) -> Any:
+        self.selected.append(selection)
         if isinstance(self.streams, Exception):
             raise self.streams
         return self.streams
@@ -118,6 +121,14 @@ def test_every_answer_carries_the_security_headers(server: HttpServer) -> None:
         assert "server" not in headers
 
 
+def test_streams_are_selected_by_parameters(server: HttpServer, told: Told) -> None:
+    assert get(server, "/v1/streams")[0] == 200
+    assert get(server, "/v1/streams?sort=idle&model=a%26b")[0] == 200
+    assert told.selected == [Selection(), Selection(Filter(model="a&b", sort="idle"))]
+    assert get(server, "/v1/streams?sort=name")[::2] == (400, "unknown order: sort by runway, idle, age, tokens\n")
+    assert len(told.selected) == 2
+
+
 def test_events_go_to_a_bounded_number_of_viewers(server: HttpServer) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     connection.request("GET", "/v1/events?slo_class=chat")
@@ -177,7 +188,7 @@ def test_a_busy_evaluator(server: HttpServer, told: Told) -> None:
 def test_a_slow_answer_does_not_hold_up_the_others(told: Told) -> None:
     go_on = Event()
 
-    def slow() -> str:
+    def slow(_: Selection) -> str:
         assert go_on.wait(30)
         return "late"
 
@@ -213,7 +224,7 @@ def test_a_port_in_use_is_said_before_anything_starts(server: HttpServer, told: 
 
 def web_app_of(told: Told) -> Any:
     return web_app(
-        metrics=told.metrics, streams=dict, requests=dict, feed=FEED, healthy=lambda: None, ready=lambda: None
+        metrics=told.metrics, streams=lambda _: {}, requests=dict, feed=FEED, healthy=lambda: None, ready=lambda: None
     )
 
 

@@ -49,7 +49,7 @@ def otlp(tokens: Tokens | None = None, origins: frozenset[str] = frozenset()) ->
 def web(guard: Guard) -> Iterator[int]:
     app = web_app(
         metrics=lambda: b"m 1\n",
-        streams=dict,
+        streams=lambda _: {},
         requests=dict,
         feed=Fed().feed(),
         healthy=lambda: None,

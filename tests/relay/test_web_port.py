@@ -25,7 +25,7 @@ from support.relay.signed_actions import SETTINGS, write_secret
 from otel_llm.cli.output.live_view import view
 from otel_llm.live.feed import Collected
 from otel_llm.live.page import EVENTS_TYPE
-from otel_llm.live.selection import Filter, StreamKey
+from otel_llm.live.selection import Filter, Selection, StreamKey
 from otel_llm.relay.backends.backends import Backend, Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.guard import Guard
@@ -53,11 +53,13 @@ class Shown:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.scrapes = 0
+        self.selected: list[Selection] = []
 
     def now_ns(self) -> int:
         return 0
 
-    def streams(self) -> dict[str, Any]:
+    def streams(self, selection: Selection) -> dict[str, Any]:
+        self.selected.append(selection)
         row = {"slo_class": HOSTILE, "model": HOSTILE, "trace_id": HOSTILE, "tokens": 1, "age_s": 1.0, "idle_s": 0.0}
         recent = {
             "met": None,
@@ -74,7 +76,7 @@ class Shown:
         return {"in_flight": 1, "starving": 1, "judged": 1, "streams": streams, "recent": [recent], "decisions": []}
 
     def live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
-        return Fed(page={"matching": 1, "streams": self.streams()["streams"]}).collect(filters, followed)
+        return Fed(page={"matching": 1, "streams": self.streams(Selection())["streams"]}).collect(filters, followed)
 
     def families(self) -> Iterable[Metric]:
         self.scrapes += 1
@@ -145,7 +147,7 @@ async def first_events(url: str, headers: Mapping[str, str] | None = None) -> li
 
 def test_the_page_is_its_files_and_telemetry_comes_as_data() -> None:
     async def go() -> None:
-        async with port() as (url, _, _):
+        async with port() as (url, shown, _):
             status, headers, text = await ask(url, "/")
             assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
             assert "script-src 'self'; style-src 'self'" in headers["Content-Security-Policy"]
@@ -160,6 +162,10 @@ def test_the_page_is_its_files_and_telemetry_comes_as_data() -> None:
                 assert (await ask(url, path))[0] == 200
             status, headers, _ = await ask(url, "/v1/streams")
             assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+            shown.selected.clear()
+            assert (await ask(url, "/v1/streams?sort=age&instance=b"))[0] == 200
+            assert (await ask(url, "/v1/streams?sort=name"))[0] == 400
+            assert shown.selected == [Selection(Filter(instance="b", sort="age"))]
             assert (await ask(url, "/v1/events", "HEAD"))[0] == 200
             assert (await ask(url, "/v1/nothing"))[0] == 404
             assert (await ask(url, "/v1/streams", "DELETE"))[0] == 405
@@ -436,7 +442,7 @@ def test_a_body_that_does_not_come_holds_up_no_stop(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("paused", [True, False, None])
 def test_a_paused_stream_is_told_as_paused(paused: bool | None) -> None:
-    shown = Shown().streams()
+    shown = Shown().streams(Selection())
     row = {**shown["streams"][0], "runway_s": 3.0, "ttft_s": 0.1}
     shown |= {"streams": [row if paused is None else row | {"paused": paused}], "recent": []}
     console = Console(width=200)

@@ -20,7 +20,7 @@ from support.live_feed import Fed
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app
 from otel_llm.live.feed import Collected
-from otel_llm.live.selection import Filter, StreamKey
+from otel_llm.live.selection import Filter, Selection, StreamKey
 from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.address import Address
@@ -49,7 +49,7 @@ def asking(port: int) -> Iterator[socket.socket]:
 def test_a_collector_holds_no_copy_for_each_scrape() -> None:
     app = web_app(
         metrics=lambda: TEXT,
-        streams=dict,
+        streams=lambda _: {},
         requests=dict,
         feed=Fed().feed(),
         healthy=lambda: None,
@@ -75,7 +75,7 @@ def whole(connection: socket.socket) -> bytes:
 
 
 class Large:
-    def streams(self) -> dict[str, Any]:
+    def streams(self, selection: Selection) -> dict[str, Any]:
         return {}
 
     def live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:

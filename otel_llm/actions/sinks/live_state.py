@@ -33,6 +33,11 @@ PAGE_STREAMS: Final = 50
 DECISIONS: Final = 12
 
 
+def _nothing(_key: StreamKey) -> Mapping[str, Any]:
+    """Return no further fields."""
+    return {}
+
+
 class Evaluated(Protocol):
     """An evaluator of streams in flight: a collector's, or a relay's."""
 
@@ -64,7 +69,7 @@ def live_state(
     now_ns: int,
     filters: Collection[Filter],
     followed: Collection[StreamKey],
-    more: More = lambda _: {},
+    more: More = _nothing,
 ) -> Collected:
     """Return the state at `now_ns` (unix ns), with a page for each filter, and each followed stream in flight.
 
@@ -78,15 +83,11 @@ def live_state(
     runway_ns = table.runway_ns(slots, now_ns)
     counts = count_by_group(table, slots, runway_ns)
 
-    def row(stream: StreamInFlight) -> dict[str, Any]:
-        fields = {"pace_s": stream.slo.pace_ns / 1e9, "rules": evaluator.rules.firing_on(stream.key)}
-        return {**facts_of(stream, now_ns), **fields, **more(stream.key)}
-
     pages = {}
-    for one in filters:
-        streams, matching = first_of(table, slots, now_ns, one, PAGE_STREAMS)
-        pages[one] = {"matching": matching, "streams": [row(stream) for stream in streams]}
-    shown = [live[key] for key in followed if key in live]
+    for chosen in filters:
+        streams, matching = first_of(table, slots, now_ns, chosen, PAGE_STREAMS)
+        pages[chosen] = {"matching": matching, "streams": [_row(evaluator, one, now_ns, more) for one in streams]}
+    shown = {key: followed_stream(evaluator, live, key, now_ns, more) for key in followed}
     return Collected(
         now_ns=now_ns,
         loads=_loads(counts, sinks),
@@ -100,9 +101,24 @@ def live_state(
             "decisions": list(reversed(list(sinks.recent_decisions)[-DECISIONS:])),
         },
         pages=pages,
-        streams={one.key: {"row": row(one), "curve": _curve(one)} for one in shown if table.in_flight[one.slot]},
+        streams={key: one for key, one in shown.items() if one is not None},
         recent=list(sinks.recent),
     )
+
+
+def followed_stream(
+    evaluator: Evaluated, live: Mapping[StreamKey, StreamInFlight], key: StreamKey, now_ns: int, more: More = _nothing
+) -> dict[str, Any] | None:
+    """Return a stream's row and its curve; None where it is not in flight."""
+    stream = live.get(key)
+    if stream is None or not evaluator.table.in_flight[stream.slot]:
+        return None
+    return {"row": _row(evaluator, stream, now_ns, more), "curve": _curve(stream)}
+
+
+def _row(evaluator: Evaluated, stream: StreamInFlight, now_ns: int, more: More) -> dict[str, Any]:
+    fields = {"pace_s": stream.slo.pace_ns / 1e9, "rules": evaluator.rules.firing_on(stream.key)}
+    return {**facts_of(stream, now_ns), **fields, **more(stream.key)}
 
 
 def _loads(counts: Mapping[Group, Sequence[int]], sinks: Sinks) -> dict[tuple[str, str], Load]:

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from otel_llm.live.feed import Feed
+    from otel_llm.live.selection import Selection
     from otel_llm.live.viewers import Viewer
     from otel_llm.shared.web.guard import Guard
 
+STREAMS_PATH: Final = "/v1/streams"
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Probes need no token and may use any host name here: the answers hold no telemetry."""
@@ -37,7 +39,7 @@ _log = logging.getLogger(__name__)
 def web_app(
     *,
     metrics: Callable[[], bytes],
-    streams: Callable[[], Any],
+    streams: Callable[[Selection], Any],
     requests: Callable[[], Any],
     feed: Feed,
     healthy: Callable[[], str | None],
@@ -48,7 +50,8 @@ def web_app(
 
     Args:
         metrics: returns Prometheus text.
-        streams, requests: return values that JSON can hold; a NaN in them is a bug, answered 500.
+        streams, requests: return values that JSON can hold; a NaN in them is a bug, answered 500. `streams` gets the
+            selection of the request's parameters.
         feed: gives the events of the live page.
         healthy, ready: return None, or the reason why not.
         guard: checks requests to all paths but `OPEN_PATHS`; the files of the page need its host name, but no token.
@@ -68,7 +71,6 @@ def web_app(
         "/metrics": lambda: _response(metrics(), PROMETHEUS_TEXT),
         "/healthz": lambda: state(healthy()),
         "/readyz": lambda: state(ready()),
-        "/v1/streams": lambda: as_json(streams()),
         "/v1/requests": lambda: as_json(requests()),
     }
 
@@ -84,7 +86,11 @@ def web_app(
         try:
             check(request)
             path = request.url.path
+            if path == STREAMS_PATH:
+                return as_json(streams(selection_of(request.query_params)))
             return answers[path]() if path in answers else _file(path)
+        except SelectionError as error:
+            return _refused(BadRequestError(str(error)))
         except RefusalError as refusal:
             return _refused(refusal)
         except TimeoutError:
@@ -106,12 +112,12 @@ def web_app(
 
     def refuse_route(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-        paths = ", ".join(("/", *answers, EVENTS_PATH))
+        paths = ", ".join(("/", *answers, STREAMS_PATH, EVENTS_PATH))
         made = _plain(f"{error.detail}: there are {paths}", HTTPStatus(error.status_code))
         made.headers.update(error.headers or {})
         return made
 
-    plain = [Route(path, endpoint, methods=["GET"]) for path in (*files, *answers)]
+    plain = [Route(path, endpoint, methods=["GET"]) for path in (*files, *answers, STREAMS_PATH)]
     app = Starlette(
         routes=[*plain, Route(EVENTS_PATH, events, methods=["GET"])],
         exception_handlers={HTTPException: refuse_route},

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
-from otel_llm.actions.sinks.live_state import live_state
+from otel_llm.actions.sinks.live_state import followed_stream, live_state
 from otel_llm.collector.telemetry.self_metrics import own_families, process_families
 from otel_llm.live.exposition import SharedText
 from otel_llm.live.feed import Feed
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_llm.collector.pipeline import Pipeline
     from otel_llm.live.feed import Collected
-    from otel_llm.live.selection import Filter, StreamKey
+    from otel_llm.live.selection import Filter, Selection, StreamKey
 
 LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "verdicts (JSON)": "/v1/requests"}
 
@@ -42,9 +42,9 @@ class Web:
         )
         """The events of the live page; the service starts and stops it."""
 
-    def streams(self) -> dict[str, Any]:
-        """Return the streams in flight, closest to starving first, and the last verdicts and decisions."""
-        return self._pipeline.call(self._streams)
+    def streams(self, selection: Selection) -> dict[str, Any]:
+        """Return the selected streams in flight, in their order, and the last verdicts and decisions."""
+        return self._pipeline.call(lambda: self._streams(selection))
 
     def requests(self) -> dict[str, Any]:
         """Return the last verdicts, oldest first, as rows of `--requests`."""
@@ -59,10 +59,13 @@ class Web:
         evaluator, now_ns = pipeline.evaluator, pipeline.clock.now_ns
         return pipeline.call(lambda: live_state(evaluator, evaluator.live, pipeline.sinks, now_ns(), filters, followed))
 
-    def _streams(self) -> dict[str, Any]:
+    def _streams(self, selection: Selection) -> dict[str, Any]:
         pipeline = self._pipeline
         evaluator = pipeline.evaluator
-        found = streams_in_flight(evaluator.table, pipeline.sinks, pipeline.clock.now_ns())
+        now_ns = pipeline.clock.now_ns()
+        found = streams_in_flight(evaluator.table, pipeline.sinks, now_ns, selection.filter)
+        if selection.stream is not None:
+            found["followed"] = followed_stream(evaluator, evaluator.live, selection.stream, now_ns)
         counts = {"in_flight": len(evaluator.live), "judged": evaluator.counts["judged"]}
         return {**found, **counts, "queue": pipeline.counts()["queue"]}
 

@@ -18,10 +18,11 @@ from otel_llm.actions.execute.dispatcher import ActionDispatcher
 from otel_llm.actions.execute.executors import Executors, executors
 from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
-from otel_llm.actions.sinks.live_state import live_state
+from otel_llm.actions.sinks.live_state import followed_stream, live_state
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
+from otel_llm.live.selection import Selection
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.rules.engine.rule_engine import RuleEngine
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses
 
+EVERY: Final = Selection()
 More: TypeAlias = "Callable[[RequestKey], Mapping[str, Any]]"
 
 PAUSE_AFTER_BUG_S: Final = 1.0
@@ -180,14 +182,17 @@ class DecisionLoop:
         outcomes = {} if self._actions is None else self._actions.outcomes
         return chain(sinks.metrics.families(), gauges, list(rule_families(self.counts(), outcomes)), list(latency))
 
-    def streams(self, now_ns: int, more: More = _nothing) -> dict[str, Any]:
-        """Return the streams in flight, those closest to starving first, and the last verdicts and decisions.
+    def streams(self, now_ns: int, more: More = _nothing, selection: Selection = EVERY) -> dict[str, Any]:
+        """Return the selected streams in flight, in their order, and the last verdicts and decisions.
 
         `more`: returns further fields for the rows of a request's streams.
         """
-        found = streams_in_flight(self.first_hand.table, self.sinks, now_ns)
+        first_hand = self.first_hand
+        found = streams_in_flight(first_hand.table, self.sinks, now_ns, selection.filter)
         for row in found["streams"]:
             row.update(more((bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"]))))
+        if (key := selection.stream) is not None:
+            found["followed"] = followed_stream(first_hand, first_hand.streams, key, now_ns, lambda one: more(one[:2]))
         return {**found, "judged": self.first_hand.counts["judged"]}
 
     def live(self, filters: Collection[Filter], followed: Collection[StreamKey], more: More = _nothing) -> Collected:
