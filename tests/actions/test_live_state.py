@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import one_rule
 
 from otel_llm.actions.sinks.console import Console
-from otel_llm.actions.sinks.in_flight import facts_of
+from otel_llm.actions.sinks.in_flight import count_by_group, facts_of
 from otel_llm.actions.sinks.live_state import PAGE_STREAMS, live_state
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.live.feed import Collected
 from otel_llm.live.history import Load
 from otel_llm.live.selection import SORTS, Filter, StreamKey
-from otel_llm.live.user_metrics import UserMetrics
+from otel_llm.live.user_metrics import RUNWAY_BANDS, UserMetrics
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.shared.clock import FakeClock
@@ -150,6 +151,17 @@ def test_the_orders_of_a_page(sort: str, first: list[int]) -> None:
     late = fleet.begin(3, at_ms=150)
     fleet.tokens(late, 995, 995)  # 645 ms behind its line from 350 ms on, and there is text again
     assert numbers(fleet.state(1000, Filter(sort=sort)), Filter(sort=sort)) == first
+
+
+@pytest.mark.parametrize(
+    ("runway_ns", "band"), [(-1, 0), (0, 1), (10**9 - 1, 1), (10**9, 2), (3 * 10**9, 3), (10 * 10**9, 4)]
+)
+def test_a_runway_at_a_bound_is_in_the_band_above_it(runway_ns: int, band: int) -> None:
+    fleet = Fleet()
+    stream = fleet.begin(1)
+    table = fleet.owner.table
+    counts = count_by_group(table, table.slots_in_flight(), np.array([runway_ns]))
+    assert counts == {stream.group: [int(at == band) for at in range(len(RUNWAY_BANDS))]}
 
 
 @settings(max_examples=25)

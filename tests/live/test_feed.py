@@ -127,8 +127,8 @@ def test_an_old_viewer_is_closed_so_that_it_brings_its_token_again() -> None:
         young = feed.join(Selection())
         fed.clock.pass_s(1)
         feed.tick()
-        assert [message async for message in old.messages()] == []
-        assert (feed.viewers, feed.dropped, young.closed) == (1, 0, False)
+        assert await received(old) == []
+        assert (feed.viewers, feed.dropped, old.closed, young.closed) == (1, 0, True, False)
 
     asyncio.run(go())
 
@@ -199,9 +199,10 @@ def test_verdicts_are_searched_once_for_a_stream_that_has_none_yet() -> None:
             feed.tick()
         assert made == ["old", "new", "ours"]
         assert dict(events((await received(viewer))[-1]))["stream"]["verdict"] is not None
-        feed.join(Selection(stream=OTHER))
+        late = feed.join(Selection(stream=OTHER))
         feed.tick()
-        assert made == ["old", "new", "ours"], "the newest is another's"
+        assert made == ["old", "new", "ours"]
+        assert dict(events((await received(late))[-1]))["stream"]["verdict"] is not None, "an old verdict is found"
 
     asyncio.run(go())
 
