@@ -94,10 +94,10 @@ def collector(folder: Path, *arguments: str | Path) -> Iterator[Collector]:
             process.stdout.close()
 
 
-def wait_until(what: str, holds: object) -> None:
+def wait_until(what: str, holds: object, every_s: float = 0.02) -> None:
     """Poll until `holds()` is true; fail naming `what` after a generous time."""
     assert callable(holds)
     limit = time.monotonic() + WAIT_S
     while not holds():
         assert time.monotonic() < limit, f"not within {WAIT_S} s: {what}"
-        time.sleep(0.02)
+        time.sleep(every_s)
