@@ -19,12 +19,14 @@ import urllib.error
 import urllib.request
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+from urllib.parse import urlencode
 
 from otel_llm.rules.files.yamlfile import UnreadableConfigError
 from otel_llm.shared.printable import printable
 from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from email.message import Message
     from pathlib import Path
     from typing import IO
@@ -93,13 +95,14 @@ class Source:
         context = urllib.request.HTTPSHandler(context=_trusting(ca))
         self._opener = urllib.request.build_opener(_NoRedirects, context)
 
-    def streams(self) -> dict[str, Any]:
-        """Return the snapshot of `/v1/streams`.
+    def streams(self, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return the snapshot of `/v1/streams`; `query`: its parameters.
 
         Raises:
             WebClientError: there is none.
         """
-        request = urllib.request.Request(f"{self.url}/v1/streams", headers=self._headers)  # noqa: S310  http only
+        url = f"{self.url}/v1/streams" + (f"?{urlencode(query)}" if query else "")
+        request = urllib.request.Request(url, headers=self._headers)  # noqa: S310  http only
         try:
             with self._opener.open(request, timeout=TIMEOUT_S) as answer:
                 snapshot = _read(answer, self._most_bytes)

@@ -145,7 +145,7 @@ class Service:
             pipeline.more_counts = lambda: {
                 "reloads": reloader.reloads,
                 "reload_errors": reloader.errors,
-                **listeners.refusals(),
+                **listeners.counts(),
                 **({} if self._dispatcher is None else self._dispatcher.counts()),
                 **({} if self._alerts is None else self._alerts.counts()),
             }

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from otel_llm.live.exposition import text_of
 from otel_llm.live.histogram import NS_PER_S, Histogram
+from otel_llm.live.history import Totals
 from otel_llm.live.labels import METRICS_BYTES, escaped_bytes, shortened
 from otel_llm.rules.prometheus.exposed_metrics import FLUIDITY_BUCKETS
 from otel_llm.slo.classes import OUTCOMES
@@ -86,6 +87,15 @@ class Series:
         """Count a request by its outcome and verdict."""
         words = (outcome, met_word(met))
         self.requests[words] = self.requests.get(words, 0) + 1
+
+    def totals(self) -> Totals:
+        """Return the sums that the live page draws."""
+        met = missed = 0
+        for (_, word), number in list(self.requests.items()):
+            met += number * (word == "true")
+            missed += number * (word == "false")
+        smooth = self.tokens_read - self.penalty_tokens + self.refunded_tokens
+        return Totals(met, missed, self.tokens_read, smooth, self.idle_ns)
 
 
 @dataclass(slots=True)
@@ -211,6 +221,14 @@ class UserMetrics:
             for labels, series in every:
                 shown.add_metric(labels, histogram(series).cumulative(), histogram(series).total)
             yield shown
+
+    def totals(self) -> dict[tuple[str, str], Totals]:
+        """Return the counters by class and place of measurement, for the live page."""
+        found: defaultdict[tuple[str, str], Totals] = defaultdict(Totals)
+        for labels, series in list(self.series.items()):
+            key = labels[0], labels[2]
+            found[key] = found[key].plus(series.totals())
+        return dict(found)
 
     def gauges(self, counts: Mapping[Key, Sequence[int]]) -> Iterator[Metric]:
         """Yield the gauges of streams in flight, of starving readers and of runways.

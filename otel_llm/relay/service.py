@@ -49,13 +49,15 @@ from otel_llm.shared.web.tokens import Tokens
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from opentelemetry.sdk.trace.export import SpanExporter
     from prometheus_client.core import Metric
 
     from otel_llm.actions.sinks.console import Console
+    from otel_llm.live.feed import Collected
+    from otel_llm.live.selection import Filter, Selection, StreamKey
     from otel_llm.relay.settings import RelaySettings
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
@@ -252,11 +254,17 @@ class Service:
 
     # For the web port.
 
-    def streams(self) -> dict[str, Any]:
-        """Return the streams in flight, the last verdicts and decisions."""
+    def streams(self, selection: Selection) -> dict[str, Any]:
+        """Return the selected streams in flight, the last verdicts and decisions."""
         assert self._decide is not None  # noqa: S101
         assert self.owned is not None  # noqa: S101
-        return self._decide.streams(self._decide.clock.now_ns(), self.owned.rows())
+        return self._decide.streams(self._decide.clock.now_ns(), self.owned.row, selection)
+
+    def live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
+        """Return the state for the live page."""
+        assert self._decide is not None  # noqa: S101
+        assert self.owned is not None  # noqa: S101
+        return self._decide.live(filters, followed, self.owned.row)
 
     def families(self) -> Iterable[Metric]:
         """Return all metrics; the families of readers, which are many, are made lazily."""
@@ -310,7 +318,8 @@ class Service:
         guard = Guard(names_of(self.web_at, self.settings.web_hosts), asks)
         actions = None if receiver is None else receiver.post
         alone = is_loopback(self.web_at.host)
-        return WebPort(self, pool.backends, guard, self._tokens, alone=alone, actions=actions)
+        viewers = self.settings.limits.viewers
+        return WebPort(self, pool.backends, guard, self._tokens, alone=alone, actions=actions, most_viewers=viewers)
 
     def _web_context(self) -> Callable[[], ssl.SSLContext] | None:
         tls = self.settings.tls

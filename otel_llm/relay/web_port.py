@@ -9,17 +9,21 @@ from aiohttp import web
 
 from otel_llm.actions.settings import RELAY_PATH
 from otel_llm.live.exposition import SharedText
-from otel_llm.live.page import PAGE_HEADERS, PIECE_BYTES, page
+from otel_llm.live.feed import MOST_VIEWERS, Feed
+from otel_llm.live.page import EVENTS_PATH, EVENTS_TYPE, FILE_HEADERS, PAGE_HEADERS, PIECE_BYTES, static_files
+from otel_llm.live.selection import SelectionError, selection_of
 from otel_llm.relay.connection import Connection, acceptor_of, stop_accepting, too_many_connections
-from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError
+from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError, UnavailableError
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable
 
     from prometheus_client.core import Metric
 
+    from otel_llm.live.feed import Collected
+    from otel_llm.live.selection import Filter, Selection, StreamKey
     from otel_llm.relay.backends.backends import Backends
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.guard import Guard
@@ -28,14 +32,21 @@ if TYPE_CHECKING:
 OPEN_PATHS = frozenset({"/healthz", "/readyz", RELAY_PATH})
 STOP_S: Final = 1.0
 """How long an answer may take that is under way when the port is closed."""
+COLLECT_S: Final = 5.0
+"""How long the live page waits for the loop."""
+UNREAD_S: Final = 30.0
+"""A viewer that reads nothing for this time is cut."""
 LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "backends (JSON)": "/v1/backends"}
 
 
 class Shown(Protocol):
     """The contents of the port; called in the loop."""
 
-    def streams(self) -> dict[str, Any]:
-        """Return the streams in flight, the last verdicts and decisions."""
+    def streams(self, selection: Selection) -> dict[str, Any]:
+        """Return the selected streams in flight, the last verdicts and decisions."""
+
+    def live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
+        """Return the state for the live page."""
 
     def families(self) -> Iterable[Metric]:
         """Return all metrics; they may be iterated in another thread."""
@@ -66,6 +77,7 @@ class WebPort:
         *,
         alone: bool,
         actions: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None,
+        most_viewers: int = MOST_VIEWERS,
     ) -> None:
         self._shown = shown
         self._text = SharedText(shown.families, shown.now_ns)
@@ -74,11 +86,17 @@ class WebPort:
         self._tokens = tokens
         self._alone = alone
         self._actions = actions
+        self._feed = Feed(self._collect, now_ns=shown.now_ns, service="relay", links=LINKS, most_viewers=most_viewers)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def application(self) -> web.Application:
         """Return the application."""
         app = web.Application(middlewares=[self._checked], client_max_size=65_536)
-        app.router.add_get("/", self._page)
+        for path in static_files():
+            app.router.add_get(path, self._file)
+        app.router.add_get(EVENTS_PATH, self._events)
+        app.on_startup.append(self._start)
+        app.on_shutdown.append(self._stop)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/v1/streams", self._streams)
         app.router.add_get("/v1/backends", self._list)
@@ -97,7 +115,9 @@ class WebPort:
         if isinstance(request.protocol, Connection) and not request.protocol.begun():
             return too_many_connections()
         try:
-            if request.path not in OPEN_PATHS:
+            if request.path in static_files():
+                self._guard.check_host(_Headers(request))
+            elif request.path not in OPEN_PATHS:
                 self._guard.check(_Headers(request))
             if request.method == "POST" and request.path != RELAY_PATH:
                 self._check_post(request)
@@ -111,7 +131,8 @@ class WebPort:
         except web.HTTPException as problem:  # no such path, or method
             problem.headers.update(PAGE_HEADERS)
             raise
-        response.headers.update(PAGE_HEADERS)
+        if not response.prepared:
+            response.headers.update(FILE_HEADERS if request.path in static_files() else PAGE_HEADERS)
         return response
 
     def _check_post(self, request: web.Request) -> None:
@@ -126,8 +147,56 @@ class WebPort:
         elif not self._alone:
             raise ForbiddenError("the port is not this machine's alone and has no tokens (auth in the settings file)")
 
-    async def _page(self, _request: web.Request) -> web.Response:
-        return web.Response(text=page(self._shown.streams(), LINKS), content_type="text/html")
+    async def _file(self, request: web.Request) -> web.Response:
+        file = static_files()[request.path]
+        return web.Response(body=file.content, headers={"Content-Type": file.media_type})
+
+    async def _start(self, _app: web.Application) -> None:
+        """Start the feed of the live page."""
+        self._loop = asyncio.get_running_loop()
+        self._feed.start()
+
+    async def _stop(self, _app: web.Application) -> None:
+        """Close the viewers, before the port waits for answers under way."""
+        await asyncio.to_thread(self._feed.stop)
+
+    def _collect(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
+        """Collect the state in the loop; called in the feed's thread."""
+        assert self._loop is not None  # noqa: S101
+
+        async def collect() -> Collected:
+            return self._shown.live(filters, followed)
+
+        pending = asyncio.run_coroutine_threadsafe(collect(), self._loop)
+        try:
+            return pending.result(COLLECT_S)
+        finally:
+            pending.cancel()
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Send the events of the live page, until the viewer leaves, or the feed drops it."""
+        if request.method == "HEAD":
+            return web.Response(headers={"Content-Type": EVENTS_TYPE})
+        try:
+            viewer = self._feed.join(selection_of(request.query))
+        except SelectionError as problem:
+            return web.json_response({"error": str(problem)}, status=400)
+        except UnavailableError as problem:
+            retry = {"Retry-After": str(problem.retry_after_s)}
+            return web.json_response({"error": str(problem)}, status=503, headers=retry)
+        response = web.StreamResponse(headers={"Content-Type": EVENTS_TYPE, **PAGE_HEADERS})
+        try:
+            await response.prepare(request)
+            async for message in viewer.messages():
+                async with asyncio.timeout(UNREAD_S):
+                    for begin in range(0, len(message), PIECE_BYTES):
+                        await response.write(message[begin : begin + PIECE_BYTES])
+        except (TimeoutError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._feed.leave(viewer)
+        return response
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         text = await asyncio.wrap_future(self._text.text())
@@ -140,8 +209,12 @@ class WebPort:
                 await response.write(text[begin : begin + PIECE_BYTES])
         return response
 
-    async def _streams(self, _request: web.Request) -> web.Response:
-        return web.json_response(self._shown.streams())
+    async def _streams(self, request: web.Request) -> web.Response:
+        try:
+            selection = selection_of(request.query)
+        except SelectionError as problem:
+            return web.json_response({"error": str(problem)}, status=400)
+        return web.json_response(self._shown.streams(selection))
 
     async def _list(self, _request: web.Request) -> web.Response:
         return web.json_response({"backends": self._backends.rows()})

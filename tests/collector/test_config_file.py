@@ -40,6 +40,7 @@ limits:
   metrics_bytes: 1048577
   connections: 14
   connections_per_peer: 29
+  viewers: 0
   concurrent_exports: 15
   queued_exports: 16
   body_seconds: 17
@@ -134,6 +135,7 @@ def test_every_key(folder: Path) -> None:
             metrics_bytes=1048577,
             connections=14,
             connections_per_peer=29,
+            viewers=0,
             concurrent_exports=15,
             queued_exports=16,
             body_s=17,

@@ -10,13 +10,20 @@ from threading import Event
 from typing import Any
 
 import pytest
+from support.commands import wait_until
+from support.live_feed import Fed, events
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app
+from otel_llm.live.page import EVENTS_TYPE, static_files
+from otel_llm.live.selection import Filter, Selection
 from otel_llm.shared.errors import AddressError
 from otel_llm.shared.web.address import Address, listen, parse_address
 
 LOCAL = Address("127.0.0.1", 0)
+FEED = Fed().feed(most_viewers=1)
+"""A feed that no thread ticks."""
+PAGE = static_files()["/"].content.decode()
 
 
 class Told:
@@ -29,11 +36,13 @@ class Told:
         self.streams: Any = {"streams": []}
         self.not_ready: str | None = None
         self.not_healthy: str | None = None
+        self.selected: list[Selection] = []
 
     def metrics(self) -> bytes:
         return b"otel_llm_streams_in_flight 3.0\n"
 
-    def get_streams(self) -> Any:
+    def get_streams(self, selection: Selection) -> Any:
+        self.selected.append(selection)
         if isinstance(self.streams, Exception):
             raise self.streams
         return self.streams
@@ -46,7 +55,7 @@ def served() -> Iterator[tuple[HttpServer, Told]]:
         metrics=told.metrics,
         streams=told.get_streams,
         requests=lambda: {"requests": [{"met": None}]},
-        page=lambda: "<!doctype html><title>ö</title>",
+        feed=FEED,
         healthy=lambda: told.not_healthy,
         ready=lambda: told.not_ready,
     )
@@ -83,7 +92,8 @@ def get(server: HttpServer, path: str, method: str = "GET") -> tuple[int, dict[s
 
 def test_what_each_path_answers(server: HttpServer) -> None:
     expected = {
-        "/": ("text/html; charset=utf-8", "<!doctype html><title>ö</title>"),
+        "/": ("text/html; charset=utf-8", PAGE),
+        **{path: (file.media_type, file.content.decode()) for path, file in static_files().items()},
         "/metrics": ("text/plain; version=0.0.4; charset=utf-8", "otel_llm_streams_in_flight 3.0\n"),
         "/healthz": ("text/plain; charset=utf-8", "ok\n"),
         "/readyz": ("text/plain; charset=utf-8", "ok\n"),
@@ -97,14 +107,48 @@ def test_what_each_path_answers(server: HttpServer) -> None:
 
 
 def test_every_answer_carries_the_security_headers(server: HttpServer) -> None:
-    for path, method in (("/", "GET"), ("/v1/streams", "GET"), ("/nowhere", "GET"), ("/", "POST")):
+    asked = (("/", "GET"), ("/live/main.js", "GET"), ("/v1/streams", "GET"), ("/nowhere", "GET"), ("/", "POST"))
+    for path, method in (*asked, ("/v1/events?stream=none", "GET")):
         _, headers, _ = get(server, path, method)
         assert "default-src 'none'" in headers["content-security-policy"]
-        assert "script-src" not in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        own = path in static_files() and method == "GET"
+        assert ("script-src 'self'; style-src 'self'" in headers["content-security-policy"]) is own
+        assert ("script-src" in headers["content-security-policy"]) is own
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["cache-control"] == "no-store"
         assert not any(name.startswith("access-control") for name in headers)
         assert "server" not in headers
+
+
+def test_streams_are_selected_by_parameters(server: HttpServer, told: Told) -> None:
+    assert get(server, "/v1/streams")[0] == 200
+    assert get(server, "/v1/streams?sort=idle&model=a%26b")[0] == 200
+    assert told.selected == [Selection(), Selection(Filter(model="a&b", sort="idle"))]
+    assert get(server, "/v1/streams?sort=name")[::2] == (400, "unknown order: sort by runway, idle, age, tokens\n")
+    assert len(told.selected) == 2
+
+
+def test_events_go_to_a_bounded_number_of_viewers(server: HttpServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("GET", "/v1/events?slo_class=chat")
+    response = connection.getresponse()
+    assert (response.status, response.headers["content-type"]) == (200, EVENTS_TYPE)
+    assert response.headers["content-length"] is None
+    status, headers, content = get(server, "/v1/events")
+    assert (status, headers["retry-after"]) == (503, "5")
+    assert "limits: viewers" in content
+    assert get(server, "/v1/events", "HEAD")[0] == 200
+    assert get(server, "/v1/events?stream=none")[::2] == (
+        400,
+        "stream is no key of a stream: write TRACE_ID-SPAN_ID-CHOICE, in lower-case hex\n",
+    )
+    FEED.tick()
+    lines = b"".join(response.readline() for _ in range(9))
+    assert [name for name, _ in events(lines)] == ["history", "fleet", "page"]
+    connection.close()
+    response.close()
+    wait_until("the viewer has left", lambda: FEED.viewers == 0)
 
 
 def test_states(server: HttpServer, told: Told) -> None:
@@ -144,26 +188,26 @@ def test_a_busy_evaluator(server: HttpServer, told: Told) -> None:
 def test_a_slow_answer_does_not_hold_up_the_others(told: Told) -> None:
     go_on = Event()
 
-    def slow() -> str:
+    def slow(_: Selection) -> str:
         assert go_on.wait(30)
         return "late"
 
     app = web_app(
         metrics=told.metrics,
-        streams=dict,
+        streams=slow,
         requests=dict,
-        page=slow,
+        feed=FEED,
         healthy=lambda: None,
         ready=lambda: None,
     )
     server = HttpServer(app, LOCAL, option="--web")
     server.start()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(get, server, "/")
+        waiting = pool.submit(get, server, "/v1/streams")
         assert get(server, "/metrics")[0] == 200
         assert not waiting.done()
         go_on.set()
-        assert waiting.result(30)[2] == "late"
+        assert waiting.result(30)[2] == '"late"'
     server.stop()
 
 
@@ -180,7 +224,7 @@ def test_a_port_in_use_is_said_before_anything_starts(server: HttpServer, told: 
 
 def web_app_of(told: Told) -> Any:
     return web_app(
-        metrics=told.metrics, streams=dict, requests=dict, page=str, healthy=lambda: None, ready=lambda: None
+        metrics=told.metrics, streams=lambda _: {}, requests=dict, feed=FEED, healthy=lambda: None, ready=lambda: None
     )
 
 

@@ -70,6 +70,8 @@ def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp
             for sample in family.samples
         }
         page = get(f"{running.web}/")
+        with urllib.request.urlopen(f"{running.web}/v1/events", timeout=10) as events:
+            told = "".join(events.readline().decode() for _ in range(9))
         assert (get(f"{running.web}/healthz"), get(f"{running.web}/readyz")) == ("ok\n", "ok\n")
         status, said = running.stop()
     assert status == 0, said
@@ -96,7 +98,11 @@ def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp
     assert metrics["otel_llm_deadline_misses_total", labels] == sum(row["deadline_misses"] or 0 for row in rows)
     assert metrics["otel_llm_streams_in_flight", labels] == 0
     assert ("otel_llm_idle_seconds_bucket", (("le", "+Inf"), *labels)) in metrics
-    assert "MISSED" in page
+    assert "/live/main.js" in page
+    assert [line for line in told.splitlines() if line.startswith("event")] == [
+        "event: history", "event: fleet", "event: page",
+    ]  # fmt: skip
+    assert '"met":false' in told
     with collector(tmp_path, *settings) as running:
         # What was open when it stopped is not written half: the next run goes on with it.
         wait_until("the last window closed", lambda: ended(tmp_path / "windows.jsonl") == 18)

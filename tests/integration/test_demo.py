@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
     shown = run("demo", "--out", tmp_path / "out")
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "live and audit agree on all 30 requests" in shown.stdout
+    assert re.search(r"^page +http://127\.0\.0\.1:\d+/ ", shown.stdout, re.MULTILINE)
     (folder,) = (tmp_path / "out").glob("run-*")
     rows: list[dict[str, Any]] = otel_llm.audit.load(folder / "journal").rows
     felt: dict[str, list[dict[str, Any]]] = {}

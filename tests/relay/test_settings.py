@@ -38,6 +38,7 @@ limits:
   connections: 3
   connections_per_peer: 6
   metrics_bytes: 1048577
+  viewers: 7
   header_seconds: 0.5
   idle_connection_seconds: 4
   drain_seconds: 5
@@ -101,6 +102,7 @@ def test_every_key(folder: Path) -> None:
         connections=3,
         connections_per_peer=6,
         metrics_bytes=1048577,
+        viewers=7,
         header_s=0.5,
         idle_connection_s=4,
         drain_s=5,

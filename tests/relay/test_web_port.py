@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from prometheus_client.core import Metric
 from rich.console import Console
+from support.live_feed import HOSTILE, Fed, events
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import WITHIN_S, Rig, rig
 from support.relay.signed_actions import SETTINGS, write_secret
 
 from otel_llm.cli.output.live_view import view
-from otel_llm.live.page import page
+from otel_llm.live.feed import Collected
+from otel_llm.live.page import EVENTS_TYPE
+from otel_llm.live.selection import Filter, Selection, StreamKey
 from otel_llm.relay.backends.backends import Backend, Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.guard import Guard
@@ -30,8 +33,11 @@ from otel_llm.shared.web.tokens import Tokens
 
 TOKEN = "a-token-of-this-test"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-HOSTILE = "<script>alert(1)</script>"
-PATHS = ("/", "/metrics", "/v1/streams", "/v1/backends")
+PATHS = ("/metrics", "/v1/streams", "/v1/backends", "/v1/events?stream=none")
+PAGE_PATHS = ("/", "/live/main.js", "/live/page.css")
+"""Files without telemetry: a browser that opens them sends no token."""
+GIVEN = 200, 400
+"""The statuses of an answer that is not refused to its client; 400: the events of a stream that is none."""
 CHAT: dict[str, Any] = {
     "model": "fake",
     "temperature": 0,
@@ -47,11 +53,13 @@ class Shown:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.scrapes = 0
+        self.selected: list[Selection] = []
 
     def now_ns(self) -> int:
         return 0
 
-    def streams(self) -> dict[str, Any]:
+    def streams(self, selection: Selection) -> dict[str, Any]:
+        self.selected.append(selection)
         row = {"slo_class": HOSTILE, "model": HOSTILE, "trace_id": HOSTILE, "tokens": 1, "age_s": 1.0, "idle_s": 0.0}
         recent = {
             "met": None,
@@ -66,6 +74,9 @@ class Shown:
         }
         streams = [{**row, "runway_s": -1.0, "instance": HOSTILE, "exact_resume_reason": HOSTILE}]
         return {"in_flight": 1, "starving": 1, "judged": 1, "streams": streams, "recent": [recent], "decisions": []}
+
+    def live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
+        return Fed(page={"matching": 1, "streams": self.streams(Selection())["streams"]}).collect(filters, followed)
 
     def families(self) -> Iterable[Metric]:
         self.scrapes += 1
@@ -86,11 +97,13 @@ async def port(
     alone: bool = True,
     names: frozenset[str] | None = None,
     actions: Callable[[web.Request], Awaitable[web.Response]] | None = None,
+    most_viewers: int = 32,
 ) -> AsyncIterator[tuple[str, Shown, Backends]]:
     """Serve a web port of backends a and `[::1]:80`."""
     shown = Shown()
     backends = Backends([Backend("a", "http://a"), Backend("[::1]:80", "http://[::1]")], time.monotonic)
-    made = WebPort(shown, backends, Guard(names, tokens if guarded else None), tokens, alone=alone, actions=actions)
+    guard = Guard(names, tokens if guarded else None)
+    made = WebPort(shown, backends, guard, tokens, alone=alone, actions=actions, most_viewers=most_viewers)
     server = TestServer(made.application())
     await server.start_server()
     try:
@@ -120,36 +133,69 @@ def tokens(tmp_path: Path) -> Tokens:
     return Tokens(tmp_path / "tokens")
 
 
-def test_nothing_on_the_page_becomes_markup() -> None:
+async def first_events(url: str, headers: Mapping[str, str] | None = None) -> list[tuple[str, Any]]:
+    """Return the events of a viewer's first message."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/v1/events", headers=headers) as response:
+        assert (response.status, response.headers["Content-Type"]) == (200, EVENTS_TYPE)
+        assert response.headers["Content-Security-Policy"].startswith("default-src 'none'; base-uri")
+        text = ""
+        async with asyncio.timeout(WITHIN_S):
+            while not ("event: page" in text and text.endswith("\n\n")):
+                text += (await response.content.readany()).decode()
+    return events(text)
+
+
+def test_the_page_is_its_files_and_telemetry_comes_as_data() -> None:
     async def go() -> None:
-        async with port() as (url, _, _):
+        async with port() as (url, shown, _):
             status, headers, text = await ask(url, "/")
-            assert status == 200
-            assert HOSTILE not in text
-            assert text.count("&lt;script&gt;") == 7
-            assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+            assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+            assert "script-src 'self'; style-src 'self'" in headers["Content-Security-Policy"]
             assert headers["X-Content-Type-Options"] == "nosniff"
+            assert "<title>otel-llm</title>" in text
+            _, headers, _ = await ask(url, "/live/main.js")
+            assert headers["Content-Type"] == "text/javascript; charset=utf-8"
+            history, fleet, page = await first_events(url)
+            assert (history[0], history[1]["service"], fleet[0]) == ("history", "relay", "fleet")
+            assert page[1]["streams"][0]["model"] == HOSTILE
+            for path in history[1]["links"].values():
+                assert (await ask(url, path))[0] == 200
             status, headers, _ = await ask(url, "/v1/streams")
             assert (status, headers["Content-Type"]) == (200, "application/json; charset=utf-8")
-
-    asyncio.run(go())
-
-
-def test_what_the_page_links_to_is_there() -> None:
-    async def go() -> None:
-        async with port() as (url, _, _):
-            _, _, text = await ask(url, "/")
-            linked = [part.partition(">")[0] for part in text.split("<a href=")[1:]]
-            assert linked == ["/metrics", "/v1/streams", "/v1/backends"]
-            for path in linked:
-                assert (await ask(url, path))[0] == 200
+            shown.selected.clear()
+            assert (await ask(url, "/v1/streams?sort=age&instance=b"))[0] == 200
+            assert (await ask(url, "/v1/streams?sort=name"))[0] == 400
+            assert shown.selected == [Selection(Filter(instance="b", sort="age"))]
+            assert (await ask(url, "/v1/events", "HEAD"))[0] == 200
             assert (await ask(url, "/v1/nothing"))[0] == 404
             assert (await ask(url, "/v1/streams", "DELETE"))[0] == 405
 
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/healthz", "/v1/nothing"])
+def test_viewers_are_bounded_and_their_parameters_checked() -> None:
+    async def go() -> None:
+        async with port(most_viewers=1) as (url, _, _), aiohttp.ClientSession() as session:
+            status, headers, _ = await ask(url, "/v1/events?token=a-secret")
+            assert status == 400
+            async with session.get(f"{url}/v1/events"):
+                status, headers, text = await ask(url, "/v1/events")
+                assert (status, headers["Retry-After"]) == (503, "5")
+                assert "limits: viewers" in text
+            async with asyncio.timeout(WITHIN_S):  # it has left: its place is free with the next message
+                while (await ask(url, "/v1/events?stream=none"))[0] != 400 or not await first_events_or_none(url):
+                    await asyncio.sleep(0.05)
+
+    asyncio.run(go())
+
+
+async def first_events_or_none(url: str) -> bool:
+    """Return whether there is room for a viewer."""
+    async with aiohttp.ClientSession() as session, session.get(f"{url}/v1/events") as response:
+        return response.status == 200
+
+
+@pytest.mark.parametrize("path", [*PATHS, *PAGE_PATHS, "/healthz", "/v1/nothing"])
 def test_every_answer_keeps_a_browser_from_guessing(path: str, tokens: Tokens) -> None:
     async def go() -> None:
         for guarded in (False, True):
@@ -201,12 +247,12 @@ def test_a_page_of_another_site_changes_nothing(headers: dict[str, str], status:
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [*PATHS, *PAGE_PATHS])
 def test_another_name_is_not_answered(path: str) -> None:
     async def go() -> None:
         async with port(names=frozenset({"relay.example"})) as (url, _, _):
             assert (await ask(url, path, headers={"Host": "evil.example"}))[0] == 403
-            assert (await ask(url, path, headers={"Host": "relay.example"}))[0] == 200
+            assert (await ask(url, path, headers={"Host": "relay.example"}))[0] in GIVEN
             assert (await ask(url, "/healthz", headers={"Host": "evil.example"}))[0] == 200
 
     asyncio.run(go())
@@ -223,8 +269,12 @@ def test_who_changes_something_brings_a_token_where_there_are_tokens(
             assert await post(url, "/v1/backends/a/drain", {"Authorization": f"Bearer {TOKEN}x"}) == 401
             assert not backends.get("a").draining
             for path in PATHS:
-                assert (await ask(url, path))[0] == (401 if guarded else 200)
-                assert (await ask(url, path, headers=BEARER))[0] == 200
+                assert ((await ask(url, path))[0] == 401) is guarded
+                assert (await ask(url, path, headers=BEARER))[0] in GIVEN
+            for path in PAGE_PATHS:
+                assert (await ask(url, path))[0] == 200
+            if guarded and alone:
+                assert [name for name, _ in await first_events(url, BEARER)] == ["history", "fleet", "page"]
             assert (await ask(url, "/healthz"))[0] == 200
             assert (await ask(url, "/readyz"))[0] == 503
             assert await post(url, "/v1/backends/a/drain", BEARER) == 200
@@ -302,8 +352,10 @@ def test_streams_and_backends_show_what_the_contract_says(tmp_path: Path) -> Non
                 name: (1, True),
                 other: (0, False),
             }
-            page = (await ask(running.web, "/"))[2]
-            everything = f"{shown}{backends}{page}"
+            live = await first_events(running.web)
+            (seen,) = dict(live)["page"]["streams"]
+            assert (seen["tokens"], seen["instance"], seen["exact_resume"]) == (4, name, False)
+            everything = f"{shown}{backends}{live}"
             assert "secret prompt" not in everything
             stalls.released.set()
             assert (await reading).done
@@ -388,15 +440,11 @@ def test_a_body_that_does_not_come_holds_up_no_stop(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-@pytest.mark.parametrize(
-    ("runway_s", "paused", "state"),
-    [(3.0, True, "paused"), (3.0, False, ""), (-1.0, True, "paused, waiting"), (-1.0, None, "waiting")],
-)
-def test_a_paused_stream_is_told_as_paused(runway_s: float, paused: bool | None, state: str) -> None:
-    shown = Shown().streams()
-    row = {**shown["streams"][0], "runway_s": runway_s, "ttft_s": 0.1}
+@pytest.mark.parametrize("paused", [True, False, None])
+def test_a_paused_stream_is_told_as_paused(paused: bool | None) -> None:
+    shown = Shown().streams(Selection())
+    row = {**shown["streams"][0], "runway_s": 3.0, "ttft_s": 0.1}
     shown |= {"streams": [row if paused is None else row | {"paused": paused}], "recent": []}
-    assert f"<td>{runway_s}</td><td>{state}</td>" in page(shown, {})
     console = Console(width=200)
     with console.capture() as captured:
         console.print(view(shown))

@@ -15,6 +15,7 @@ from otel_llm.actions.delivery import durable_queue as courier
 from otel_llm.actions.delivery import http_request as post
 from otel_llm.actions.execute import action_attempts as delivering
 from otel_llm.actions.execute import action_receiver as receiving
+from otel_llm.actions.sinks import live_state
 from otel_llm.cli import web_client as asking
 from otel_llm.collector import inbox
 from otel_llm.collector.config.settings import Limits
@@ -22,7 +23,7 @@ from otel_llm.collector.receive import gunzip
 from otel_llm.core import limits as message_limits
 from otel_llm.core.scanning import parts
 from otel_llm.evaluate.registry import RegistryLimits
-from otel_llm.live import exposition, labels, user_metrics
+from otel_llm.live import exposition, feed, history, labels, user_metrics, viewers
 from otel_llm.live.page import PIECE_BYTES
 from otel_llm.readers.formats import parquet_files
 from otel_llm.readers.io import bytestream, journal_format, skipped
@@ -32,6 +33,7 @@ from otel_llm.rules.files import yamlfile
 from otel_llm.rules.language import parser
 from otel_llm.shared import secret_files
 from otel_llm.shared.web import tls
+from otel_llm.slo.live import reading_curve
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 HOUR_S = 3600
@@ -50,6 +52,12 @@ CONSTANTS: dict[str, object] = {
     "sets of labels": user_metrics.MAX_SERIES,
     "length of a label's value": labels.MAX_LABEL_CHARS,
     "renderings": exposition.SHARED_NS // 10**9,
+    "snapshots of the live page": int(feed.EVERY_S),
+    "messages that wait for a viewer": viewers.MOST_UNSENT,
+    "seconds until a viewer must bring its token again": int(feed.MOST_AGE_S),
+    "streams on a page": live_state.PAGE_STREAMS,
+    "points of a followed stream's curve": reading_curve.EVEN_POINTS + 2 * reading_curve.GAP_POINTS,
+    "samples of its sparklines": history.SAMPLES,
     "bytes of a file of settings, rules or classes": yamlfile.MAX_BYTES,
     "depth of such a file": yamlfile.MAX_DEPTH,
     "characters of a rule's expression": parser.MAX_CHARACTERS,

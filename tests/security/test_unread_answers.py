@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ import aiohttp
 from aiohttp.test_utils import BaseTestServer, TestServer
 from prometheus_client.core import GaugeMetricFamily, Metric
 from support.collector.http_client import WAIT_S, serving
+from support.live_feed import Fed
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app
+from otel_llm.live.feed import Collected
+from otel_llm.live.selection import Filter, Selection, StreamKey
 from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.address import Address
@@ -46,9 +49,9 @@ def asking(port: int) -> Iterator[socket.socket]:
 def test_a_collector_holds_no_copy_for_each_scrape() -> None:
     app = web_app(
         metrics=lambda: TEXT,
-        streams=dict,
+        streams=lambda _: {},
         requests=dict,
-        page=str,
+        feed=Fed().feed(),
         healthy=lambda: None,
         ready=lambda: None,
     )
@@ -72,8 +75,11 @@ def whole(connection: socket.socket) -> bytes:
 
 
 class Large:
-    def streams(self) -> dict[str, Any]:
+    def streams(self, selection: Selection) -> dict[str, Any]:
         return {}
+
+    def live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
+        return Fed().collect(filters, followed)
 
     def now_ns(self) -> int:
         return 0

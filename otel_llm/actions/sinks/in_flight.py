@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otel_llm.actions.sinks.sinks import Labels, key_of
+from otel_llm.actions.sinks.sinks import key_of
+from otel_llm.live.selection import Filter
 from otel_llm.live.user_metrics import RUNWAY_BANDS, RUNWAY_BOUNDS_S
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
     from prometheus_client.core import Metric
 
     from otel_llm.actions.sinks.sinks import Sinks
-    from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+    from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.usage import Meter
     from otel_llm.readers.rows import Row
 
+    Ints = npt.NDArray[np.int64]
+
 SHOWN_STREAMS: Final = 100
+NAMES: Final = 100
+"""The models and instances that a viewer can choose from, those with the most streams."""
+ALL: Final = Filter()
 SHOWN_ROWS: Final = 200
 _RUNWAY_BOUNDS_NS: Final = np.array(RUNWAY_BOUNDS_S, dtype=np.int64) * 1_000_000_000
 
 
-def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str, Any]:
-    """Return the streams in flight, those closest to starving first, and the last verdicts and decisions."""
+def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int, chosen: Filter = ALL) -> dict[str, Any]:
+    """Return the streams in flight that pass a filter, in its order, and the last verdicts and decisions."""
     slots = table.slots_in_flight()
     runway_ns = table.runway_ns(slots, now_ns)
-    shown = np.argsort(runway_ns, kind="stable")[:SHOWN_STREAMS]
-    streams = [table.streams[slot] for slot in slots[shown].tolist()]
+    streams, matching = first_of(table, slots, now_ns, chosen, SHOWN_STREAMS)
     return {
         "now_unix_nano": now_ns,
         "in_flight": len(slots),
         "starving": int((runway_ns < 0).sum()),
-        "streams": [facts_of(stream, now_ns) for stream in streams if stream is not None],
+        "matching": matching,
+        **names_of(count_by_group(table, slots, runway_ns)),
+        "streams": [facts_of(stream, now_ns) for stream in streams],
         "recent": [row() for row in list(sinks.recent)[-SHOWN_ROWS:]],
         "decisions": list(sinks.recent_decisions)[-SHOWN_ROWS:],
     }
@@ -42,16 +52,60 @@ def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int) -> dict[str
 
 def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int) -> list[Metric]:
     """Charge what readers got and waited up to now; return the numbers of streams in flight, by runway too."""
+    charge_in_flight(meter, sinks)
+    slots = table.slots_in_flight()
+    counts = count_by_group(table, slots, table.runway_ns(slots, now_ns))
+    return list(sinks.metrics.gauges({key_of(group): bands for group, bands in counts.items()}))
+
+
+def first_of(
+    table: StreamTable, slots: Ints, now_ns: int, chosen: Filter, most: int
+) -> tuple[list[StreamInFlight], int]:
+    """Return the first streams that pass a filter, in its order, and how many pass; `slots`: (S,) int64, in flight."""
+    if not chosen.matches_all:
+        groups = np.unique(table.group[slots])
+        passing = [group for group in groups.tolist() if chosen.matches(*table.groups[group][:3])]
+        slots = slots[np.isin(table.group[slots], passing)]
+    rank = _rank(table, slots, now_ns, chosen.sort)
+    at = np.argpartition(rank, most)[:most] if len(slots) > most else np.arange(len(slots))
+    streams = [table.streams[slot] for slot in slots[at[np.argsort(rank[at], kind="stable")]].tolist()]
+    return [stream for stream in streams if stream is not None], len(slots)
+
+
+def _rank(table: StreamTable, slots: Ints, now_ns: int, sort: str) -> Ints:
+    """Return a number of each stream, (S,), by which they ascend in an order of `SORTS`."""
+    running = table.running
+    if sort == "tokens":
+        return -table.tokens[slots]
+    x_ns = table.now_ns(slots, now_ns)
+    if sort == "idle":
+        return -running.idle_ns(slots, x_ns)
+    return running.runway_ns(slots, x_ns) if sort == "runway" else running.commit_ns[slots] - x_ns
+
+
+def names_of(counts: Mapping[Group, Sequence[int]]) -> dict[str, list[str]]:
+    """Return the classes, models and instances that have the most streams in flight, in order of name."""
+    found: dict[str, list[str]] = {}
+    for at, name in enumerate(("slo_classes", "models", "instances")):
+        numbers: Counter[str] = Counter()
+        for group, bands in counts.items():
+            numbers[group[at]] += sum(bands)
+        found[name] = sorted(value for value, _ in numbers.most_common(NAMES) if value)
+    return found
+
+
+def charge_in_flight(meter: Meter, sinks: Sinks) -> None:
+    """Charge what readers of streams in flight got and waited up to now."""
     for metered in meter.charge_in_flight():
         sinks.charged(metered)
-    slots, width = table.slots_in_flight(), len(RUNWAY_BANDS)
-    bands = np.searchsorted(_RUNWAY_BOUNDS_NS, table.runway_ns(slots, now_ns), side="right")
-    cells, numbers = np.unique(table.group[slots] * width + bands, return_counts=True)
-    counts: defaultdict[Labels, list[int]] = defaultdict(lambda: [0] * width)
-    for cell, number in zip(cells.tolist(), numbers.tolist(), strict=True):
-        group, band = divmod(cell, width)
-        counts[key_of(table.groups[group])][band] += number
-    return list(sinks.metrics.gauges(counts))
+
+
+def count_by_group(table: StreamTable, slots: Ints, runway_ns: Ints) -> dict[Group, list[int]]:
+    """Return by group the number of streams in each of RUNWAY_BANDS; `slots`, `runway_ns`: (S,) int64."""
+    width = len(RUNWAY_BANDS)
+    cells = table.group[slots] * width + np.searchsorted(_RUNWAY_BOUNDS_NS, runway_ns, side="right")
+    numbers = np.bincount(cells, minlength=len(table.groups) * width).reshape(-1, width)
+    return {table.groups[at]: numbers[at].tolist() for at in np.flatnonzero(numbers.any(axis=1)).tolist()}
 
 
 def facts_of(stream: StreamInFlight, now_ns: int) -> Row:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.sinks.console import Console
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.usage import Metered
+    from otel_llm.live.history import Totals
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.language.snapshot import StreamKey
@@ -52,6 +53,9 @@ class UserCounters(Protocol):
 
     def gauges(self, counts: Mapping[Labels, Sequence[int]]) -> Iterator[Metric]:
         """Yield the numbers of streams in flight; `counts`: by labels, in each band of runways."""
+
+    def totals(self) -> Mapping[tuple[str, str], Totals]:
+        """Return the counters by class and place of measurement."""
 
 
 class Latency(Protocol):

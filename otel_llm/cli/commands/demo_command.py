@@ -81,6 +81,7 @@ def demo(out: Path, vllm: Path | None, relay: bool, live: bool | None) -> None:
         listening = collector.wait_for(demo_children.LISTENING, demo_children.START_S)
         grpc, web = listening.group(1), listening.group(3)
         console.print(f"collector  {listening.group(0)}")
+        console.print(f"page       {web}/  (open it: the streams in flight, live, until the demo ends)")
         if vllm is None:
             base_url = demo_children.paced_url(
                 children.enter_context(demo_children.paced_server(folder / "server.log"))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.live import Live
 
 from otel_llm.cli.output.echo import echo
+from otel_llm.cli.output.keys import pressed_keys
 from otel_llm.cli.output.live_view import view
 from otel_llm.cli.output.terminal_console import WIDTH, SafeConsole, wide_console
+from otel_llm.cli.output.top_screen import Screen
 from otel_llm.cli.web_client import Source, UnreachableError, WebClientError
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.secret_files import exposed
 
 
@@ -33,6 +36,8 @@ from otel_llm.shared.secret_files import exposed
 def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path | None) -> None:
     """Watch the streams in flight of the collector or relay at URL (its web port), closest to starving first.
 
+    Keys: arrows select, Enter opens a stream, Escape closes it; s sorts (runway, idle, age, tokens); c, m, i filter by
+    class, model, instance, x shows all again; q ends. A collector that restarts is shown again when it is back.
     docs/glossary.md explains the terms.
 
     \b
@@ -56,11 +61,26 @@ def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path 
         wide_console(max(WIDTH, console.width)).print(view(first, steady=console.is_terminal))
         return
     try:
-        with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
-            while True:
-                live.update(view(source.streams()), refresh=True)
-                time.sleep(every_s)
+        _watch(source, console, first, every_s)
     except KeyboardInterrupt:
         return
-    except WebClientError as problem:
-        raise click.ClickException(f"the collector stopped answering: {problem}") from problem
+
+
+def _watch(source: Source, console: SafeConsole, first: dict[str, Any], every_s: float) -> None:
+    """Show the streams until the key for the end; a service that does not answer is asked again."""
+    screen = Screen()
+    screen.show(first)
+    due_s = monotonic_s() + every_s
+    with pressed_keys() as read, Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while True:
+            live.update(screen.draw(console.height), refresh=True)
+            asked = screen.query()
+            if not all(screen.press(key) for key in read(max(0.0, due_s - monotonic_s()))):
+                return
+            if screen.query() == asked and monotonic_s() < due_s:
+                continue  # at most the selection has moved
+            due_s = monotonic_s() + every_s
+            try:
+                screen.show(source.streams(screen.query()))
+            except WebClientError as problem:
+                screen.lost(f"{problem}; asking again")

@@ -28,48 +28,55 @@ def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
     for one in streams[:SHOWN_STREAMS]:
         table.add_row(
             _stream(one),
-            _text(one["tokens"]),
-            _seconds(one["ttft_s"]),
-            Text(_seconds(one["idle_s"]), style="red" if one["idle_s"] > 0 else ""),
-            _bar(one["runway_s"]) + Text(_held(one), style="cyan"),
+            text(one["tokens"]),
+            seconds(one["ttft_s"]),
+            Text(seconds(one["idle_s"]), style="red" if one["idle_s"] > 0 else ""),
+            runway_bar(one["runway_s"]) + Text(held(one), style="cyan"),
         )
     for _ in range(SHOWN_STREAMS - len(streams) if steady else 0):
         table.add_row("", "", "", "", "")
-    done = Table(expand=False, box=None, pad_edge=False, show_header=False)
-    for row in rows[-SHOWN_ROWS:]:
-        done.add_row(
-            _verdict(row["met"]),
-            _stream(row),
-            _text(row["outcome"]),
-            _text(f"{row['tokens']} tokens"),
-            f"TTFT {_seconds(row['ttft_s'])}",
-            f"idle {_seconds(row['idle_s'])}",
-            f"fluidity {_share(row['fluidity_index'])}",
-        )
     fired = snapshot.get("decisions", [])
-    head = _text(
+    head = text(
         f"{snapshot['in_flight']} in flight, {snapshot['starving']} waiting, {snapshot['judged']} judged, "
         f"{len(fired)} decisions"
     )
     head.stylize("bold")
-    judged = (Text("judged:", style="bold"), done) if rows or steady else ()
+    judged = (Text("judged:", style="bold"), verdicts(rows[-SHOWN_ROWS:])) if rows or steady else ()
     return Group(head, table, *judged)
 
 
-def _held(row: dict[str, Any]) -> str:
+def verdicts(rows: list[dict[str, Any]]) -> Table:
+    """Return a line for each verdict."""
+    done = Table(expand=False, box=None, pad_edge=False, show_header=False)
+    for row in rows:
+        done.add_row(
+            _verdict(row["met"]),
+            _stream(row),
+            text(row["outcome"]),
+            text(f"{row['tokens']} tokens"),
+            f"TTFT {seconds(row['ttft_s'])}",
+            f"idle {seconds(row['idle_s'])}",
+            f"fluidity {share(row['fluidity_index'])}",
+        )
+    return done
+
+
+def held(row: dict[str, Any]) -> str:
     """Return how a relay holds a stream: paused, or queued before its first backend."""
     return " paused" if row.get("paused") else " queued" if row.get("queued") else ""
 
 
 def _stream(row: dict[str, Any]) -> Text:
-    return _text(f"{printable(row['model'] or row['slo_class'], LONGEST_NAME)} {row['trace_id'][:6]}")
+    return text(f"{printable(row['model'] or row['slo_class'], LONGEST_NAME)} {row['trace_id'][:6]}")
 
 
-def _text(value: object) -> Text:
+def text(value: object) -> Text:
+    """Return a value as text of one line, escaped."""
     return Text(printable(str(value)))
 
 
-def _bar(runway_s: float) -> Text:
+def runway_bar(runway_s: float) -> Text:
+    """Return a runway (s) as a bar, or how long the reader waits."""
     if runway_s < 0:
         return Text(f"waiting for {-runway_s:.1f} s", style="bold red")
     full = min(BAR, round(runway_s / BAR_S * BAR))
@@ -82,9 +89,11 @@ def _verdict(met: bool | None) -> Text:
     return Text("met", style="green") if met else Text("MISSED", style="bold red")
 
 
-def _seconds(value: float | None) -> str:
+def seconds(value: float | None) -> str:
+    """Return seconds with two decimals; a dash for None."""
     return "-" if value is None else f"{value:.2f}"
 
 
-def _share(value: float | None) -> str:
+def share(value: float | None) -> str:
+    """Return a share of 1 with three decimals; a dash for None."""
     return "-" if value is None else f"{value:.3f}"

@@ -74,6 +74,7 @@ class _Limits(StrictModel):
     metrics_bytes: Annotated[int, Field(ge=_MIB, le=1024 * _MIB)] = _LIMITS.metrics_bytes
     connections: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.connections
     connections_per_peer: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    viewers: Annotated[int, Field(ge=0, le=1024)] = _LIMITS.viewers
     concurrent_exports: Annotated[int, Field(ge=1, le=1024)] = _LIMITS.concurrent_exports
     queued_exports: Annotated[int, Field(ge=1, le=10**6)] = _LIMITS.queued_exports
     body_seconds: _Seconds = _LIMITS.body_s

@@ -18,6 +18,7 @@ from otel_llm.actions.settings import (
     MetricsSettings,
     Receiver,
 )
+from otel_llm.live.feed import MOST_VIEWERS
 from otel_llm.live.labels import METRICS_BYTES
 from otel_llm.readers.spans.attributes import AttributeLimits, IntakeLimits
 
@@ -48,6 +49,8 @@ class Limits:
     """Of each listener; more are closed at once. One peer may have a quarter of them without a first request."""
     connections_per_peer: int | None = None
     """Established connections of each listener, of one address (IPv6: one /64 network); None: no limit."""
+    viewers: int = MOST_VIEWERS
+    """Viewers of the live page at once; further ones are refused for now."""
     concurrent_exports: int = 64
     """Exports that a receiver works on at once; others wait."""
     queued_exports: int = 1024

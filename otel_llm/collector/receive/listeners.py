@@ -73,6 +73,7 @@ class Listeners:
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         refused = self._refused = RefusalCounts()
         self._attach = attach
+        self._feed = web.feed
         self._bound = self._web_open = False
         self.grpc = GrpcWorker(at.grpc, limits=limits, tokens=self.tokens, certificates=self.certificates, clock=clock)
         accept = refused.except_of_flow(accept)
@@ -87,7 +88,7 @@ class Listeners:
             metrics=web.metrics,
             streams=web.streams,
             requests=web.requests,
-            page=web.page,
+            feed=web.feed,
             healthy=lambda: healthy() or self.grpc.why_unhealthy(),
             ready=lambda: ready() or self.grpc.why_unhealthy(),
             guard=Guard(names_of(at.web, settings.web_hosts), self.tokens if self._web_needs_token() else None),
@@ -116,6 +117,7 @@ class Listeners:
         if not self._web_open:
             self.web.bind()
             self.web.start()
+            self._feed.start()
             self._web_open = True
 
     def open(self) -> None:
@@ -126,9 +128,13 @@ class Listeners:
             listener.start()
 
     def close_to_exports(self, grace_s: float) -> None:
-        """Refuse new exports, and return when the others are answered, within `grace_s` seconds; keep the web port."""
-        with ThreadPoolExecutor(2) as both:
-            list(both.map(lambda listener: listener.stop(grace_s), (self.grpc, self.http)))
+        """Refuse new exports, and return when the others are answered, within `grace_s` seconds.
+
+        The web port stays open; viewers of the live page are closed, since the evaluator's thread will end.
+        """
+        stops = (self._feed.stop, lambda: self.grpc.stop(grace_s), lambda: self.http.stop(grace_s))
+        with ThreadPoolExecutor(len(stops)) as all_at_once:
+            list(all_at_once.map(lambda stop: stop(), stops))
 
     def close(self, grace_s: float = 0) -> None:
         """Close all listeners, opened or not."""
@@ -158,10 +164,11 @@ class Listeners:
             self.grpc.reload()
         return changed
 
-    def refusals(self) -> Counter[str]:
-        """Return how many exports the receivers have refused, by the keys of the collector's counts."""
+    def counts(self) -> Counter[str]:
+        """Return refused exports and viewers of the live page, by the keys of the collector's counts."""
         found = Counter(self._refused.counts())
         found.update(self.grpc.refusals())
+        found.update({"viewers": self._feed.viewers, "viewers_dropped": self._feed.dropped})
         return found
 
     def listening(self) -> str:

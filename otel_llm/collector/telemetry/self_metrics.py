@@ -137,6 +137,9 @@ OWN_METRICS: Final = (
     OwnMetric("actions", "counter", "{action}", "Enforced actions, without alerts, by outcome.", "actions.", "outcome"),
     OwnMetric("actions_open", "gauge", "{action}", "Enforced actions without an outcome yet.", "actions_open"),
     OwnMetric("action_tries", "counter", "{attempt}", "Requests sent for them.", "action_tries"),
+    # The live page.
+    OwnMetric("viewers", "gauge", "{viewer}", "Viewers of the live page.", "viewers"),
+    OwnMetric("viewers_dropped", "counter", "{viewer}", "Viewers dropped: they read too slowly.", "viewers_dropped"),
     OwnMetric("unwritten", "counter", "{line}", "Decision and window lines not written.", "unwritten"),
     OwnMetric("internal_errors", "counter", "{error}", "Batches that met a bug of ours.", "internal_errors"),
     OwnMetric("reloads", "counter", "{reload}", "Successful reloads of rules, classes and so on.", "reloads"),

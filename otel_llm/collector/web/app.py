@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from http import HTTPStatus
@@ -12,18 +13,23 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 
-from otel_llm.collector.receive.errors import answer, challenge
-from otel_llm.live.page import PAGE_HEADERS, PIECE_BYTES
+from otel_llm.collector.receive.errors import BadRequestError, answer, challenge
+from otel_llm.live.page import EVENTS_PATH, EVENTS_TYPE, FILE_HEADERS, PAGE_HEADERS, PIECE_BYTES, static_files
+from otel_llm.live.selection import SelectionError, selection_of
 from otel_llm.shared.errors import RefusalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from otel_llm.live.feed import Feed
+    from otel_llm.live.selection import Selection
+    from otel_llm.live.viewers import Viewer
     from otel_llm.shared.web.guard import Guard
 
+STREAMS_PATH: Final = "/v1/streams"
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
 """Probes need no token and may use any host name here: the answers hold no telemetry."""
@@ -33,9 +39,9 @@ _log = logging.getLogger(__name__)
 def web_app(
     *,
     metrics: Callable[[], bytes],
-    streams: Callable[[], Any],
+    streams: Callable[[Selection], Any],
     requests: Callable[[], Any],
-    page: Callable[[], str],
+    feed: Feed,
     healthy: Callable[[], str | None],
     ready: Callable[[], str | None],
     guard: Guard | None = None,
@@ -44,13 +50,15 @@ def web_app(
 
     Args:
         metrics: returns Prometheus text.
-        streams, requests: return values that JSON can hold; a NaN in them is a bug, answered 500.
-        page: returns HTML.
+        streams, requests: return values that JSON can hold; a NaN in them is a bug, answered 500. `streams` gets the
+            selection of the request's parameters.
+        feed: gives the events of the live page.
         healthy, ready: return None, or the reason why not.
-        guard: checks requests to all paths but `OPEN_PATHS`.
+        guard: checks requests to all paths but `OPEN_PATHS`; the files of the page need its host name, but no token.
 
-    Each is called in a thread, at each request. A TimeoutError is answered 503.
+    Each function is called in a thread, at each request. A TimeoutError is answered 503.
     """
+    files = static_files()
 
     def state(reason: str | None) -> Response:
         http = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
@@ -60,41 +68,75 @@ def web_app(
         return _response(json.dumps(value, allow_nan=False), "application/json")
 
     answers: dict[str, Callable[[], Response]] = {
-        "/": lambda: _response(page(), "text/html; charset=utf-8"),
         "/metrics": lambda: _response(metrics(), PROMETHEUS_TEXT),
         "/healthz": lambda: state(healthy()),
         "/readyz": lambda: state(ready()),
-        "/v1/streams": lambda: as_json(streams()),
         "/v1/requests": lambda: as_json(requests()),
     }
 
+    def check(request: Request) -> None:
+        if guard is None or request.url.path in OPEN_PATHS:
+            return
+        if request.url.path in files:
+            guard.check_host(request.headers)
+        else:
+            guard.check(request.headers)
+
     def endpoint(request: Request) -> Response:
         try:
-            if guard is not None and request.url.path not in OPEN_PATHS:
-                guard.check(request.headers)
-            return answers[request.url.path]()
+            check(request)
+            path = request.url.path
+            if path == STREAMS_PATH:
+                return as_json(streams(selection_of(request.query_params)))
+            return answers[path]() if path in answers else _file(path)
+        except SelectionError as error:
+            return _refused(BadRequestError(str(error)))
         except RefusalError as refusal:
-            made = _plain(str(refusal), HTTPStatus(answer(refusal).http))
-            made.headers.update(challenge(refusal))
-            return made
+            return _refused(refusal)
         except TimeoutError:
             return _plain("busy, try again", HTTPStatus.SERVICE_UNAVAILABLE)
         except Exception:  # noqa: BLE001 - logged, and answered 500
             _log.exception("%s could not be answered: this is a bug", request.url.path)
             return _plain("internal error", HTTPStatus.INTERNAL_SERVER_ERROR)
 
+    async def events(request: Request) -> Response:
+        try:
+            check(request)
+            if request.method == "HEAD":
+                return _response("", EVENTS_TYPE)
+            return _Events(feed, feed.join(selection_of(request.query_params)))
+        except SelectionError as error:
+            return _refused(BadRequestError(str(error)))
+        except RefusalError as refusal:
+            return _refused(refusal)
+
     def refuse_route(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-        made = _plain(f"{error.detail}: there are {', '.join(answers)}", HTTPStatus(error.status_code))
+        paths = ", ".join(("/", *answers, STREAMS_PATH, EVENTS_PATH))
+        made = _plain(f"{error.detail}: there are {paths}", HTTPStatus(error.status_code))
         made.headers.update(error.headers or {})
         return made
 
+    plain = [Route(path, endpoint, methods=["GET"]) for path in (*files, *answers, STREAMS_PATH)]
     app = Starlette(
-        routes=[Route(path, endpoint, methods=["GET"]) for path in answers],
+        routes=[*plain, Route(EVENTS_PATH, events, methods=["GET"])],
         exception_handlers={HTTPException: refuse_route},
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _refused(refusal: RefusalError) -> Response:
+    made = _plain(str(refusal), HTTPStatus(answer(refusal).http))
+    made.headers.update(challenge(refusal))
+    if refusal.retry_after_s:
+        made.headers["Retry-After"] = str(refusal.retry_after_s)
+    return made
+
+
+def _file(path: str) -> Response:
+    file = static_files()[path]
+    return _Pieces(file.content, headers=dict(FILE_HEADERS), media_type=file.media_type)
 
 
 def _plain(text: str, http: HTTPStatus) -> Response:
@@ -103,6 +145,14 @@ def _plain(text: str, http: HTTPStatus) -> Response:
 
 def _response(content: str | bytes, media_type: str, http: HTTPStatus = HTTPStatus.OK) -> Response:
     return _Pieces(content, http, headers=dict(PAGE_HEADERS), media_type=media_type)
+
+
+async def _in_pieces(send: Callable[[Any], Awaitable[None]], body: bytes, *, more: bool = False) -> None:
+    """Send a body, or with `more` a part of one, in pieces, as the client reads it."""
+    last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
+    for begin in range(0, last + 1, PIECE_BYTES):
+        piece = body[begin : begin + PIECE_BYTES]
+        await send({"type": "http.response.body", "body": piece, "more_body": more or begin < last})
 
 
 class _Pieces(Response):
@@ -114,7 +164,35 @@ class _Pieces(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send the answer."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        last = max(0, len(self.body) - 1) // PIECE_BYTES * PIECE_BYTES
-        for begin in range(0, last + 1, PIECE_BYTES):
-            piece = self.body[begin : begin + PIECE_BYTES]
-            await send({"type": "http.response.body", "body": piece, "more_body": begin < last})
+        await _in_pieces(send, bytes(self.body))
+
+
+class _Events(Response):
+    """The events of one viewer, until it leaves, or the feed drops it.
+
+    A send that the client does not read waits, and the viewer's mailbox overflows: the feed forgets the viewer, and the
+    connection's own timeout of an unread answer ends the send.
+    """
+
+    def __init__(self, feed: Feed, viewer: Viewer) -> None:
+        super().__init__(headers=dict(PAGE_HEADERS), media_type=EVENTS_TYPE)
+        del self.headers["content-length"]
+        self._feed = feed
+        self._viewer = viewer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the events as they are offered."""
+        leaving = asyncio.create_task(self._close_on_disconnect(receive))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async for message in self._viewer.messages():
+                await _in_pieces(send, message, more=True)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            leaving.cancel()
+            self._feed.leave(self._viewer)
+
+    async def _close_on_disconnect(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._viewer.close()

@@ -6,16 +6,19 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
+from otel_llm.actions.sinks.live_state import followed_stream, live_state
 from otel_llm.collector.telemetry.self_metrics import own_families, process_families
 from otel_llm.live.exposition import SharedText
-from otel_llm.live.page import page
+from otel_llm.live.feed import Feed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
+    from otel_llm.live.feed import Collected
+    from otel_llm.live.selection import Filter, Selection, StreamKey
 
 LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "verdicts (JSON)": "/v1/requests"}
 
@@ -30,10 +33,18 @@ class Web:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._metrics = SharedText(lambda: chain(families(pipeline), process_families()), pipeline.clock.now_ns)
+        self.feed = Feed(
+            self._live,
+            now_ns=pipeline.clock.now_ns,
+            service="collector",
+            links=LINKS,
+            most_viewers=pipeline.limits.viewers,
+        )
+        """The events of the live page; the service starts and stops it."""
 
-    def streams(self) -> dict[str, Any]:
-        """Return the streams in flight, closest to starving first, and the last verdicts and decisions."""
-        return self._pipeline.call(self._streams)
+    def streams(self, selection: Selection) -> dict[str, Any]:
+        """Return the selected streams in flight, in their order, and the last verdicts and decisions."""
+        return self._pipeline.call(lambda: self._streams(selection))
 
     def requests(self) -> dict[str, Any]:
         """Return the last verdicts, oldest first, as rows of `--requests`."""
@@ -43,14 +54,18 @@ class Web:
         """Return the Prometheus text (format 0.0.4), at most a second old."""
         return self._metrics.text().result()
 
-    def page(self) -> str:
-        """Return the live page as HTML."""
-        return page(self.streams(), LINKS)
+    def _live(self, filters: Collection[Filter], followed: Collection[StreamKey]) -> Collected:
+        pipeline = self._pipeline
+        evaluator, now_ns = pipeline.evaluator, pipeline.clock.now_ns
+        return pipeline.call(lambda: live_state(evaluator, evaluator.live, pipeline.sinks, now_ns(), filters, followed))
 
-    def _streams(self) -> dict[str, Any]:
+    def _streams(self, selection: Selection) -> dict[str, Any]:
         pipeline = self._pipeline
         evaluator = pipeline.evaluator
-        found = streams_in_flight(evaluator.table, pipeline.sinks, pipeline.clock.now_ns())
+        now_ns = pipeline.clock.now_ns()
+        found = streams_in_flight(evaluator.table, pipeline.sinks, now_ns, selection.filter)
+        if selection.stream is not None:
+            found["followed"] = followed_stream(evaluator, evaluator.live, selection.stream, now_ns)
         counts = {"in_flight": len(evaluator.live), "judged": evaluator.counts["judged"]}
         return {**found, **counts, "queue": pipeline.counts()["queue"]}
 

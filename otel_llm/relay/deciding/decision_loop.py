@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -18,16 +18,18 @@ from otel_llm.actions.execute.dispatcher import ActionDispatcher
 from otel_llm.actions.execute.executors import Executors, executors
 from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
+from otel_llm.actions.sinks.live_state import followed_stream, live_state
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
+from otel_llm.live.selection import Selection
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.otlp_target import user_agent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from prometheus_client.core import Metric
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from otel_llm.actions.settings import AlertAndActionSettings
     from otel_llm.actions.sinks.console import Console
     from otel_llm.actions.sinks.sinks import Latency, UserCounters
+    from otel_llm.live.feed import Collected
+    from otel_llm.live.selection import Filter
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Actor
     from otel_llm.relay.recording.recorded import RequestKey
@@ -46,9 +50,17 @@ if TYPE_CHECKING:
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses
 
+EVERY: Final = Selection()
+More: TypeAlias = "Callable[[RequestKey], Mapping[str, Any]]"
+
 PAUSE_AFTER_BUG_S: Final = 1.0
 """The pause of timers after one hit a bug of ours: it may be due again at once."""
 log = logging.getLogger(__name__)
+
+
+def _nothing(_request: RequestKey) -> Mapping[str, Any]:
+    """Return no further fields."""
+    return {}
 
 
 class DecisionLoop:
@@ -170,15 +182,29 @@ class DecisionLoop:
         outcomes = {} if self._actions is None else self._actions.outcomes
         return chain(sinks.metrics.families(), gauges, list(rule_families(self.counts(), outcomes)), list(latency))
 
-    def streams(self, now_ns: int, more: Mapping[RequestKey, Mapping[str, Any]] | None = None) -> dict[str, Any]:
-        """Return the streams in flight, those closest to starving first, and the last verdicts and decisions.
+    def streams(self, now_ns: int, more: More = _nothing, selection: Selection = EVERY) -> dict[str, Any]:
+        """Return the selected streams in flight, in their order, and the last verdicts and decisions.
 
-        `more`: by request, further fields for the rows of its streams.
+        `more`: returns further fields for the rows of a request's streams.
         """
-        found = streams_in_flight(self.first_hand.table, self.sinks, now_ns)
+        first_hand = self.first_hand
+        found = streams_in_flight(first_hand.table, self.sinks, now_ns, selection.filter)
         for row in found["streams"]:
-            row.update((more or {}).get((bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"])), {}))
+            row.update(more((bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"]))))
+        if (key := selection.stream) is not None:
+            found["followed"] = followed_stream(first_hand, first_hand.streams, key, now_ns, lambda one: more(one[:2]))
         return {**found, "judged": self.first_hand.counts["judged"]}
+
+    def live(self, filters: Collection[Filter], followed: Collection[StreamKey], more: More = _nothing) -> Collected:
+        """Return the state for the live page; see `live_state`. `more` as for `streams`."""
+        now_ns = self.clock.now_ns()
+        self._guard(lambda: self.first_hand.advance(now_ns))
+        first_hand = self.first_hand
+        found = live_state(
+            first_hand, first_hand.streams, self.sinks, now_ns, filters, followed, lambda key: more(key[:2])
+        )
+        self.rearm()
+        return found
 
     def counts(self) -> dict[str, int]:
         """Return counts by name: of streams, decisions, actions and alerts."""

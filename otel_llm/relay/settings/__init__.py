@@ -13,6 +13,7 @@ from otel_llm.actions.settings import (
     FileSettings,
     MetricsSettings,
 )
+from otel_llm.live.feed import MOST_VIEWERS
 from otel_llm.live.labels import METRICS_BYTES
 from otel_llm.scheduling.placement import DEFAULT
 from otel_llm.scheduling.release_order import DEFAULT_ORDER
@@ -116,6 +117,8 @@ class Limits:
     connections_per_peer: int | None = None
     metrics_bytes: int = METRICS_BYTES
     """A scrape is at most this; label sets that would make it longer count as `other`."""
+    viewers: int = MOST_VIEWERS
+    """Viewers of the live page at once; further ones are refused for now."""
     header_s: float = 10.0
     idle_connection_s: float = 120.0
     drain_s: float = 30.0

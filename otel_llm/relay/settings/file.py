@@ -142,6 +142,7 @@ class _Limits(StrictModel):
     connections: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.connections
     connections_per_peer: Annotated[int, Field(ge=1, le=100_000)] | None = None
     metrics_bytes: Annotated[int, Field(ge=2**20, le=2**30)] = _LIMITS.metrics_bytes
+    viewers: Annotated[int, Field(ge=0, le=1024)] = _LIMITS.viewers
     header_seconds: _Seconds = _LIMITS.header_s
     idle_connection_seconds: _Seconds = _LIMITS.idle_connection_s
     drain_seconds: _Seconds = _LIMITS.drain_s
@@ -154,6 +155,7 @@ class _Limits(StrictModel):
             connections=self.connections,
             connections_per_peer=self.connections_per_peer,
             metrics_bytes=self.metrics_bytes,
+            viewers=self.viewers,
             header_s=self.header_seconds,
             idle_connection_s=self.idle_connection_seconds,
             drain_s=self.drain_seconds,

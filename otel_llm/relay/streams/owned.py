@@ -164,11 +164,11 @@ class Owned:
         for session in list(self.sessions.values()):
             session.cut("upstream_error", "the relay stops", STOPPING)
 
-    def rows(self) -> dict[RequestKey, dict[str, Any]]:
-        """Return further fields of each request beside its facts."""
-        return {key: self._row(session) for key, session in self.sessions.items()}
-
-    def _row(self, session: Session) -> dict[str, Any]:
+    def row(self, key: RequestKey) -> dict[str, Any]:
+        """Return further fields of a request beside its facts; none of one that has ended."""
+        session = self.sessions.get(key)
+        if session is None:
+            return {}
         reason = session.exact_reason
         return {
             "exact_resume": reason is None,

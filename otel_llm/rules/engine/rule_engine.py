@@ -219,6 +219,21 @@ class RuleEngine:
             if state.rule.name == rule and state.phase is Phase.PENDING and state.run is not None
         ]
 
+    def firing(self) -> Counter[str]:
+        """Return on how many streams each rule fires now, by its name; O(streams on which any rule ever fired)."""
+        return Counter(
+            state.rule.name
+            for followed in self._queue.streams.values()
+            if followed.fired
+            for state in followed.states
+            if state.phase is Phase.FIRING
+        )
+
+    def firing_on(self, key: StreamKey) -> list[str]:
+        """Return the names of the rules that fire on a stream now."""
+        followed = self._queue.streams.get(key)
+        return [] if followed is None else [one.rule.name for one in followed.states if one.phase is Phase.FIRING]
+
     def follows(self, key: StreamKey) -> bool:
         """Tell whether a stream is followed."""
         return key in self._queue.streams

@@ -79,6 +79,15 @@ class ScopeEngine:
         """Return the state of each rule that is followed for an instance or class, by the rule's name."""
         return {state.rule.name: state.phase for state in self._states.get((scope, labels), ())}
 
+    def firing(self) -> list[tuple[str, Labels]]:
+        """Return the rules that fire now, by name, and the labels of their instance or class."""
+        return [
+            (state.rule.name, labels)
+            for (_, labels), states in self._states.items()
+            for state in states
+            if state.phase is Phase.FIRING
+        ]
+
     def look(self, facts: ScopeFacts) -> list[Decision]:
         """Evaluate every rule of the scope at the facts' instant."""
         decisions: list[Decision] = []

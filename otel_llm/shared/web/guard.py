@@ -42,13 +42,21 @@ class Guard:
             ForbiddenError: its host name is not allowed.
             UnauthenticatedError: it has no known token.
         """
+        self.check_host(headers)
+        if self.tokens is not None:
+            self.tokens.check(headers.getlist("authorization"))
+
+    def check_host(self, headers: Headers) -> None:
+        """Check the host name alone, for an answer without telemetry.
+
+        Raises:
+            ForbiddenError: it is not allowed.
+        """
         if self.names is not None:
             for header in headers.getlist("host"):
                 name = host_name(header)
                 if name not in self.names and name != "localhost" and _ip(name) is None:
                     raise ForbiddenError("not under this name: list it in the settings file (web: hosts)")
-        if self.tokens is not None:
-            self.tokens.check(headers.getlist("authorization"))
 
 
 def names_of(address: Address, more: frozenset[str]) -> frozenset[str] | None:

@@ -25,6 +25,7 @@ from otel_llm.actions.settings import (
 )
 from otel_llm.actions.sinks.console import Console
 from otel_llm.evaluate.own_streams.first_hand import Identity, OwnStream
+from otel_llm.live.selection import Filter, Selection
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
@@ -582,7 +583,9 @@ def test_the_web_port_is_shown_streams_and_metrics(tmp_path: Path) -> None:
         relay.begin(2, tokens=1)
         await asyncio.sleep(1)
         more = {((1).to_bytes(16, "big"), (1).to_bytes(8, "big")): {"exact_resume": True}}
-        seen.update(relay.loop.streams(relay.clock.at_ns, more))
+        seen.update(relay.loop.streams(relay.clock.at_ns, lambda key: more.get(key, {})))
+        most_first = Selection(Filter(sort="tokens"), (*next(iter(more)), 0))
+        seen["by tokens"] = relay.loop.streams(relay.clock.at_ns, lambda key: more.get(key, {}), most_first)
         for family in relay.loop.families(relay.clock.at_ns):
             for sample in family.samples:
                 seen[sample.name] = seen.get(sample.name, 0) + sample.value
@@ -592,6 +595,9 @@ def test_the_web_port_is_shown_streams_and_metrics(tmp_path: Path) -> None:
     relay.play(script)
     assert [int(row["trace_id"], 16) for row in seen["streams"]] == [2, 1]
     assert [row.get("exact_resume") for row in seen["streams"]] == [None, True]
+    assert [row["tokens"] for row in seen["by tokens"]["streams"]] == [50, 1]
+    followed = seen["by tokens"]["followed"]
+    assert (followed["row"]["tokens"], followed["row"]["exact_resume"], followed["curve"]["n"][-1]) == (50, True, 50)
     assert (seen["in_flight"], seen["starving"], seen["judged"]) == (2, 1, 1)
     assert [row["outcome"] for row in seen["recent"]] == ["completed"]
     assert [one["outcome"] for one in seen["decisions"]] == ["done", "done"]

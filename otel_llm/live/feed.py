@@ -1,0 +1,256 @@
+"""The feed of the live page: one snapshot a second for all viewers, serialised once, as server-sent events.
+
+| event | contents | for |
+|---|---|---|
+| `history` | the samples of the last minutes | a viewer's first message |
+| `fleet` | counts, the newest sample, rules firing, last verdicts and decisions | all viewers |
+| `page` | the streams closest to starving that pass a filter | the viewers with this filter |
+| `stream` | one stream's delivery and its reader's curve | the viewers that follow it |
+| `busy` | the service did not answer in time | all viewers |
+
+The form is that of the HTML standard (section 9.2, "Server-sent events"): a name, and one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from otel_llm.live.history import FIELDS, History
+from otel_llm.live.selection import key_text
+from otel_llm.live.viewers import Viewer
+from otel_llm.shared.clock import monotonic_s
+from otel_llm.shared.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from otel_llm.live.history import Key, Load
+    from otel_llm.live.selection import Filter, Selection, StreamKey
+
+EVERY_S: Final = 1.0
+MOST_VIEWERS: Final = 32
+MOST_AGE_S: Final = 600.0
+"""A viewer is closed at this age, and connects again: its token is checked anew."""
+VERDICTS: Final = 12
+_STOP_S: Final = 10.0
+VERDICT_COLUMNS: Final = (
+    "trace_id", "span_id", "choice", "slo_class", "model", "instance", "measured_at", "outcome", "met", "tokens",
+    "ttft_s", "idle_s", "fluidity_index",
+)  # fmt: skip
+log = logging.getLogger(__name__)
+
+
+class TooManyViewersError(UnavailableError):
+    """There are as many viewers as may be."""
+
+
+class Collected(NamedTuple):
+    """The state of a service at one instant, as its evaluator's thread collected it.
+
+    `fleet`, `pages`, `streams`: JSON-able; a followed stream that is not in flight is absent from `streams`. `recent`:
+    functions that return the rows of the last verdicts, oldest first; any thread may call them.
+    """
+
+    now_ns: int
+    loads: Mapping[Key, Load]
+    fleet: dict[str, Any]
+    pages: Mapping[Filter, dict[str, Any]]
+    streams: Mapping[StreamKey, dict[str, Any]]
+    recent: Sequence[Callable[[], Mapping[str, Any]]]
+
+
+class Feed:
+    """The viewers of one web port, and the thread that informs them each `every_s`.
+
+    Args:
+        collect: returns the state, with the pages of these filters and these streams; called in the feed's thread. A
+            TimeoutError from it is shown to the viewers as `busy`.
+        service: the name of the service, with the paths of `links` by their text.
+        most_viewers: further ones are refused.
+        history: the samples; the feed's thread owns it.
+    """
+
+    def __init__(
+        self,
+        collect: Callable[[Collection[Filter], Collection[StreamKey]], Collected],
+        *,
+        now_ns: Callable[[], int],
+        service: str,
+        links: Mapping[str, str],
+        most_viewers: int = MOST_VIEWERS,
+        history: History | None = None,
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._collect = collect
+        self._now_ns = now_ns
+        self._about = {"service": service, "links": dict(links)}
+        self._most_viewers = most_viewers
+        self._history = History() if history is None else history
+        self._every_s = every_s
+        self._lock = threading.Lock()
+        self._viewers: set[Viewer] = set()
+        self._verdicts: dict[StreamKey, dict[str, Any]] = {}
+        """The verdicts of followed streams that have ended."""
+        self._before: set[StreamKey] = set()
+        """The streams that were followed at the last tick."""
+        self._searched: Callable[[], Mapping[str, Any]] | None = None
+        """The newest of the last verdicts then: making their rows anew each second would cost more than all else."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otel-llm-live", daemon=True)
+        self._failed = False
+        self.dropped = 0
+        """Viewers that read too slowly."""
+
+    @property
+    def viewers(self) -> int:
+        """Return how many viewers there are."""
+        return len(self._viewers)
+
+    def start(self) -> None:
+        """Start the thread, unless no viewer may join."""
+        if self._most_viewers:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and close all viewers; not in the thread that `collect` waits for."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
+        with self._lock:
+            viewers, self._viewers = self._viewers, set()
+        for viewer in viewers:
+            viewer.close()
+
+    def join(self, selection: Selection) -> Viewer:
+        """Return a new viewer, in whose event loop this is called; its first message is that of the next second.
+
+        Raises:
+            TooManyViewersError: there are as many as may be.
+            UnavailableError: the service is stopping.
+        """
+        viewer = Viewer(selection, self._now_ns())
+        with self._lock:
+            if self._stop.is_set():
+                raise UnavailableError("the service is stopping")
+            if len(self._viewers) >= self._most_viewers:
+                raise TooManyViewersError(f"{self._most_viewers} viewers are there already (limits: viewers)")
+            self._viewers.add(viewer)
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """Forget a viewer."""
+        viewer.close()
+        with self._lock:
+            self._viewers.discard(viewer)
+
+    def tick(self) -> None:
+        """Inform all viewers, and take a sample; the thread does so each `every_s`."""
+        viewers = self._present()
+        followed = {viewer.selection.stream for viewer in viewers} - {None}
+        try:
+            found = self._collect({viewer.selection.filter for viewer in viewers}, [one for one in followed if one])
+        except TimeoutError:
+            busy = event("busy", {})
+            for viewer in viewers:
+                viewer.offer(busy)
+            return
+        sample = self._history.add(found.now_ns, found.loads)
+        self._keep_verdicts(found, {one for one in followed if one})
+        if viewers:
+            self._inform(viewers, found, sample)
+
+    def _run(self) -> None:
+        due_s = monotonic_s()
+        while not self._stop.wait(max(0.0, due_s - monotonic_s())):
+            due_s = max(due_s + self._every_s, monotonic_s())
+            try:
+                self.tick()
+            except Exception:  # a bug of ours must not end the page
+                if not self._failed:
+                    log.exception("otel-llm: the live page could not be updated")
+                self._failed = True
+
+    def _present(self) -> list[Viewer]:
+        """Return the viewers, without those that were closed or are too old."""
+        oldest_ns = self._now_ns() - round(MOST_AGE_S * 1e9)
+        with self._lock:
+            gone = {viewer for viewer in self._viewers if viewer.closed or viewer.joined_ns < oldest_ns}
+            self._viewers -= gone
+            viewers = list(self._viewers)
+        for viewer in gone:
+            self.dropped += viewer.overrun
+            viewer.close()
+        return viewers
+
+    def _inform(self, viewers: Sequence[Viewer], found: Collected, sample: list[Any]) -> None:
+        verdicts = [_verdict(row()) for row in found.recent[-VERDICTS:]]
+        fleet = event("fleet", {**found.fleet, **self._names(), "sample": sample, "verdicts": verdicts[::-1]})
+        pages = {chosen: event("page", page) for chosen, page in found.pages.items()}
+        streams = {key: event("stream", self._followed(found, key)) for key in self._streams_of(viewers)}
+        first = b"".join((self._greeting(), fleet)) if not all(viewer.greeted for viewer in viewers) else b""
+        messages: dict[tuple[Selection, bool], bytes] = {}
+        for viewer in viewers:
+            chosen = viewer.selection
+            case = (chosen, viewer.greeted)
+            if case not in messages:
+                stream = b"" if chosen.stream is None else streams[chosen.stream]
+                messages[case] = b"".join((fleet if viewer.greeted else first, pages[chosen.filter], stream))
+            viewer.greeted = True
+            viewer.offer(messages[case])
+
+    def _names(self) -> dict[str, Any]:
+        return {"keys": self._history.keys, "left_out": self._history.left_out}
+
+    def _greeting(self) -> bytes:
+        """Return the history without the newest sample, which `fleet` has."""
+        older = self._history.samples[:-1]
+        return event("history", {**self._about, "every_s": self._every_s, "fields": FIELDS, "samples": older})
+
+    @staticmethod
+    def _streams_of(viewers: Sequence[Viewer]) -> set[StreamKey]:
+        return {viewer.selection.stream for viewer in viewers if viewer.selection.stream is not None}
+
+    def _followed(self, found: Collected, key: StreamKey) -> dict[str, Any]:
+        """Return a followed stream: in flight, or with its verdict, or gone."""
+        name, stream = key_text(key), found.streams.get(key)
+        return {"key": name, "verdict": self._verdicts.get(key)} if stream is None else {"key": name, **stream}
+
+    def _keep_verdicts(self, found: Collected, followed: set[StreamKey]) -> None:
+        """Look for the verdicts of followed streams that have ended: of those new here among all, else the new ones."""
+        self._verdicts = {key: row for key, row in self._verdicts.items() if key in followed}
+        ended = followed - found.streams.keys() - self._verdicts.keys()
+        until = self._searched if followed <= self._before else None
+        self._searched, self._before = (found.recent[-1] if found.recent else None), followed
+        for make in reversed(found.recent) if ended else ():
+            if make is until:
+                return
+            row = make()
+            key = _key_of(row)
+            if key in ended:
+                self._verdicts[key] = _verdict(row)
+                ended.discard(key)
+            if not ended:
+                return
+
+
+def event(name: str, value: Any) -> bytes:
+    """Return a server-sent event; JSON has no line breaks of its own.
+
+    Raises:
+        ValueError: `value` holds a NaN or an infinity.
+    """
+    return f"event: {name}\ndata: {json.dumps(value, allow_nan=False, separators=(',', ':'))}\n\n".encode()
+
+
+def _verdict(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in VERDICT_COLUMNS}
+
+
+def _key_of(row: Mapping[str, Any]) -> StreamKey | None:
+    """Return the key of a verdict's row; None for the span of another instrumentation."""
+    if row["choice"] is None:
+        return None
+    return bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"]), row["choice"]
