@@ -1,10 +1,11 @@
 """Make a Llama with random weights and a tokenizer that knows all its tokens: nothing is downloaded.
 
-Usage: make_model.py SHAPE FOLDER, SHAPE being llama-3.1-8b (16 GB) or tiny. Runs where torch is.
+Usage: make_model.py SHAPE FOLDER, SHAPE being llama-3.1-8b (16 GB), llama-3.2-1b (3 GB) or tiny. Runs where torch is.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,17 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
         "head_dim": 128,
+        "max_position_embeddings": 8192,
+        "rope_theta": 500_000.0,
+    },
+    "llama-3.2-1b": {
+        "vocab_size": 128_256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
         "max_position_embeddings": 8192,
         "rope_theta": 500_000.0,
     },
@@ -49,9 +61,15 @@ def tokenizer(size: int) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(vocab_size=LEARNED, special_tokens=SPECIAL, initial_alphabet=alphabet)
     sources = sorted(Path(torch.__file__).parent.joinpath("nn", "modules").glob("*.py"))[:30]
     bpe.train([str(path) for path in sources], trainer)
-    bpe.add_tokens([f" w{number}" for number in range(size - bpe.get_vocab_size())])
+    learned = json.loads(bpe.to_str())
+    vocabulary = learned["model"]["vocab"]  # as words of their own they would take 8 s at every start of a server
+    vocabulary.update({f"Ġw{number}": number for number in range(len(vocabulary), size)})
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=bpe, unk_token="<unk>", bos_token="<s>", eos_token="</s>", pad_token="</s>"
+        tokenizer_object=Tokenizer.from_str(json.dumps(learned)),
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="</s>",
     )
     fast.chat_template = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}<|assistant|>"
     return fast

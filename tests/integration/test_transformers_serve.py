@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ from support.ports import free_ports
 from support.spans import records_of
 
 import otel_llm
+from otel_llm import semconv
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode
@@ -182,3 +186,47 @@ def test_a_client_that_goes_away_is_a_cancelled_row_of_the_server(server: Server
     assert mine.resolved.outcome == "cancelled"
     assert 0 < len(mine.times_ns) < 900
     assert client.resolved.outcome == "cancelled"
+
+
+def reply(url: str, length: int) -> None:
+    """Ask for a reply of so many tokens and read it."""
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        for _ in client.chat.completions.create(
+            model=str(VENV / "tiny"),
+            messages=[{"role": "user", "content": f"def f{length}(x):"}],
+            max_tokens=length,
+            stream=True,
+        ):
+            pass
+
+
+def steps_of(row: Assembled) -> range:
+    first, count = (row.resolved.attributes[name] for name in (semconv.ENGINE_FIRST_STEP, semconv.ENGINE_STEPS))
+    assert isinstance(first, int)
+    assert isinstance(count, int)
+    return range(first, first + count)
+
+
+def test_the_steps_of_continuous_batching_say_which_requests_ran_together(servers: dict[str, Server]) -> None:
+    server = servers["continuous batching"]
+    server.ready()
+    before = server.rows().keys()
+    lengths = [3, 5, 17, 9, 31, 24, 12, 2]
+    with ThreadPoolExecutor(len(lengths)) as pool:
+        list(pool.map(functools.partial(reply, server.url), lengths))
+    limit = time.monotonic() + WAIT_S
+    while len(found := [row for trace_id, row in server.rows().items() if trace_id not in before]) < len(lengths):
+        assert time.monotonic() < limit, "the server's rows did not arrive"
+        time.sleep(0.1)
+    members = Counter(step for row in found for step in steps_of(row))
+    assert max(members.values()) > 1, "no two of them ran together"
+    for row in found:
+        mine = steps_of(row)
+        assert len(mine) == len(row.times_ns), "a token in each step"
+        mean = sum(members[step] for step in mine) / len(mine)
+        attributes = row.resolved.attributes
+        assert attributes[semconv.ENGINE_BATCH_MEAN] == pytest.approx(mean, abs=0.006), "what is rounded to 0.01"
+        assert float(str(attributes[semconv.GEN_AI_LATENCY_PREFILL])) > 0
+    # No token of a step is later than one of the next.
+    timed = sorted((step, at_ns) for row in found for step, at_ns in zip(steps_of(row), row.times_ns, strict=True))
+    assert [at_ns for _, at_ns in timed] == sorted(at_ns for _, at_ns in timed)

@@ -12,6 +12,7 @@ from generator.promql import own, quantile, rate, rates, total
 PREFIX: Final = "otel_llm_collector_"
 FAILURES: Final = ("Failures", "collector-failures.md")
 TROUBLE: Final = ("Troubleshooting", "troubleshooting.md")
+LIVE_PAGE: Final = (("The live page", "live-page.md"),)
 
 
 def own_panel(
@@ -154,6 +155,8 @@ SENDING: Final = (
     own_panel("Reloads", "reloads_total", "reload_errors_total", links=(("Operations", "collector-operations.md"),)),
     own_panel("Exports replayed from the journal", "replayed_total"),
     own_panel("Journal records skipped in a replay", "replay_skipped_total", label="reason"),
+    own_panel("Viewers of the live page", "viewers", links=LIVE_PAGE),
+    own_panel("Viewers dropped", "viewers_dropped_total", links=LIVE_PAGE),
 )  # fmt: skip
 
 DASHBOARD: Final = Dashboard(
@@ -170,6 +173,6 @@ DASHBOARD: Final = Dashboard(
         Row("What is missing", MISSING),
         Row("Evaluation", EVALUATING),
         Row("The journal", JOURNAL),
-        Row("Out, reloads and restarts", SENDING),
+        Row("Out, reloads, restarts and viewers", SENDING),
     ),
 )

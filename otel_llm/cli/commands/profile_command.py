@@ -92,7 +92,7 @@ def show(name: str, html: Path | None) -> None:
         echo(f"{printable(str(html), 300)}: {html.stat().st_size / 1e6:.1f} MB")
 
 
-@profile.command("fit", epilog=FIT_EXAMPLES, short_help="Fit a profile to recordings of the vLLM plugin.")
+@profile.command("fit", epilog=FIT_EXAMPLES, short_help="Fit a profile to recordings of the plugin in an engine.")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="JOURNAL...")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="NAME", help="Write NAME.yaml and NAME.csv."
@@ -113,7 +113,7 @@ def fit(
     accelerator: str,
     engine: str,
 ) -> None:
-    """Fit a profile to what the plugin of otel-llm recorded in vLLM.
+    """Fit a profile to what the plugin of otel-llm recorded in vLLM, or in continuous batching of transformers.
 
     JOURNAL is any input of `otel-llm audit`. The iterations are rebuilt from the token times and lengths of all
     requests; record a load with several streams at once and prompts of several lengths, without prefix caching.

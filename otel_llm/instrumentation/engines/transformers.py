@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 import wrapt
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
-from otel_llm.instrumentation.engines.transformers_batching import begin, hook_manager, hook_states, must_have
+from otel_llm.instrumentation.engines.transformers_batching import (
+    begin,
+    hook_batches,
+    hook_manager,
+    hook_states,
+    must_have,
+)
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.server.asgi import StreamMiddleware
@@ -169,6 +175,7 @@ HOOKS: Final[dict[str, Callable[[Patches, Any], None]]] = {
     "transformers.generation.utils": _hook_generate,
     "transformers.generation.continuous_batching.continuous_api": hook_manager,
     "transformers.generation.continuous_batching.requests": hook_states,
+    "transformers.generation.continuous_batching.input_outputs": hook_batches,
     "transformers.cli.serving.utils": _hook_serving,
     "transformers.cli.serving.server": _hook_server,
 }

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm import semconv
+from otel_llm.export.clock import wall_ns
 from otel_llm.instrumentation.engines import engine_request as engine
 from otel_llm.instrumentation.process import runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from otel_llm.instrumentation.engines.engine_request import Generation
     from otel_llm.instrumentation.process.patches import Patches
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 OPERATION: Final = "text_completion"
 CHILD: Final = "__child#"
 """The text between a request's id and the number of one more of its sequences."""
+PASSED_OVER: Final = frozenset({"FINISHED", "PENDING"})
+"""The states of requests that an asynchronous batch still holds, whose tokens are thrown away."""
 
 
 def begin(model: Any, *, stream: bool, request_id: str | None, **more: Any) -> Generation | None:
@@ -40,15 +43,50 @@ def begin(model: Any, *, stream: bool, request_id: str | None, **more: Any) -> G
     return engine.begin(running, operation=OPERATION, model=name, request_id=request_id, stream=stream, **more)
 
 
-class _Batched:
-    """A request of continuous batching."""
+class _Steps:
+    """The steps of one manager that gave tokens, `count`; the tokens of all of them, and `size`, those of the newest.
 
-    __slots__ = ("generation", "preemptions", "waited")
+    They are numbered from the present in unix us, so that the numbers of a later life are higher.
+    """
+
+    __slots__ = ("count", "size", "tokens")
+
+    def __init__(self) -> None:
+        self.count = wall_ns() // 1000
+        self.tokens = self.size = 0
+
+    def begin(self, batch: Iterable[Any]) -> None:
+        """Count the step whose requests are about to get their tokens."""
+        size = sum(one.has_new_token and one.state.status.name not in PASSED_OVER for one in batch)
+        self.count += size > 0
+        self.tokens += size
+        self.size = size
+
+
+class _Batched:
+    """A request of continuous batching; `before`: the steps and their tokens before its first one, None until then."""
+
+    __slots__ = ("before", "generation", "preemptions")
 
     def __init__(self, generation: Generation) -> None:
         self.generation = generation
         self.preemptions = 0
-        self.waited = False
+        self.before: tuple[int, int] | None = None
+
+    def first(self, state: Any, now_ns: int, steps: _Steps) -> None:
+        """Note the step of the first token."""
+        self.before = steps.count - 1, steps.tokens - steps.size
+        scheduled_s = state.lifespan[0]
+        queue_s, prefill_s = scheduled_s - state.created_time, max(now_ns / 1e9 - scheduled_s, 0.0)
+        self.generation.facts({semconv.GEN_AI_LATENCY_QUEUE: queue_s, semconv.GEN_AI_LATENCY_PREFILL: prefill_s})
+
+    def last(self, steps: _Steps) -> None:
+        """Note the step of the last token."""
+        if self.before is None or not steps.size:  # a version of transformers whose steps are not seen
+            return
+        count, tokens = steps.count - self.before[0], steps.tokens - self.before[1]
+        facts = {semconv.ENGINE_STEPS: count, semconv.ENGINE_FIRST_STEP: self.before[0] + 1}
+        self.generation.facts(facts | {semconv.ENGINE_BATCH_MEAN: round(tokens / count, 2)})
 
 
 _pending: Final[contextvars.ContextVar[tuple[dict[str, _Batched], _Batched] | None]] = contextvars.ContextVar(
@@ -68,6 +106,13 @@ def hook_manager(patches: Patches, module: Any) -> None:
     patches.replace(manager, "cancel_request", _cancel_request)
     patches.replace(manager, "_run_generation_loop", _run)
     patches.replace(router, "fail_and_deliver", _fail)
+
+
+def hook_batches(patches: Patches, module: Any) -> None:
+    """Hook the hand-over of a batch's tokens, once a step."""
+    inputs_and_outputs = module.ContinuousBatchingIOs
+    must_have(inputs_and_outputs, "prepare_batch_update")
+    patches.replace(inputs_and_outputs, "prepare_batch_update", _begin_step)
 
 
 def hook_states(patches: Patches, module: Any) -> None:
@@ -140,13 +185,27 @@ def _made_state(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _run(original: Callable[..., Any]) -> Callable[..., Any]:
     def _run_generation_loop(self: Any) -> Any:
-        _thread.requests = _requests(self)
+        _thread.requests, _thread.steps = _requests(self), _Steps()
         try:
             return original(self)
         finally:
-            _thread.requests = None
+            _thread.requests = _thread.steps = None
 
     return _run_generation_loop
+
+
+def _begin_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    def prepare_batch_update(self: Any) -> Any:
+        update = original(self)
+        try:
+            steps: _Steps | None = getattr(_thread, "steps", None)
+            if steps is not None:
+                steps.begin(update[0])
+        except Exception as bug:  # noqa: BLE001
+            runtime.warn(bug)
+        return update
+
+    return prepare_batch_update
 
 
 def _followed(state: Any) -> tuple[_Batched | None, int]:
@@ -169,13 +228,14 @@ def _update(original: Callable[..., Any]) -> Callable[..., Any]:
             batched, choice = _followed(self)
             if batched is not None and (running := runtime.running()) is not None:
                 now_ns = running.clock_ns()
-                generation = batched.generation
-                if not batched.waited:
-                    batched.waited = True
-                    generation.facts({semconv.GEN_AI_LATENCY_QUEUE: self.lifespan[0] - self.created_time})
+                generation, steps = batched.generation, _thread.steps
+                if batched.before is None:
+                    batched.first(self, now_ns, steps)
                 if len(self.generated_tokens) > before:
                     generation.tokens(now_ns, 1, choice)
                 if complete:
+                    if not choice:
+                        batched.last(steps)
                     generation.finished(now_ns, choice)
                     if generation.complete:
                         _thread.requests.pop(self.request_id.partition(CHILD)[0], None)

@@ -62,6 +62,7 @@ class ChunkReader:
     """
 
     __slots__ = (
+        "_closing",
         "_contradicted",
         "_counted",
         "_finals",
@@ -87,6 +88,7 @@ class ChunkReader:
         self._counted: set[int] = set()  # choices with a chunk that the server counted
         self._contradicted: set[int] = set()  # choices whose server's counts do not add up
         self._finals: int | None = None  # the server's count of all choices' tokens
+        self._closing: int | None = None  # its count on the closing chunk of a choice, where no other has one
 
     is_plain = staticmethod(is_plain)
 
@@ -112,8 +114,9 @@ class ChunkReader:
     def span_attributes(self) -> dict[str, AttributeValue]:
         """Return the reply's own statements, for the request span."""
         attributes: dict[str, AttributeValue] = self.segment_attributes()
-        if self._finals is not None:
-            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = self._finals
+        total = self._closing if self._finals is None and len(self._told) == 1 else self._finals
+        if total is not None:
+            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = total
         if self.response_id:
             attributes[semconv.GEN_AI_RESPONSE_ID] = self.response_id
         if self.response_model is not None:
@@ -158,6 +161,8 @@ class ChunkReader:
             self._guessed.add(index)
             counts = index in self._counted  # it may count again, from a total that no chunk may be missing in
             self.plain |= index == 0 and not counts and not isinstance(getattr(delta, "content", None), list)
+        if finished and running is not None and index not in self._running:
+            self._closing = running
         if kind is None and count and getattr(delta, "tool_calls", None):
             kind = TOOL  # a tool's name, whose tokens the server counted
         if kind is not None:

@@ -104,7 +104,7 @@ def read_requests(batches: Iterable[pa.RecordBatch]) -> tuple[dict[str, list[Rec
         where = ", ".join(f"{count:,} at the {place}" for place, count in places.most_common()) or "none"
         raise FitError(
             f"no stream of the recording has the iterations of its engine ({streams:,} streams, measured: {where}): "
-            "record them in vLLM with the plugin of otel-llm, and fit to that journal"
+            "record them with the plugin of otel-llm in vLLM, or in transformers' continuous batching, and fit to it"
         )
     return dict(engines), models.most_common(1)[0][0]
 

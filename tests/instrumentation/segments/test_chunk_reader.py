@@ -162,6 +162,25 @@ def test_a_total_on_the_closing_chunk_tells_no_times() -> None:
     assert reader.basis(0) == "chunk"
 
 
+TOTAL = "gen_ai.usage.output_tokens"
+
+
+def test_a_total_on_the_closing_chunk_alone_is_the_replys() -> None:
+    # transformers serve sends it so, and no chunk of usage behind it.
+    reader = ChunkReader()
+    read(reader, ROLE, chunk({"content": "a"}), chunk({"content": "b"}), chunk({}, finish="length", usage=usage_of(3)))
+    assert reader.span_attributes()[TOTAL] == 3
+    read(reader, usage(4))
+    assert reader.span_attributes()[TOTAL] == 4, "that of all choices counts more"
+
+
+def test_totals_on_the_closing_chunks_of_several_choices_are_not_known_to_be_of_one() -> None:
+    reader = ChunkReader()
+    first, second = chunk({"content": "a"}), chunk({"content": "b"}, index=1)
+    read(reader, first, second, chunk({}, finish="stop", usage=usage_of(3)))
+    assert TOTAL not in reader.span_attributes()
+
+
 def test_tokens_that_nobody_saw_come_at_no_time() -> None:
     reader = ChunkReader()
     assert read(reader, ROLE, chunk({}, finish="stop", usage=usage_of(37))) == [FRAMING, ((0, CONTENT, 0, True),)]
