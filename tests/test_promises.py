@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.anchors import anchors, leads
 
 import otel_llm
 
@@ -41,9 +42,19 @@ def test_python_in_the_docs_runs(page: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", [*PAGES, *STACKS, "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
-        if "://" not in target:
-            assert ((ROOT / page).parent / target).exists(), target
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", text) if "://" not in target]
+    assert [target for target in targets if not leads(ROOT / page, target)] == []
+
+
+def test_the_anchors_of_headings_are_those_of_github(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = "# A `lost` one\n```\n# no heading\n```\n## [It](x.md), 2 ways: a-b\n## Twice\n## Twice\n"
+    page.write_text(text, encoding="utf-8")
+    assert anchors(text) == {"a-lost-one", "it-2-ways-a-b", "twice", "twice-1"}
+    assert leads(page, "#twice-1")
+    assert leads(page, "page.md#a-lost-one")
+    assert not leads(page, "page.md#no-heading")
+    assert not leads(page, "other.md")
 
 
 def test_the_public_api_is_four_functions() -> None:

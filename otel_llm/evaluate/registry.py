@@ -177,8 +177,11 @@ class Registry:
             self.tombstones.add(span.key, 0)
 
     def commit(self, stream: LiveStream) -> bool:
-        """Note a stream's commit if segment 0 or the request span is there; return whether one is."""
-        if not stream.received.has(0) and stream.parts.request is None:
+        """Note a stream's commit if segment 0 is there, or a request span that states the end; return whether one is.
+
+        No rule is evaluated on a stream without its segment 0, whatever else says when it was committed.
+        """
+        if not (stream.received.has(0) or stream.parts.request_ends(stream.choice)):
             return False
         resolved, stream.known = stream.known, None
         if resolved is None:

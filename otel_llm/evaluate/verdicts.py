@@ -39,7 +39,7 @@ class Verdicts:
     """The judge of streams, and of request spans without segments.
 
     `groups`: the facts of instances and classes, None where no rule needs them. `counts` gets judged, lost,
-    skewed_tokens, missing_empty_segments, ignored_spans.
+    partial (without segment 0), skewed_tokens, missing_empty_segments, ignored_spans.
     """
 
     def __init__(
@@ -150,6 +150,8 @@ class Verdicts:
         self._counts["judged"] += 1
         if resolved.outcome == "lost":
             self._counts["lost"] += 1
+        if tokens is None and not stream.received.has(0):
+            self._counts["partial"] += 1
         stream.parts.streams[stream.choice] = ReceivedStream()  # frees the memory of a judged stream
         self._sink.charged(self._meter.close(stream, verdict))
         self._sink.stream_judged(stream, row, verdict)

@@ -35,12 +35,21 @@ class Outbox:
 
     When `capacity` records wait, the oldest give way. What is dropped, there or by the delivery, is counted in
     `dropped` (segments) and warned of once. `spacing_s`: from the start of one request to the start of the next.
+    `where`: the endpoint in warnings.
     """
 
-    def __init__(self, delivery: Delivery, capacity: int = CAPACITY, *, spacing_s: float = SPACING_S) -> None:
+    def __init__(
+        self,
+        delivery: Delivery,
+        capacity: int = CAPACITY,
+        *,
+        spacing_s: float = SPACING_S,
+        where: str = "the endpoint",
+    ) -> None:
         self._delivery = delivery
         self._capacity = capacity
         self._spacing_s = spacing_s
+        self._where = where
         self._reset()
 
     def _reset(self) -> None:
@@ -80,7 +89,7 @@ class Outbox:
         elif wakes:
             self._wake.set()
         if lost:
-            self._warn(f"the queue of {self._capacity} is full: the endpoint is slow or away")
+            self._warn(f"the queue of {self._capacity} is full: {self._where} is slow or away")
 
     def _start(self) -> None:
         try:
@@ -89,14 +98,19 @@ class Outbox:
             self._started = False
             raise
 
+    def hurry(self, *, closing: bool = False) -> None:
+        """Send the queued records without delay or back-off, and do not wait; `closing`: each batch once, then stop."""
+        self._closing |= closing
+        self._hurry = True
+        self._wake.set()
+
     def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
         """Send the queued records without delay or back-off; return whether all were settled in time.
 
         Not `patient`: stop waiting as soon as an attempt fails; the records stay queued.
         """
         goal, failures = self._taken, self._failures
-        self._hurry = True
-        self._wake.set()
+        self.hurry()
         threads.wait_until(
             lambda: self._settled >= goal or not self._started or not (patient or self._failures == failures),
             timeout_s,
@@ -105,7 +119,7 @@ class Outbox:
 
     def close(self, timeout_s: float) -> bool:
         """Send the queued records, each batch once, and stop; return whether all were settled in time."""
-        self._closing = True
+        self.hurry(closing=True)
         settled = self.flush(timeout_s)
         if settled:
             self._delivery.close()

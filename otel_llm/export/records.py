@@ -74,6 +74,11 @@ class Segment:
         """Return the span's name."""
         return semconv.SEGMENT_SPAN
 
+    @property
+    def trace_id(self) -> int:
+        """Return the trace id of the request."""
+        return self.origin.parent.trace_id
+
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
@@ -102,6 +107,11 @@ class RequestRecord:
     failure: str | None
     kind: SpanKind = SpanKind.CLIENT
     events: Sequence[SpanEvent] = ()
+
+    @property
+    def trace_id(self) -> int:
+        """Return the trace id."""
+        return self.context.trace_id
 
 
 Record = Segment | RequestRecord

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.execute.action_receiver import Admission
 from otel_llm.actions.settings import secret_files
+from otel_llm.export.endpoints import EndpointsError, listed_settings
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.answers import NONE_OPEN
 from otel_llm.relay.backends.backends import Backend, Backends
@@ -82,7 +83,7 @@ class Service:
     load: Callable[[], tuple[SloClasses, RuleSet]]
     """Reads the class and rule files anew; raises ConfigError."""
     exporter: SpanExporter | None = None
-    """The exporter of spans; None: by `OTEL_EXPORTER_OTLP_*`."""
+    """The exporter of spans; None: by `OTEL_EXPORTER_OTLP_*` and `OTEL_LLM_ENDPOINTS`."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once clients are accepted."""
@@ -104,6 +105,11 @@ class Service:
 
     def prepare(self) -> None:
         """Open the ports and the files, without accepting clients. Raises StartError or ConfigError."""
+        if self.exporter is None:
+            try:
+                listed_settings()
+            except EndpointsError as problem:
+                raise StartError(str(problem)) from problem
         settings = self.settings
         if settings.placement == POLYSERVE and not _token_times_ns(self.classes):
             raise StartError(

@@ -111,6 +111,28 @@ def test_nothing_that_listens() -> None:
         assert (status, found(report, "endpoint")["facts"]["answer"]) == (1, "refused")
 
 
+def test_every_one_of_several_collectors_is_asked(running: Collector) -> None:
+    [port] = free_ports(1)
+    several = f"http://{running.grpc},http://127.0.0.1:{port}"
+    status, report, _ = doctor(environ={"OTEL_LLM_ENDPOINTS": several})
+    asked = {one["facts"]["endpoint"]: one["status"] for one in report["findings"] if one["check"] == "endpoint"}
+    assert (status, asked) == (1, {running.grpc: "ok", f"127.0.0.1:{port}": "problem"})
+    assert "routing" not in {one["check"] for one in report["findings"]}
+
+
+def test_an_exporter_of_the_application_that_sends_to_one_of_several_collectors_is_told(running: Collector) -> None:
+    several = f"http://{running.grpc},http://{running.grpc.replace('127.0.0.1', 'localhost')}"
+    status, report, _ = doctor(environ={"OTEL_LLM_ENDPOINTS": several, **grpc_at(running.grpc)})
+    assert (status, found(report, "routing")["status"]) == (0, "warning")
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in found(report, "routing")["remedy"]
+
+
+def test_a_list_of_collectors_that_cannot_be_used_is_told(running: Collector) -> None:
+    _, report, _ = doctor(environ={"OTEL_LLM_ENDPOINTS": "http://a:1,", **grpc_at(running.grpc)})
+    assert found(report, "settings")["text"].startswith("OTEL_LLM_ENDPOINTS: entry 2 is empty")
+    assert found(report, "endpoint")["facts"]["endpoint"] == running.grpc
+
+
 def test_a_host_that_accepts_and_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

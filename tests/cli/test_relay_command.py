@@ -64,6 +64,11 @@ def test_settings_that_are_wrong_are_refused_with_file_and_line(tmp_path: Path) 
     assert "none.yaml" in refused(*BACKEND, "--rules", tmp_path / "none.yaml")
 
 
+def test_a_wrong_list_of_collectors_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_LLM_ENDPOINTS", "http://a:4317,http://a:4317")
+    assert refused(*BACKEND).startswith("OTEL_LLM_ENDPOINTS: entry 2 is http://a:4317 again: name each collector once")
+
+
 @pytest.mark.parametrize("option", ["--listen", "--web"])
 def test_a_port_in_use_is_refused_with_its_option(option: str) -> None:
     other = "--web" if option == "--listen" else "--listen"

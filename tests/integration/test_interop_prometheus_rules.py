@@ -15,7 +15,7 @@ from support.commands import run, wait_until
 from support.integration.interop_prometheus import program, prometheus
 from support.integration.interop_service import finish, load, service
 
-from otel_llm.rules.prometheus.promql import quoted
+from otel_llm.rules.prometheus.promql import RUNBOOKS, quoted
 
 FOLDER = Path(__file__).parent / "promtool"
 TESTS = dict.fromkeys(("attainment.yaml", "fluidity.yaml", "collector.yaml"), "slo.yaml") | {
@@ -86,6 +86,7 @@ def test_no_name_of_a_class_becomes_anything_else(tmp_path: Path) -> None:
             "exp_annotations": {
                 "summary": f"Class {name}, deadlines missed, measured at the client: the error budget goes too fast",
                 "description": "100% of the requests in the longer window; promised is that 99% are spared it.",
+                "runbook_url": f"{RUNBOOKS}#llmattainmentburn",
             },
         }
 

@@ -9,20 +9,11 @@ from pathlib import Path
 
 import pytest
 from support.commands import environment
-from uv import find_uv_bin
+from support.integration.uv_command import uv
 
 ROOT = Path(__file__).parents[2]
-UV = find_uv_bin()
-"""It installs what pip does, in seconds: the environments of the other tests have filled its store."""
 
 pytestmark = pytest.mark.wheel
-
-
-def uv(*arguments: str | Path) -> None:
-    done = subprocess.run([UV, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
-    if done.returncode and "Failed to fetch" in done.stderr:
-        pytest.skip("no network to the package index: " + done.stderr.splitlines()[-1])
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PROBE_SHARE: Final = 0.3
 """No probe takes more of the budget."""
+LEAST_SHARE: Final = 0.03
+"""No probe begins with less of the budget: it could hardly be decided, and what little it shows could be wrong."""
 MOST_REPEATS: Final = 3
 """An invalid probe is repeated so many times; then it is undecided."""
 FIRST_LOOK: Final = 100
@@ -43,7 +45,7 @@ class SearchPlan:
 class ProbeResult(NamedTuple):
     """A probe that ended; `finding` is the clause that its verdict rests on, `slope` the growth of its backlog.
 
-    `unsaid`: requests without a verdict under that clause, which were left out.
+    `inflations`: of each clause, see `ClauseFinding`.
     """
 
     rate: float
@@ -52,6 +54,7 @@ class ProbeResult(NamedTuple):
     slope: float | None
     backlog_grows: bool
     end: ProbeEnd
+    inflations: Sequence[float] = ()
 
 
 @dataclass(slots=True)
@@ -93,9 +96,10 @@ def find_capacity(
         queues = control_queues(plan, source) if queues is None else queues
         while (rate := search.next_rate()) is not None:
             left = plan.budget - result.spent
-            if left <= 0 or valid == allowed:
+            if left < plan.budget * LEAST_SHARE or valid == allowed:
                 break
-            decision = ProbeDecision(rate, plan.objective.clauses, levels, queues, plan.control_variates)
+            known = inflations_below(rate, result.probes)
+            decision = ProbeDecision(rate, plan.objective.clauses, levels, queues, plan.control_variates, known)
             probe, problem = _run_probe(decision, source, min(plan.budget * PROBE_SHARE, left))
             result.probes.append(probe)
             if problem is not None:
@@ -141,7 +145,17 @@ def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> tu
     end = probe.end()
     verdict = decision.verdict if end.invalid is None else "undecided"
     slope, grows = decision.backlog.slope, decision.backlog.grows
-    return ProbeResult(decision.rate, verdict, decision.deciding, slope, grows, end), problem
+    inflations = [finding.inflation for finding in decision.findings]
+    return ProbeResult(decision.rate, verdict, decision.deciding, slope, grows, end, inflations), problem
+
+
+def inflations_below(rate: float, probes: Sequence[ProbeResult]) -> list[float]:
+    """Return the greatest inflation of each clause that valid probes at lower rates have seen; empty for none.
+
+    Correlation grows with the rate up to the capacity. A calm stretch near it does not show its own.
+    """
+    seen = [probe.inflations for probe in probes if probe.rate < rate and probe.end.invalid is None]
+    return [max(of_clause) for of_clause in zip(*filter(None, seen), strict=True)]
 
 
 def _why(result: CapacityResult, search: RateSearch, *, alpha_spent: bool) -> str | None:

@@ -39,7 +39,8 @@ class ClauseFinding(NamedTuple):
     """A clause at the last look: the share of requests that hold, and its interval at all times.
 
     `raw`: the share without control variates; `independent`: how many independent requests the `requests` are worth;
-    `enough`: there are enough of them for a verdict; `unsaid`: requests without a verdict, which are left out.
+    `enough`: there are enough of them for a verdict; `unsaid`: requests without a verdict, which are left out;
+    `inflation`: how many requests say as much as one independent one.
     """
 
     clause: Clause
@@ -50,6 +51,7 @@ class ClauseFinding(NamedTuple):
     independent: float
     enough: bool
     unsaid: int
+    inflation: float = 1.0
 
     @property
     def verdict(self) -> Verdict:
@@ -65,7 +67,8 @@ class ClauseFinding(NamedTuple):
 class ProbeDecision:
     """The looks at one probe at `rate` requests/s; `queues` are those of each clause's target, empty for none.
 
-    Without `adjust` they say only what correlation to expect.
+    Without `adjust` they say only what correlation to expect. `least_inflations`: of each clause, the greatest
+    inflation that was seen at lower rates; empty for none.
     """
 
     rate: float
@@ -73,6 +76,7 @@ class ProbeDecision:
     levels: ProbeLevels
     queues: Sequence[Sequence[VirtualQueue]]
     adjust: bool = True
+    least_inflations: Sequence[float] = ()
     findings: list[ClauseFinding] = field(default_factory=list)
     backlog: BacklogTest = field(init=False)
 
@@ -144,7 +148,15 @@ class ProbeDecision:
         deviations = series_of(queues, seen.load, self.rate)[:, known][:, said] if queues else np.empty((0, count))
         waits, in_flight = seen.wait_s[known][said], seen.in_flight[known][said]
         found = estimate_share(
-            held, waits, in_flight, target, queues, deviations, self.levels.fails, adjust=self.adjust
+            held,
+            waits,
+            in_flight,
+            target,
+            queues,
+            deviations,
+            self.levels.fails,
+            adjust=self.adjust,
+            least_inflation=self.least_inflations[place] if self.least_inflations else 1.0,
         )
         mean, independent = found.value, found.independent
         interval = share_interval(
@@ -156,5 +168,5 @@ class ProbeDecision:
         least = LEAST_RESIDENCES if max(mean, found.raw) >= target else LEAST_BAD_RESIDENCES
         enough = found.enough and bool(lasted >= least * first.mean())
         return ClauseFinding(
-            clause, mean, interval, found.raw, count, independent, enough=enough, unsaid=len(fates) - count
+            clause, mean, interval, found.raw, count, independent, enough, len(fates) - count, found.inflation
         )

@@ -87,6 +87,13 @@ OWN_METRICS: Final = (
     # Streams.
     OwnMetric("judged", "counter", "{stream}", "Streams judged.", "judged"),
     OwnMetric("lost", "counter", "{stream}", "Streams whose end was not received.", "lost"),
+    OwnMetric(
+        "partial",
+        "counter",
+        "{stream}",
+        "Streams whose segment 0 was not received: they began at another collector, or it was lost.",
+        "partial",
+    ),
     OwnMetric("skewed_tokens", "counter", "{token}", "Tokens recorded before the commit.", "skewed_tokens"),
     OwnMetric(
         "shifted_streams",

@@ -6,12 +6,13 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.export.endpoints import ENDPOINTS_VARIABLE, usable_settings
 from otel_llm.export.settings import from_environment
 from otel_llm.instrumentation.doctor.endpoint import ask, others, variables
 from otel_llm.instrumentation.doctor.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
     from otel_llm.export.settings import OtlpSettings
     from otel_llm.instrumentation.doctor.endpoint import Answer, Kind
@@ -43,9 +44,13 @@ _ELSEWISE: Final[frozenset[Kind]] = frozenset({"not_found", "not_otlp", "no_answ
 
 
 def check_endpoint(situation: Situation) -> Iterator[Finding]:
-    """Send an empty export to the endpoint of the segments."""
+    """Send an empty export to each endpoint of the segments."""
     settings = yield from _read(situation)
-    settings = replace(settings, timeout_s=min(settings.timeout_s, situation.timeout_s))
+    for one in settings.values():
+        yield from _check(replace(one, timeout_s=min(one.timeout_s, situation.timeout_s)))
+
+
+def _check(settings: OtlpSettings) -> Iterator[Finding]:
     where = f"{settings.shown} over {settings.protocol}"
     answer = ask(settings)
     facts: dict[str, object] = {
@@ -68,8 +73,8 @@ def check_endpoint(situation: Situation) -> Iterator[Finding]:
     yield _clock(settings, answer)
 
 
-def _read(situation: Situation) -> Generator[Finding, None, OtlpSettings]:
-    """Read the variables; each unusable one is a finding."""
+def _read(situation: Situation) -> Generator[Finding, None, Mapping[str, OtlpSettings]]:
+    """Read the variables; each unusable one is a finding, and an exporter of the SDK that sends to one of several."""
     said: list[str] = []
     log = logging.getLogger("otel_llm")
 
@@ -79,11 +84,18 @@ def _read(situation: Situation) -> Generator[Finding, None, OtlpSettings]:
 
     log.addFilter(hear)
     try:
-        settings = from_environment(situation.environ)
+        settings = usable_settings(situation.environ)
+        sdk = from_environment(situation.environ)
     finally:
         log.removeFilter(hear)
-    for text in said:
+    for text in dict.fromkeys(said):
         yield Finding("settings", "warning", text, "correct the variable, or unset it")
+    if len(settings) > 1 and sdk.endpoint in {one.endpoint for one in settings.values()}:
+        text = f"spans of the application's own SDK go to {sdk.shown}, which is one of {ENDPOINTS_VARIABLE}"
+        remedy = (
+            "name a trace backend in OTEL_EXPORTER_OTLP_ENDPOINT: there, request spans would be without their segments"
+        )
+        yield Finding("routing", "warning", text, remedy)
     return settings
 
 

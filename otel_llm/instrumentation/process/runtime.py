@@ -16,9 +16,10 @@ from opentelemetry import trace
 from otel_llm import semconv
 from otel_llm.export import threads
 from otel_llm.export.clock import monotonic_ns, monotonic_s
-from otel_llm.export.delivery import SpanExporterDelivery, otlp_delivery
+from otel_llm.export.delivery import SpanExporterDelivery
+from otel_llm.export.endpoints import usable_settings
 from otel_llm.export.outbox import CAPACITY, Outbox
-from otel_llm.export.settings import from_environment
+from otel_llm.export.routing import outbox_for
 from otel_llm.instrumentation.core.genai_metrics import Metrics
 from otel_llm.instrumentation.core.renamed_attributes import NAMES, named
 from otel_llm.instrumentation.core.tally import Tally
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from otel_llm.export.records import AttributeValue, Record
+    from otel_llm.export.routing import RoutedOutbox
     from otel_llm.instrumentation.core.recorder_environment import Flushable
     from otel_llm.instrumentation.core.renamed_attributes import Names
 
@@ -65,7 +67,6 @@ class Runtime:
         slo_classes: Collection[str] | None = None,
         propagate: bool = True,
     ) -> None:
-        delivery = otlp_delivery(from_environment()) if exporter is None else SpanExporterDelivery(exporter)
         self.clock_ns = clock_ns
         self.anchor = WallAnchor()
         self.slo_class = slo_class
@@ -78,7 +79,11 @@ class Runtime:
         self._names = names
         self.tally = Tally()
         self.unrecorded = Unrecorded(self.tally, clock_ns)
-        self.outbox = Outbox(delivery, queue_segments)
+        self.outbox: Outbox | RoutedOutbox = (
+            outbox_for(usable_settings(), queue_segments)
+            if exporter is None
+            else Outbox(SpanExporterDelivery(exporter), queue_segments)
+        )
         self.flusher = Flusher(clock_ns, self._measure)
         # Not the random module's own generator, which an application may seed: ids would repeat in every process.
         # Asking the system each time costs up to 80 us and releases the interpreter's lock.

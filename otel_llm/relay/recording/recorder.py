@@ -119,8 +119,8 @@ class _Nowhere(SpanExporter):
 def relay_runtime(exporter: SpanExporter | None = None) -> Runtime:
     """Return a runtime of the relay's own, which hooks nothing; the caller stops it.
 
-    It sends as `OTEL_EXPORTER_OTLP_*` says, or through `exporter`; nothing where the environment switches OpenTelemetry
-    off.
+    It sends as `OTEL_EXPORTER_OTLP_*` and `OTEL_LLM_ENDPOINTS` say, or through `exporter`; nothing where the
+    environment switches OpenTelemetry off.
     """
     if exporter is None and runtime.disabled():
         exporter = _Nowhere()

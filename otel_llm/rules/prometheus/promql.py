@@ -20,6 +20,8 @@ JUDGED: Final = '=~"true|false"'
 _NUMBER: Final = re.compile(r"[-+.]?[0-9][0-9a-fA-FxoXO_.:+-]*|[yYnN]")
 _WIDTH: Final = 10_000
 """Longer than any line, so that the YAML library folds none."""
+RUNBOOKS: Final = "https://github.com/otel-llm/otel-llm/blob/main/docs/runbooks.md"
+"""The page with a section for each alert; its anchor is the alert's name in small letters."""
 
 
 def quoted(text: str) -> str:
@@ -72,7 +74,7 @@ def alert(
         "expr": expr,
         **({"for": wait} if wait else {}),
         "labels": {"severity": severity, **(labels or {})},
-        "annotations": {"summary": summary, "description": description},
+        "annotations": {"summary": summary, "description": description, "runbook_url": f"{RUNBOOKS}#{name.lower()}"},
     }
 
 

@@ -62,3 +62,12 @@ def test_there_is_no_slope_before_the_longest_stay_is_over() -> None:
     assert test.slope is None
     test.look(np.arange(300.0), at, np.full(300, 2.0))
     assert test.slope == pytest.approx(1.0)
+
+
+def test_the_start_up_must_be_over_twice_and_is_that_of_the_first_requests() -> None:
+    at = np.arange(300) / 10
+    early, late = BacklogTest(0.01), BacklogTest(0.01)
+    early.look(np.arange(300.0), at, np.full(300, 16.0))
+    assert early.slope is None, "29.9 s are less than twice 16 s"
+    late.look(np.arange(300.0), at, np.where(np.arange(300) < 50, 14.0, 100.0))
+    assert late.slope == pytest.approx(1.0), "those that come later do not prolong it"

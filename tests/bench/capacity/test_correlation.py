@@ -123,6 +123,34 @@ def test_no_verdict_before_there_are_enough() -> None:
     assert estimate_share(np.ones(150), np.zeros(150), np.zeros(150), 0.9, [], np.empty((0, 150)), 0.005).enough
 
 
+def test_few_blocks_are_not_adjusted() -> None:
+    queues = virtual_queues(load_of(300_000, 1), 0.9)
+    load = load_of(1500, 4)
+    waits = waits_of(load, 0.66)
+    held = (waits <= 1.2).astype(float)
+    found = [
+        estimate_share(held, waits, waits, 0.9, queues, series_of(queues, load, 1.0), 0.005, least_inflation=known)
+        for known in (1.0, 50.0)
+    ]
+    assert found[0].value != found[0].raw
+    assert found[1].value == found[1].raw, "1,500 requests are 15 blocks of twice the inflation"
+    assert found[1].inflation == 50.0
+
+
+def test_a_correction_that_turns_the_verdict_is_not_enough() -> None:
+    queues = virtual_queues(load_of(300_000, 1), 0.9)
+    load = load_of(6000, 5)
+    waits = waits_of(load, 0.66)
+    held, deviations = (waits <= 1.2).astype(float), series_of(queues, load, 1.0)
+    one = estimate_share(held, waits, waits, 0.9, queues, deviations, 0.005)
+    low, high = sorted((one.raw, one.value))
+    between = estimate_share(held, waits, waits, (low + high) / 2, queues, deviations, 0.005)
+    above = estimate_share(held, waits, waits, high + (high - low) / 2, queues, deviations, 0.005)
+    assert low < high
+    assert not between.enough
+    assert above.enough
+
+
 @pytest.mark.parametrize(
     ("probability", "freedom", "wanted"),
     [(0.975, 10, 2.2281), (0.995, 15, 2.9467), (0.9995, 30, 3.6460), (0.999, 12, 3.9296), (0.5, 20, 0.0)],

@@ -12,11 +12,14 @@ from support.bench.fleets import attainment_at, fleet_scenario
 
 from otel_llm.bench.capacity.capacity_answer import answer, as_json
 from otel_llm.bench.capacity.capacity_search import (
+    LEAST_SHARE,
     PROBE_SHARE,
     CapacityResult,
+    ProbeResult,
     SearchPlan,
     control_queues,
     find_capacity,
+    inflations_below,
 )
 from otel_llm.bench.capacity.objective import HELD, MISSED, UNSAID, parse_objective
 from otel_llm.bench.capacity.observations import Observations, ProbeEnd, SourceError, child_seed
@@ -128,6 +131,29 @@ class ScriptedProbe:
 
 def searched(source: Scripted, budget: float = 20_000) -> CapacityResult:
     return find_capacity(replace(PLAN, budget=budget, precision=0.1), source)
+
+
+def test_no_probe_begins_with_little_of_the_budget() -> None:
+    source = Scripted(10.0)
+    budget = 333.5  # Four probes that are too short to be decided spend all but half a request.
+    assert not searched(source, budget).decided
+    assert source.limits == pytest.approx([100.05, 100.05, 100.05, 33.5])
+    assert min(source.limits) >= LEAST_SHARE * budget
+
+
+def test_the_inflation_of_lower_rates_counts_for_higher_ones() -> None:
+    def probe(rate: float, inflations: list[float], invalid: str | None = None) -> ProbeResult:
+        return ProbeResult(rate, "undecided", None, None, False, ProbeEnd(1.0, 1.0, 1, 1.0, invalid), inflations)
+
+    seen = [
+        probe(1.0, [5.0, 1.0]),
+        probe(2.0, [4.0, 3.0]),
+        probe(2.5, [9.0, 9.0], "lag"),
+        probe(2.6, []),
+        probe(4.0, [8.0, 8.0]),
+    ]
+    assert inflations_below(3.0, seen) == [5.0, 3.0]
+    assert inflations_below(1.0, seen) == []
 
 
 def test_an_invalid_probe_is_repeated_and_says_nothing() -> None:

@@ -14,6 +14,7 @@ import pytest
 from support.hosts.serving import SilentEndpoint
 from support.hosts.told import streams, told
 from support.otlp_receiver import GrpcReceiver, HttpReceiver
+from support.ports import free_ports
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 from otel_llm import semconv
@@ -150,6 +151,30 @@ def test_the_end_of_the_process_does_not_wait_for_an_endpoint_that_is_not_there(
         )
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "GRPC_VERBOSITY": "NONE"}
         assert python(code, server.url, environment=environment).split() == ["True", "2"]
+
+
+SEVERAL = """
+import otel_llm
+for _ in range(40):
+    list(otel_llm.track(iter("abcde"), model="m"))
+otel_llm.uninstrument()
+"""
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_several_collectors_get_whole_streams_and_their_request_spans(protocol: str) -> None:
+    [nothing] = free_ports(1)
+    with receivers(protocol) as first, receivers(protocol) as second:
+        several = ",".join((first.endpoint, f"http://127.0.0.1:{nothing}", second.endpoint))
+        environment = {**otlp(protocol, first), "OTEL_LLM_ENDPOINTS": several, "GRPC_VERBOSITY": "NONE"}
+        python(SEVERAL, environment=environment)
+        traces = [{span.trace_id for span in one.spans()} for one in (first, second)]
+        assert traces[0].isdisjoint(traces[1])
+        for one, ids in zip((first, second), traces, strict=True):
+            spans = one.spans()
+            assert 0 < len(ids) < 40
+            assert len([span for span in spans if span.name == "chat m"]) == len(ids)
+            assert told(spans) == [("m", "completed", 5)] * len(ids)
 
 
 def test_the_handlers_of_one_stop_share_their_time() -> None:

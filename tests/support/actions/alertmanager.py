@@ -41,6 +41,8 @@ class Alertmanager:
 
     folder: Path
     hook: Receiver
+    config: str = CONFIG
+    """Its configuration; HOOK stands for the webhook's address."""
     port: int = field(default_factory=lambda: free_ports(1)[0])
     process: subprocess.Popen[bytes] | None = None
 
@@ -51,7 +53,7 @@ class Alertmanager:
     def start(self) -> None:
         """Start it and wait until it answers."""
         config = self.folder / "alertmanager.yml"
-        config.write_text(CONFIG.replace("HOOK", self.hook.url), encoding="utf-8")
+        config.write_text(self.config.replace("HOOK", self.hook.url), encoding="utf-8")
         command = [
             *(program(), f"--config.file={config}", f"--storage.path={self.folder / 'alertmanager'}"),
             *(f"--web.listen-address=127.0.0.1:{self.port}", "--cluster.listen-address="),
@@ -114,9 +116,9 @@ class Alertmanager:
 
 
 @contextmanager
-def alertmanager(folder: Path, hook: Receiver) -> Iterator[Alertmanager]:
+def alertmanager(folder: Path, hook: Receiver, config: str = CONFIG) -> Iterator[Alertmanager]:
     """Run Alertmanager in a folder."""
-    made = Alertmanager(folder, hook)
+    made = Alertmanager(folder, hook, config)
     try:
         made.start()
         yield made

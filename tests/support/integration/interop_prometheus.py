@@ -80,7 +80,14 @@ class Prometheus:
 @contextmanager
 def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Prometheus]:
     """Run Prometheus in a folder, scraping `target` four times a second; `more`: what its configuration also says."""
-    (folder / "prometheus.yml").write_text(CONFIG.replace("TARGET", target) + more, encoding="utf-8")
+    with started(folder, CONFIG.replace("TARGET", target) + more) as running:
+        yield running
+
+
+@contextmanager
+def started(folder: Path, config: str) -> Iterator[Prometheus]:
+    """Run Prometheus in a folder with a configuration."""
+    (folder / "prometheus.yml").write_text(config, encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as listener:  # it cannot pick a port itself
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     command = [

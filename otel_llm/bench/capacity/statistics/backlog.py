@@ -3,7 +3,8 @@
 Where a server is overloaded, the requests in flight grow like a random walk with drift: their increments over
 consecutive blocks are nearly independent, and their mean is tested against the growth that is still tolerated.
 (Increments of a stable queue are correlated negatively, which makes the test careful.) After a start the requests in
-flight grow on any server, until the first ones end: the test begins when the longest time in the system is over.
+flight grow on any server, until the first ones end: the test begins when the longest time of those in the system is
+over, and waits until it is over twice. Later ones do not count there: on an overloaded server they stay ever longer.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ TOLERATED_GROWTH: Final = 0.05
 """Growth of the requests in flight that still counts as none, as a share of the rate."""
 BLOCKS: Final = 24
 _LEAST_REQUESTS: Final = 4 * BLOCKS
-_RESIDENCE_SHARE: Final = 0.99
-_LEAST_WINDOW: Final = 0.1
+_FIRST_REQUESTS: Final = 50
+"""Those whose longest time in the system is the start-up."""
+_LEAST_WINDOW: Final = 1.0
 """The test needs so much time after the start-up, as a share of it."""
 
 
@@ -69,7 +71,7 @@ class BacklogTest:
 def _after_start_up(in_flight: Floats, at: Floats, residence: Floats) -> Floats | None:
     if len(at) < _LEAST_REQUESTS:
         return None
-    longest = float(np.quantile(residence, _RESIDENCE_SHARE, method="inverted_cdf"))
+    longest = float(residence[:_FIRST_REQUESTS].max())
     begin = int(np.searchsorted(at, at[0] + longest))
     if at[-1] - at[0] < (1 + _LEAST_WINDOW) * longest or len(at) - begin < _LEAST_REQUESTS:
         return None

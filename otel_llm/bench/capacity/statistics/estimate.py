@@ -27,6 +27,8 @@ _BLOCK_INFLATIONS: Final = 2.0
 LEAST_ESTIMATED: Final = 12
 """The least number of blocks, and so of requests."""
 _MOST_BLOCKS: Final = 128
+_LEAST_ADJUSTED_BLOCKS: Final = 20
+"""A slope that is fitted to fewer blocks explains them too well: what is left is less than the error of the mean."""
 _LEAST_STRENGTH: Final = 0.1
 """The squared correlation from which a virtual queue explains the waits or the requests in flight."""
 _UNKNOWN_UTILISATION: Final = 0.6
@@ -58,12 +60,13 @@ def estimate_share(
     level: float,
     *,
     adjust: bool = True,
+    least_inflation: float = 1.0,
 ) -> ShareEstimate:
     """Estimate the share of 1 in `held` (N,), N at least LEAST_ESTIMATED.
 
     `waits` (N,) and `in_flight` (N,) grow with the load where no request misses yet; `deviations` (Q, N): the series of
     the virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without
-    `adjust` the queues say only what correlation to expect.
+    `adjust` the queues say only what correlation to expect. `least_inflation`: what is known of it from elsewhere.
     """
     count = len(held)
     raw = float(held.mean())
@@ -72,12 +75,13 @@ def estimate_share(
     near = [exceedances(waits, target), exceedances(in_flight, target)] if raw >= target else [held]
     shown = max(inflation(held), inflation(near[0]))
     explaining = [_explaining(strengths(one, deviations), queues) for one in near]
-    expected = max([shown, *map(inflation, near), *(queues[place].inflation for place in explaining[0])])
+    of_queues = (queues[place].inflation for place in explaining[0])
+    expected = max([shown, least_inflation, *map(inflation, near), *of_queues])
     blocks = int(min(_MOST_BLOCKS, max(LEAST_ESTIMATED, count / (_BLOCK_INFLATIONS * expected))))
     variance = max(long_run_variance(held, blocks), _spread(raw, count)) * student_factor(blocks - 1, level) / count
     value, least = raw, LEAST_REQUESTS
     found = strengths(held, deviations)
-    if adjust and found.max(initial=0.0) > 0:
+    if adjust and blocks >= _LEAST_ADJUSTED_BLOCKS and found.max(initial=0.0) > 0:
         place = int(found.argmax())
         by = slope(held, deviations[place])
         residual = held - by * deviations[place]
@@ -86,7 +90,8 @@ def estimate_share(
         corrected = min(1.0, max(0.0, float(residual.mean())))
         if 0 < adjusted < variance:
             value, variance, least = corrected, adjusted, LEAST_ADJUSTED_REQUESTS
-    enough = count >= least * shown
+    # A correction that turns the verdict around says that this probe cannot be trusted yet, whatever its error.
+    enough = count >= least * shown and (raw >= target) == (value >= target)
     if max(raw, value) >= target:
         enough &= count >= (LEAST_ADJUSTED_REQUESTS if adjust else LEAST_REQUESTS) * expected
         enough &= not any(deviations[place].mean() < -queues[place].mean / 2 for place in chain(*explaining))
