@@ -165,9 +165,14 @@ def opens_a_stream_by_keys(page: Page) -> None:
     assert page.evaluate(f"{chosen} === {FIRST_ROW}")
     key(page, "End")
     assert page.evaluate(f"{chosen} === document.querySelector('#streams tbody').lastElementChild")
-    for name in ("Home", "ArrowDown", "ArrowUp"):
-        key(page, name)
-    assert page.evaluate(f"{chosen}.id === document.activeElement.getAttribute('aria-activedescendant')")
+    for begin, step in (("End", "ArrowUp"), ("Home", "ArrowDown")):
+        key(page, begin)
+        before = page.evaluate(f"{chosen}.id")
+        key(page, step)
+        assert page.evaluate(f"{chosen}.id") != before
+    active = "document.activeElement.getAttribute('aria-activedescendant')"
+    assert page.evaluate(f"{chosen}.id === {active}")
+    key(page, "Home")
     assert page.evaluate("document.getElementById('detail').hidden")
     key(page, "Enter")
     assert not page.evaluate("document.getElementById('detail').hidden")
