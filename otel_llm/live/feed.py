@@ -43,10 +43,6 @@ VERDICT_COLUMNS: Final = (
 log = logging.getLogger(__name__)
 
 
-class TooManyViewersError(UnavailableError):
-    """There are as many viewers as may be."""
-
-
 class Collected(NamedTuple):
     """The state of a service at one instant, as its evaluator's thread collected it.
 
@@ -128,15 +124,14 @@ class Feed:
         """Return a new viewer, in whose event loop this is called; its first message is that of the next second.
 
         Raises:
-            TooManyViewersError: there are as many as may be.
-            UnavailableError: the service is stopping.
+            UnavailableError: there are as many as may be, or the service is stopping.
         """
         viewer = Viewer(selection, self._now_ns())
         with self._lock:
             if self._stop.is_set():
                 raise UnavailableError("the service is stopping")
             if len(self._viewers) >= self._most_viewers:
-                raise TooManyViewersError(f"{self._most_viewers} viewers are there already (limits: viewers)")
+                raise UnavailableError(f"{self._most_viewers} viewers are there already (limits: viewers)")
             self._viewers.add(viewer)
         return viewer
 

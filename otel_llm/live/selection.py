@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.shared.errors import RefusalError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -16,7 +14,7 @@ StreamKey = tuple[bytes, bytes, int]
 _STREAM: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-(\d{1,6})", re.ASCII)
 
 
-class SelectionError(RefusalError):
+class SelectionError(ValueError):
     """The parameters of a request for events cannot be used."""
 
 

@@ -14,6 +14,7 @@ import pytest
 from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import ask
 from support.collector.tls_files import authority, signed
+from support.live_feed import Fed
 
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Engine, Receiver
 from otel_llm.collector.config.settings import Settings
@@ -36,6 +37,9 @@ BEARER = {"Authorization": f"Bearer {SECRET}"}
 class Told:
     """What the web port shows."""
 
+    def __init__(self) -> None:
+        self.feed = Fed().feed()
+
     def metrics(self) -> bytes:
         return b"m 1\n"
 
@@ -44,9 +48,6 @@ class Told:
 
     def requests(self) -> dict[str, object]:
         return {}
-
-    def page(self) -> str:
-        return "page"
 
 
 def made(settings: Settings, grpc: Address = LOCAL) -> Listeners:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.live_feed import HOSTILE, Fed, events
 
-from otel_llm.live.feed import MOST_AGE_S, VERDICT_COLUMNS, TooManyViewersError, event
+from otel_llm.live.feed import MOST_AGE_S, VERDICT_COLUMNS, event
 from otel_llm.live.history import Load
 from otel_llm.live.page import FILE_HEADERS, static_files
 from otel_llm.live.selection import Filter, Selection, key_text
@@ -86,11 +86,11 @@ def test_there_is_room_for_so_many_viewers_and_for_the_next_when_one_leaves() ->
     async def go() -> None:
         feed = Fed().feed(most_viewers=2)
         first, _ = feed.join(Selection()), feed.join(Selection())
-        with pytest.raises(TooManyViewersError, match="2 viewers"):
+        with pytest.raises(UnavailableError, match="2 viewers"):
             feed.join(Selection())
         feed.leave(first)
         feed.join(Selection())
-        with pytest.raises(TooManyViewersError):
+        with pytest.raises(UnavailableError):
             feed.join(Selection())
         assert feed.viewers == 2
 

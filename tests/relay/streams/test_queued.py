@@ -221,9 +221,11 @@ def test_what_waits_is_shown(tmp_path: Path) -> None:
                     await asyncio.sleep(0.02)
                     rows = (await running.get("/v1/streams"))["streams"]
             assert sorted((row["queued"], row["instance"]) for row in rows) == [(False, "a"), (True, "")]
-            async with running.session.get(running.web + "/") as response:
-                page = await response.text()
-            assert page.count("queued") == 1
+            async with running.session.get(running.web + "/v1/events") as response:
+                while (await response.content.readline()) != b"event: page\n":
+                    pass
+                shown = json.loads((await response.content.readline()).removeprefix(b"data: "))
+            assert sorted(row["queued"] for row in shown["streams"]) == [False, True]
             await fleet.finish()
 
     asyncio.run(go())
