@@ -121,7 +121,7 @@ def viewing(web: str, queries: list[str]) -> Iterator[list[int]]:
         thread.join()
         for task in tasks:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(asyncio.wait(tasks) if tasks else asyncio.sleep(0))
         loop.close()
 
 

@@ -56,8 +56,8 @@ STALLS = ("--stall-every", "1", "--stall-after", "8", "--stall-for", "8")
 CROWDS = (
     # Room for all of them: those of `b` have text for 1.6 s, and are moved before they wait.
     (("healthy", 6, 30), ("disconnect", 4, 60)),
-    # More than there is room for, drained or not: `a` and `b` take eight each, and two more may wait. They last, so that
-    # the first are still there when the last ask, on a busy machine too.
+    # More than there is room for, drained or not: `a` and `b` take eight each, and two more may wait. They last, so
+    # that the first are still there when the last ask, on a busy machine too.
     (("healthy", 24, 60),),
 )
 """One after the other: model, readers, tokens of each."""
