@@ -189,8 +189,7 @@ class WebPort:
             await response.prepare(request)
             async for message in viewer.messages():
                 async with asyncio.timeout(UNREAD_S):
-                    for begin in range(0, len(message), PIECE_BYTES):
-                        await response.write(message[begin : begin + PIECE_BYTES])
+                    await _write(response, message)
         except (TimeoutError, ConnectionError):
             if request.transport is not None:
                 request.transport.abort()
@@ -205,8 +204,7 @@ class WebPort:
         response.content_length = len(text)
         await response.prepare(request)
         if request.method != "HEAD":
-            for begin in range(0, len(text), PIECE_BYTES):  # the connection keeps what is not read yet
-                await response.write(text[begin : begin + PIECE_BYTES])
+            await _write(response, text)
         return response
 
     async def _streams(self, request: web.Request) -> web.Response:
@@ -272,3 +270,9 @@ class _Headers:
     def getlist(self, key: str) -> list[str]:
         """Return all values of a header."""
         return list(self._headers.getall(key, []))
+
+
+async def _write(response: web.StreamResponse, body: bytes) -> None:
+    """Write a body, or a part of one, in pieces: the connection keeps what is not read yet."""
+    for begin in range(0, len(body), PIECE_BYTES):
+        await response.write(body[begin : begin + PIECE_BYTES])

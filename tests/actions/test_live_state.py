@@ -1,4 +1,4 @@
-"""The state for the live page: who is closest to starving, of which class, which rules fire; beside a slow count."""
+"""The state for the live page, compared with a slow count: who is closest to starving, which rules fire."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_a_replica_silences_its_readers_and_a_page_its_ticket(manager: Alertmana
     assert len(found) == len(FIRING)
     for labels, silenced in FIRING:
         assert bool(found[tuple(sorted(labels.items()))]["inhibitedBy"]) == silenced, labels
-    # What is silenced is told to no receiver; all else is.
+    # A receiver gets every alert but the silenced ones.
     loud = {tuple(sorted(labels.items())) for labels, silenced in FIRING if not silenced}
 
     def told() -> set[tuple[tuple[str, str], ...]]:
@@ -140,5 +140,5 @@ def test_a_replica_silences_its_readers_and_a_page_its_ticket(manager: Alertmana
             alerts = [alert for one in manager.hook.came for alert in json.loads(one.body)["alerts"]]
         return {tuple(sorted(alert["labels"].items())) for alert in alerts}
 
-    wait_until("the others are told", lambda: told() >= loud)
+    wait_until("the receiver has the others", lambda: told() >= loud)
     assert told() == loud

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from generator.promql import quantile
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -26,6 +28,13 @@ class Query:
     expr: str
     legend: str
     dashed: bool = False
+
+
+def median_and_p99(buckets: str, by: str = "") -> tuple[Query, Query]:
+    """Return the queries of two quantiles of a histogram, by a label where one is given."""
+    labels, legend = ((by,), f"{{{{{by}}}}} ") if by else ((), "")
+    first, second = (quantile(q, buckets, *labels) for q in (0.5, 0.99))
+    return Query(first, f"{legend}p50"), Query(second, f"{legend}p99")
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def relays(name: str, *more: str) -> str:
 
 
 def rate(selector: str) -> str:
-    """Return the increase a second, over an interval of which Grafana knows that it holds enough scrapes."""
+    """Return the increase a second, over an interval that holds enough scrapes, as Grafana reckons."""
     return f"rate({selector}[$__rate_interval])"
 
 

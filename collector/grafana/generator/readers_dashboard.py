@@ -6,8 +6,8 @@ from typing import Final
 
 from generator.layout import Dashboard, Row, Variable
 from generator.metric_table import series
-from generator.panels import BAD, WARN, Panel, Query
-from generator.promql import PROMISE_LABELS, quantile, rates, readers, share, total
+from generator.panels import BAD, WARN, Panel, Query, median_and_p99
+from generator.promql import PROMISE_LABELS, rates, readers, share, total
 
 STARVING: Final = readers("otel_llm_streams_starving")
 FLYING: Final = readers("otel_llm_streams_in_flight")
@@ -125,28 +125,19 @@ WAITING: Final = (
     Panel(
         "User idle latency",
         "Median and 99th percentile of requests that ended, as far as the histogram's bounds tell.",
-        (
-            Query(quantile(0.5, readers("otel_llm_idle_seconds_bucket"), "slo_class"), "{{slo_class}} p50"),
-            Query(quantile(0.99, readers("otel_llm_idle_seconds_bucket"), "slo_class"), "{{slo_class}} p99"),
-        ),
+        median_and_p99(readers("otel_llm_idle_seconds_bucket"), "slo_class"),
         "s",
     ),
     Panel(
         "Time to first token",
         "Median and 99th percentile: from the commit to the first token of any kind.",
-        (
-            Query(quantile(0.5, readers("otel_llm_ttft_seconds_bucket"), "slo_class"), "{{slo_class}} p50"),
-            Query(quantile(0.99, readers("otel_llm_ttft_seconds_bucket"), "slo_class"), "{{slo_class}} p99"),
-        ),
+        median_and_p99(readers("otel_llm_ttft_seconds_bucket"), "slo_class"),
         "s",
     ),
     Panel(
         "Time between tokens",
-        "Median and 99th percentile of the gaps. A long gap behind a full buffer harms nobody: compare with idle time.",
-        (
-            Query(quantile(0.5, readers("otel_llm_tbt_seconds_bucket"), "slo_class"), "{{slo_class}} p50"),
-            Query(quantile(0.99, readers("otel_llm_tbt_seconds_bucket"), "slo_class"), "{{slo_class}} p99"),
-        ),
+        "Median and 99th percentile of the gaps. Behind a full buffer no reader waits in a long one: see idle time.",
+        median_and_p99(readers("otel_llm_tbt_seconds_bucket"), "slo_class"),
         "s",
     ),
     Panel(

@@ -6,7 +6,7 @@ from typing import Final
 
 from generator.layout import Dashboard, Row, Variable
 from generator.metric_table import series
-from generator.panels import BAD, WARN, Panel, Query
+from generator.panels import BAD, WARN, Panel, Query, median_and_p99
 from generator.promql import quantile, rate, rates, readers, relays, total
 from generator.readers_dashboard import (
     FLYING,
@@ -81,10 +81,7 @@ LOAD: Final = (
     Panel(
         "Gaps between tokens",
         "Median and 99th percentile.",
-        (
-            Query(quantile(0.5, readers("otel_llm_tbt_seconds_bucket"), "instance"), "{{instance}} p50"),
-            Query(quantile(0.99, readers("otel_llm_tbt_seconds_bucket"), "instance"), "{{instance}} p99"),
-        ),
+        median_and_p99(readers("otel_llm_tbt_seconds_bucket"), "instance"),
         "s",
     ),
     Panel(
@@ -129,10 +126,7 @@ RELAY: Final = (
     Panel(
         "Gap that a move left",
         "From the last text before a move to the first after it.",
-        (
-            Query(quantile(0.5, relays("otel_llm_relay_migration_gap_seconds_bucket")), "p50"),
-            Query(quantile(0.99, relays("otel_llm_relay_migration_gap_seconds_bucket")), "p99"),
-        ),
+        median_and_p99(relays("otel_llm_relay_migration_gap_seconds_bucket")),
         "s", links=(MOVES,),
     ),
     Panel(
@@ -153,10 +147,7 @@ RELAY: Final = (
     Panel(
         "Wait for a place",
         "From the arrival of a request to its place on a replica, for those that got one.",
-        (
-            Query(quantile(0.5, relays("otel_llm_relay_queue_seconds_bucket")), "p50"),
-            Query(quantile(0.99, relays("otel_llm_relay_queue_seconds_bucket")), "p99"),
-        ),
+        median_and_p99(relays("otel_llm_relay_queue_seconds_bucket")),
         "s",
     ),
     Panel(
@@ -171,10 +162,7 @@ RELAY: Final = (
     Panel(
         "What the relay adds",
         "From the reading of a replica to the writing to the client. The p99 grows before the core is full.",
-        (
-            Query(quantile(0.5, relays("otel_llm_relay_added_seconds_bucket")), "p50"),
-            Query(quantile(0.99, relays("otel_llm_relay_added_seconds_bucket")), "p99"),
-        ),
+        median_and_p99(relays("otel_llm_relay_added_seconds_bucket")),
         "s", steps=((0.01, WARN), (0.1, BAD)), links=(("Where to run it", "relay.md"),),
     ),
     Panel(

@@ -8,7 +8,7 @@ from typing import Final
 
 from generator.layout import FIRING, Dashboard, Row, Variable
 from generator.metric_table import help_of, series
-from generator.panels import BAD, DOCS, WARN, Panel, Query
+from generator.panels import BAD, DOCS, WARN, Panel, Query, median_and_p99
 from generator.promql import own, quantile, rates, relays, total
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "rules" / "README.md"
@@ -82,10 +82,7 @@ RULES: Final = (
     Panel(
         "From a flip to the written decision",
         "Median and 99th percentile, of the collectors.",
-        (
-            Query(quantile(0.5, own("otel_llm_collector_decision_seconds_bucket"), "instance"), "{{instance}} p50"),
-            Query(quantile(0.99, own("otel_llm_collector_decision_seconds_bucket"), "instance"), "{{instance}} p99"),
-        ),
+        median_and_p99(own("otel_llm_collector_decision_seconds_bucket"), "instance"),
         "s", steps=((0.05, WARN), (1, BAD)),
     ),
 )  # fmt: skip
