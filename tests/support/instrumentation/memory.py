@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+NOISE_BYTES = 8_000
+"""Less than a parser that held its input would hold in any test, and more than other threads of the process and what
+Python makes at the first call of a function leave behind (up to 1,100 bytes were seen)."""
+
 
 @dataclass
 class Held:
