@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -81,5 +80,5 @@ def test_they_are_found_as_in_a_dict_after_many_steps() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_places_them_alike(mode: dict[str, str], tmp_path: Path) -> None:
-    assert shown_in(mode, tmp_path, "core.test_slot_index", "drawn(1).hex()") == drawn(1).hex()
+def test_every_mode_places_them_alike(mode: dict[str, str]) -> None:
+    assert shown_in(mode, "core.test_slot_index", "drawn(1).hex()") == drawn(1).hex()

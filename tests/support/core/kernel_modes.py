@@ -15,12 +15,14 @@ MODES: Final = ({VARIABLE: "plain"}, {"NUMBA_BOUNDSCHECK": "1"})
 ROOT = Path(__file__).parents[3]
 
 
-def shown_in(mode: dict[str, str], cache: Path, module: str, expression: str) -> str:
-    """Return what an expression of names of a test's module prints in a mode; `cache`: where its kernels are kept."""
+def shown_in(mode: dict[str, str], module: str, expression: str) -> str:
+    """Return what an expression of names of a test's module prints in a mode.
+
+    Kernels are kept where those of this process are, in a folder of the mode's own: the first test compiles them.
+    """
     environment = {
         **os.environ,
         **mode,
-        "OTEL_LLM_CACHE_DIR": str(cache),
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests"))),
     }
     command = [sys.executable, "-c", f"from {module} import *; print({expression})"]
