@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from support.collector.http_serving import serving
 from support.collector.tls_files import authority, signed
-from support.commands import Collector, collector
+from support.commands import WAIT_S, Collector, collector, environment
 from support.commands import run as run_command
 
 from otel_llm.cli.commands.top_command import top
@@ -175,6 +182,39 @@ def test_a_picture_for_a_file_has_a_line_for_what_there_is_and_no_other(monkeypa
         lines = run(url).output.splitlines()
     assert [line.split()[:1] for line in lines] == [["1"], ["stream"], [model]]
     assert "runway: text still unread, in seconds of reading" in lines[1]
+
+
+def read_until(terminal: int, words: bytes) -> bytes:
+    """Return what a terminal shows up to these words."""
+    said = b""
+    while words not in said:
+        assert select.select([terminal], [], [], WAIT_S)[0], said
+        said += os.read(terminal, 65536)
+    return said
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_gives_the_terminal_back(signum: int) -> None:
+    told: dict[str, Any] = {"in_flight": 0, "starving": 0, "judged": 0, "matching": 0}
+    told |= {name: [] for name in ("streams", "recent", "decisions", "slo_classes", "models", "instances")}
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    with answering(saying(200, json.dumps(told).encode())) as url:
+        command = [sys.executable, "-m", "otel_llm.cli.main", "top", url]
+        env = environment() | {"TERM": "xterm"}
+        program = subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+        try:
+            read_until(ours, b"0 in flight")
+            assert termios.tcgetattr(theirs) != before
+            program.send_signal(signum)
+            assert program.wait(WAIT_S) == 0
+            assert b"Traceback" not in read_until(ours, b"\x1b[?1049l"), "the screen of before"
+        finally:
+            program.kill()
+            program.wait()
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_nobody_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path 
     if once:
         wide_console(max(WIDTH, console.width)).print(view(first, steady=console.is_terminal))
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does: the terminal is restored
     try:
         _watch(source, console, first, every_s)
     except KeyboardInterrupt:
@@ -73,7 +75,7 @@ def _watch(source: Source, console: SafeConsole, first: dict[str, Any], every_s:
     due_s = monotonic_s() + every_s
     with pressed_keys() as read, Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
-            live.update(screen.draw(console.height), refresh=True)
+            live.update(screen.draw(console.height, console.width), refresh=True)
             asked = screen.query()
             if not all(screen.press(key) for key in read(max(0.0, due_s - monotonic_s()))):
                 return
