@@ -90,6 +90,8 @@ def test_the_page_from_the_token_to_the_dark(page: Page, running: Collector, loa
     shows_hostile_text_as_text(page)
     shows_the_end_of_an_open_stream(page, load)
     filters_on_the_service(page)
+    keeps_the_names_of_rules_whole(page)
+    names_a_cell_by_its_own_text(page)
     is_legible_in_light_and_dark(page)
     survives_a_restart_of_the_service(page, running, folder)
 
@@ -185,9 +187,17 @@ def opens_a_stream_by_keys(page: Page) -> None:
     assert page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth"), "the words beside the bar are whole"
     before = page.evaluate(drawn)[3]
     page.wait(lambda: page.evaluate(drawn)[3] != before)  # the wait grows on the picture
+    for close in (lambda: key(page, "Escape"), lambda: key_enter_at(page, "close")):
+        close()
+        assert page.evaluate("document.getElementById('detail').hidden")
+        assert page.evaluate("document.activeElement?.id") == "streams"
+        key(page, "Enter")
     key(page, "Escape")
-    assert page.evaluate("document.getElementById('detail').hidden")
-    assert page.evaluate("document.activeElement?.id") == "streams"
+
+
+def key_enter_at(page: Page, name: str) -> None:
+    page.evaluate(f"document.getElementById({name!r}).focus()")
+    key_enter_submits(page)
 
 
 def shows_hostile_text_as_text(page: Page) -> None:
@@ -216,6 +226,11 @@ def filters_on_the_service(page: Page) -> None:
     page.wait(lambda: text(page, "#matching") == "6 shown")
     names = "[...new Set([...document.querySelectorAll('#streams tbody tr')].map((one) => one.cells[8].textContent))]"
     page.wait(lambda: page.evaluate(names) == ["vllm-1"])
+    assert page.evaluate("document.getElementById('empty').hidden")
+    choose(page, "stalls", "model")
+    page.wait(lambda: text(page, "#matching") == "0 shown")
+    assert text(page, "#empty") == "No stream with these names is in flight."
+    choose(page, "", "model")
     choose(page, "")
     page.wait(lambda: text(page, "#matching") == f"{len(readers()) - 2} shown")
     held = "{runway_s: -1, paused: true, queued: false, rules: ['R']}"
@@ -223,11 +238,30 @@ def filters_on_the_service(page: Page) -> None:
     assert page.evaluate(words) == "waiting, paused, R"
 
 
-def choose(page: Page, instance: str) -> None:
+def choose(page: Page, value: str, name: str = "instance") -> None:
     page.evaluate(
         "((one, value) => { one.value = value; one.dispatchEvent(new Event('change')); })"
-        f"(document.getElementById('instance'), {instance!r})"
+        f"(document.getElementById({name!r}), {value!r})"
     )
+
+
+def keeps_the_names_of_rules_whole(page: Page) -> None:
+    """A rule that fires on many instances has a long list of them beside its name."""
+    lines = (
+        "((item) => { item.lastChild.textContent = 'vllm-0 chat, '.repeat(30);"
+        " return item.firstChild.offsetHeight / parseFloat(getComputedStyle(item).lineHeight); })"
+    )
+    assert page.evaluate(f"{lines}(document.querySelector('#firing li'))") < 1.5
+
+
+def names_a_cell_by_its_own_text(page: Page) -> None:
+    """Rows are reused: the title of a long text does not stay on a short one."""
+    titles = (
+        "import('/live/format.js').then(({ fill, make }) => { const body = make('table').createTBody();"
+        " return ['a'.repeat(20), 'short'].map((one) => {"
+        " fill(body, [one], (text) => [[text, '']]); return body.rows[0].cells[0].title; }); })"
+    )
+    assert page.evaluate(titles) == ["a" * 20, ""]
 
 
 def is_legible_in_light_and_dark(page: Page) -> None:
