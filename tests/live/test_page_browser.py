@@ -103,7 +103,8 @@ def asks_for_the_token(page: Page) -> None:
     key_enter_submits(page)
     page.wait(lambda: "not known" in text(page, "#status"))
     page.evaluate("document.getElementById('token-text').focus()")
-    page.call("Input.insertText", text=f"{TOKEN[:9]}\u2026")  # as a table of tokens may shorten it: no header can hold it
+    # As a table of tokens may shorten it: no header can hold it.
+    page.call("Input.insertText", text=f"{TOKEN[:9]}\u2026")
     key_enter_submits(page)
     assert "not known" in text(page, "#status")
     assert not page.evaluate("document.getElementById('token').hidden")
@@ -192,17 +193,16 @@ def opens_a_stream_by_keys(page: Page) -> None:
     assert page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth"), "the words beside the bar are whole"
     before = page.evaluate(drawn)[3]
     page.wait(lambda: page.evaluate(drawn)[3] != before)  # the wait grows on the picture
-    for close in (lambda: key(page, "Escape"), lambda: key_enter_at(page, "close")):
-        close()
+    for button in (False, True):
+        if button:
+            page.evaluate("document.getElementById('close').focus()")
+            key_enter_submits(page)
+        else:
+            key(page, "Escape")
         assert page.evaluate("document.getElementById('detail').hidden")
         assert page.evaluate("document.activeElement?.id") == "streams"
         key(page, "Enter")
     key(page, "Escape")
-
-
-def key_enter_at(page: Page, name: str) -> None:
-    page.evaluate(f"document.getElementById({name!r}).focus()")
-    key_enter_submits(page)
 
 
 def shows_hostile_text_as_text(page: Page) -> None:
@@ -279,8 +279,23 @@ def is_legible_in_light_and_dark(page: Page) -> None:
                 " ...['flight', 'streams'].map((id) => getComputedStyle(document.getElementById(id)).backgroundColor)]"
             )
             assert contrast(colours[0], colours[1]) >= 4.5, (scheme, selector, colours)
+        words, grounds = (colours_of(page, names) for names in (["text", "muted", "low", "bad", "good"], GROUNDS))
+        low = [(scheme, word, ground) for word in words for ground in grounds if contrast(word, ground) < 4.5]
+        assert low == [], "also on the chosen row"
     page.call("Emulation.setEmulatedMedia", features=[])
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+GROUNDS = ["back", "card", "chosen"]
+
+
+def colours_of(page: Page, names: list[str]) -> list[str]:
+    """Return the colours of variables of the page's style, rgb(r, g, b)."""
+    shown = "((place) => {names}.map((name) => { place.style.color = `var(--${name})`; return colour(place); }))"
+    expression = shown.replace("{names}", str(names)).replace("colour(place)", "getComputedStyle(place).color")
+    found = page.evaluate(f"{expression}(document.body.appendChild(document.createElement('i')))")
+    assert len(set(found)) == len(names)
+    return [str(one) for one in found]
 
 
 def contrast(one: str, other: str) -> float:
