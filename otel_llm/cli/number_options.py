@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from otel_llm.rules.files.durations import exact
 
@@ -15,6 +18,21 @@ MOST_POINTS: Final = 1000
 
 class NumbersError(ValueError):
     """A list of numbers is malformed; the message says what to write."""
+
+
+class NumberRange(click.FloatRange):
+    """A range of numbers; click's own takes NaN, which is outside no bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number.
+
+        Raises:
+            click.BadParameter: it is not in the range.
+        """
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 def numbers(text: str, what: str) -> list[float]:

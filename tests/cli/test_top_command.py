@@ -255,8 +255,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, name: str, content:
     [
         (("ftp://127.0.0.1:9",), "no http:// or https:// address"),
         (("http://127.0.0.1:9", "--ca", os.devnull), "--ca goes with an https:// address"),
+        (("--every", "0"), "not in the range 0.1<=x<=60"),
+        (("--every", "nan"), "'nan' is no number"),
     ],
 )
-def test_addresses_that_cannot_be(arguments: tuple[str, ...], says: str) -> None:
+def test_options_that_cannot_be(arguments: tuple[str, ...], says: str) -> None:
     wrong = run(*arguments)
     assert (wrong.exit_code, says in " ".join(wrong.output.split())) == (2, True)

@@ -28,6 +28,7 @@ from otel_llm.bench.recording.run_journal import RequestRecords
 from otel_llm.cli.interrupts import interrupts
 from otel_llm.cli.load_command import about_run, check_outputs, refusing
 from otel_llm.cli.load_options import format_option, judging_options, probe_options
+from otel_llm.cli.number_options import NumberRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole, wide_console
 from otel_llm.rules.files.durations import parse_duration_ns
@@ -147,14 +148,14 @@ _FILE: Final = click.Path(path_type=Path)
 )
 @click.option(
     "--precision",
-    type=click.FloatRange(0.01, 10.0),
+    type=NumberRange(0.01, 10.0),
     default=0.1,
     show_default=True,
     metavar="SHARE",
     help="The upper end may be so much above the lower one.",
 )
 @click.option(
-    "--confidence", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="Of the whole search."
+    "--confidence", type=NumberRange(0.5, 0.9999), default=0.95, show_default=True, help="Of the whole search."
 )
 @click.option(
     "--budget",
