@@ -121,6 +121,7 @@ def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPReq
     [
         (saying(200, b"<html>"), "is not a collector"),
         (saying(200, b"[]"), "is not a collector (no streams in its answer)"),
+        (saying(200, b'{"streams": []}'), "is not a collector (no recent in its answer)"),
         (saying(200, b"\xff"), "is not a collector"),
         (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is not a collector"),
         (saying(403, b"not under this name\x1b[2J\nmore"), "answers 403: not under this name\\u{1b}[2J"),
@@ -159,16 +160,17 @@ def test_the_wrong_port_of_a_collector_is_told_from_a_closed_one(tmp_path: Path)
 
 def test_a_token_is_taken_nowhere_else(token_file: Path) -> None:
     asked: list[str | None] = []
+    nothing = {"streams": [], "recent": [], "in_flight": 0, "starving": 0, "judged": 0}
 
     def thief(request: BaseHTTPRequestHandler) -> None:
         asked.append(request.headers["authorization"])
-        saying(200, b'{"streams": []}')(request)
+        saying(200, json.dumps(nothing).encode())(request)
 
     with answering(thief) as elsewhere, answering(saying(302, b"", Location=elsewhere)) as url:
         with pytest.raises(UnexpectedError, match="answers 302"):
             Source(url, token_file=token_file).streams()
         assert asked == []
-        assert Source(elsewhere, token_file=token_file).streams() == {"streams": []}
+        assert Source(elsewhere, token_file=token_file).streams() == nothing
         assert asked == [f"Bearer {TOKEN}"]
 
 
