@@ -21,7 +21,7 @@ class KnownRange(click.FloatRange):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
-        number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  it parses texts
+        number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # it reads texts
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)
         return number
