@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,23 +16,19 @@ MOST_POINTS: Final = 1000
 """Numbers in one range."""
 
 
-class NumbersError(ValueError):
-    """A list of numbers is malformed; the message says what to write."""
+class KnownRange(click.FloatRange):
+    """A number within a range, which NaN is not."""
 
-
-class NumberRange(click.FloatRange):
-    """A range of numbers; click's own takes NaN, which is outside no bounds."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number.
-
-        Raises:
-            click.BadParameter: it is not in the range.
-        """
-        number: float = super().convert(value, param, ctx)
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # it reads texts
         if math.isnan(number):
             self.fail(f"{value!r} is no number", param, ctx)
         return number
+
+
+class NumbersError(ValueError):
+    """A list of numbers is malformed; the message says what to write."""
 
 
 def numbers(text: str, what: str) -> list[float]:

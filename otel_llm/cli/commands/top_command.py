@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.live import Live
 
-from otel_llm.cli.number_options import NumberRange
+from otel_llm.cli.number_options import KnownRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.keys import pressed_keys
 from otel_llm.cli.output.live_view import view
@@ -23,7 +23,7 @@ from otel_llm.shared.secret_files import exposed
 
 @click.command()
 @click.argument("url", default="http://127.0.0.1:9464")
-@click.option("--every", "every_s", type=NumberRange(0.1, 60), default=0.25, show_default=True, help="Seconds.")
+@click.option("--every", "every_s", type=KnownRange(0.1, 60), default=0.25, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one view and exit.")
 @click.option(
     "--token-file",
