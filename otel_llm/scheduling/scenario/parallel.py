@@ -87,13 +87,15 @@ def run_sweep(
 
 def _serve(connection: Connection, path: Path, settings: tuple[str, ...], seed: int, streams: Path | None) -> None:
     """Run the runs whose places are received; send the row of each, or its error."""
+    runs: list[PlannedRun] = []
     while True:
         try:
             place = connection.recv()
         except EOFError:  # the command has ended
             return
         try:
-            answer = _run(load_runs(path, settings)[place], place, seed, streams)
+            runs = runs or load_runs(path, settings)
+            answer = _run(runs[place], place, seed, streams)
         except Exception as error:  # noqa: BLE001 - handed to the caller
             connection.send(error)
         else:
