@@ -37,6 +37,8 @@ MOST_ANSWER_BYTES: Final = 64 * 2**20
 _WRONG_NAME: Final = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 _WEB_ADVICE: Final = "use its --web address (port 9464 by default)"
+_NEEDED: Final = ("streams", "recent", "in_flight", "starving", "judged")
+"""The fields of a snapshot that every view shows."""
 _MOST_CHARS: Final = 200
 """The most characters of an error answer that are repeated."""
 
@@ -125,9 +127,11 @@ class Source:
             raise UnexpectedError(
                 f"the server at {self.url} is not a collector ({printable(str(error), _MOST_CHARS)})"
             ) from error
-        if not isinstance(snapshot, dict) or "streams" not in snapshot:
-            raise UnexpectedError(f"the server at {self.url} is not a collector (no streams in its answer)")
-        return snapshot
+        found: dict[str, Any] = snapshot if isinstance(snapshot, dict) else {}
+        for name in _NEEDED:
+            if name not in found:
+                raise UnexpectedError(f"the server at {self.url} is not a collector (no {name} in its answer)")
+        return found
 
     def _refused(self, no: urllib.error.HTTPError) -> NoReturn:
         if no.code == HTTPStatus.UNAUTHORIZED:

@@ -63,7 +63,8 @@ def _listed(environ: Mapping[str, str], one: OtlpSettings) -> dict[str, OtlpSett
     for number, entry in enumerate(text.split(","), 1):
         url = _checked(entry.strip(), number, one)
         path = url.path.rstrip("/")
-        address = url.netloc if url.port is not None else f"{url.netloc}:{_DEFAULT_PORTS[url.scheme]}"
+        host = url.netloc.removesuffix(":") if url.port is None else url.netloc.rpartition(":")[0]
+        address = f"{host}:{url.port or _DEFAULT_PORTS[url.scheme]}"
         name = f"{url.scheme}://{address.lower()}{path}"
         if name in found:
             raise EndpointsError(f"entry {number} is {name} again", "name each collector once")

@@ -89,7 +89,7 @@ class Outbox:
         elif wakes:
             self._wake.set()
         if lost:
-            self._warn(f"the queue of {self._capacity} is full: {self._where} is slow or away")
+            self._warn(f"the queue of {self._capacity} is full: it is slow or away")
 
     def _start(self) -> None:
         try:
@@ -197,4 +197,5 @@ class Outbox:
     def _warn(self, reason: str) -> None:
         if not self._warned:
             self._warned = True
-            _log.warning("%d segments could not be sent (%s); later ones are only counted", self.dropped, reason)
+            words = "%d segments could not be sent to %s (%s); later ones are only counted"
+            _log.warning(words, self.dropped, self._where, reason)

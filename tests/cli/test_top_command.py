@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from support.collector.http_serving import serving
 from support.collector.tls_files import authority, signed
-from support.commands import Collector, collector
+from support.commands import WAIT_S, Collector, collector, environment
 from support.commands import run as run_command
 
 from otel_llm.cli.commands.top_command import top
@@ -114,6 +121,7 @@ def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPReq
     [
         (saying(200, b"<html>"), "is not a collector"),
         (saying(200, b"[]"), "is not a collector (no streams in its answer)"),
+        (saying(200, b'{"streams": []}'), "is not a collector (no recent in its answer)"),
         (saying(200, b"\xff"), "is not a collector"),
         (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is not a collector"),
         (saying(403, b"not under this name\x1b[2J\nmore"), "answers 403: not under this name\\u{1b}[2J"),
@@ -152,16 +160,17 @@ def test_the_wrong_port_of_a_collector_is_told_from_a_closed_one(tmp_path: Path)
 
 def test_a_token_is_taken_nowhere_else(token_file: Path) -> None:
     asked: list[str | None] = []
+    nothing = {"streams": [], "recent": [], "in_flight": 0, "starving": 0, "judged": 0}
 
     def thief(request: BaseHTTPRequestHandler) -> None:
         asked.append(request.headers["authorization"])
-        saying(200, b'{"streams": []}')(request)
+        saying(200, json.dumps(nothing).encode())(request)
 
     with answering(thief) as elsewhere, answering(saying(302, b"", Location=elsewhere)) as url:
         with pytest.raises(UnexpectedError, match="answers 302"):
             Source(url, token_file=token_file).streams()
         assert asked == []
-        assert Source(elsewhere, token_file=token_file).streams() == {"streams": []}
+        assert Source(elsewhere, token_file=token_file).streams() == nothing
         assert asked == [f"Bearer {TOKEN}"]
 
 
@@ -175,6 +184,39 @@ def test_a_picture_for_a_file_has_a_line_for_what_there_is_and_no_other(monkeypa
         lines = run(url).output.splitlines()
     assert [line.split()[:1] for line in lines] == [["1"], ["stream"], [model]]
     assert "runway: text still unread, in seconds of reading" in lines[1]
+
+
+def read_until(terminal: int, words: bytes) -> bytes:
+    """Return what a terminal shows up to these words."""
+    said = b""
+    while words not in said:
+        assert select.select([terminal], [], [], WAIT_S)[0], said
+        said += os.read(terminal, 65536)
+    return said
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_gives_the_terminal_back(signum: int) -> None:
+    told: dict[str, Any] = {"in_flight": 0, "starving": 0, "judged": 0, "matching": 0}
+    told |= {name: [] for name in ("streams", "recent", "decisions", "slo_classes", "models", "instances")}
+    ours, theirs = pty.openpty()
+    before = termios.tcgetattr(theirs)
+    with answering(saying(200, json.dumps(told).encode())) as url:
+        command = [sys.executable, "-m", "otel_llm.cli.main", "top", url]
+        env = environment() | {"TERM": "xterm"}
+        program = subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+        try:
+            read_until(ours, b"0 in flight")
+            assert termios.tcgetattr(theirs) != before
+            program.send_signal(signum)
+            assert program.wait(WAIT_S) == 0
+            assert b"Traceback" not in read_until(ours, b"\x1b[?1049l"), "the screen of before"
+        finally:
+            program.kill()
+            program.wait()
+    assert termios.tcgetattr(theirs) == before
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_nobody_there() -> None:
@@ -215,8 +257,10 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, name: str, content:
     [
         (("ftp://127.0.0.1:9",), "no http:// or https:// address"),
         (("http://127.0.0.1:9", "--ca", os.devnull), "--ca goes with an https:// address"),
+        (("--every", "0"), "not in the range 0.1<=x<=60"),
+        (("--every", "nan"), "'nan' is no number"),
     ],
 )
-def test_addresses_that_cannot_be(arguments: tuple[str, ...], says: str) -> None:
+def test_options_that_cannot_be(arguments: tuple[str, ...], says: str) -> None:
     wrong = run(*arguments)
     assert (wrong.exit_code, says in " ".join(wrong.output.split())) == (2, True)

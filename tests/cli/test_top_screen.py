@@ -37,10 +37,10 @@ def snapshot(*numbers: int, **more: Any) -> dict[str, Any]:
     return {**counts, **names, "streams": [stream(number) for number in numbers], **more}
 
 
-def drawn(screen: Screen, height: int = 30) -> str:
-    console = Console(width=150)
+def drawn(screen: Screen, height: int = 30, width: int = 150) -> str:
+    console = Console(width=width)
     with console.capture() as captured:
-        console.print(screen.draw(height))
+        console.print(screen.draw(height, width))
     return captured.get()
 
 
@@ -114,6 +114,21 @@ def test_keys_sort_and_filter_at_the_service() -> None:
     assert "model m" in drawn(screen)
     screen.press("x")
     assert screen.query() == {"sort": "age"}
+
+
+@pytest.mark.parametrize("width", [80, 100, 150])
+def test_a_usual_terminal_shows_every_number_and_shortens_names(width: int) -> None:
+    screen = Screen()
+    name = "meta-llama/Llama-3.1-8B"
+    facts = {"tokens": 12345, "age_s": 1234.5, "idle_s": 12.34, "model": name, "instance": f"{name}-0"}
+    screen.show(snapshot(0x123456 << 104, streams=[stream(0x123456 << 104, **facts), stream(2, runway_s=-1.25)]))
+    head, first, second = drawn(screen, width=width).splitlines()[1:4]
+    for word in ("class", "model", "insta", "trace", "tokens", "age", "idle", "runway"):
+        assert word in head
+    for word in ("chat", "123456", "12345", "1234.5", "12.34", "1.0"):
+        assert f" {word} " in f"{first} ", (word, first)
+    assert "waiting for 1.2 s" in second
+    assert (name in first) == (width == 150), "names give way"
 
 
 def test_an_open_stream_shows_its_facts_and_its_buffer() -> None:

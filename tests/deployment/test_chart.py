@@ -83,6 +83,7 @@ def test_five_files_of_values_are_valid(charts: dict[str, Manifest]) -> None:
 def test_a_value_that_is_wrong_or_missing_is_refused(tmp_path: Path) -> None:
     least = yaml.safe_load((CHART / "ci" / "single-values.yaml").read_text(encoding="utf-8"))
     relay = {"enabled": True, "auth": {"secret": "a"}, "settings": {"backends": {"a": {"url": "http://a:8000"}}}}
+    nobody: tuple[list[Any] | None, ...] = ([], None)
     wrong: dict[str, Any] = {
         "no image": least | {"image": {}},
         "no instances": least | {"instances": []},
@@ -93,6 +94,14 @@ def test_a_value_that_is_wrong_or_missing_is_refused(tmp_path: Path) -> None:
         "a relay without backends": least | {"relay": relay | {"settings": {}}},
         "a relay without tokens": least | {"relay": relay | {"auth": {"secret": ""}}},
         "rules that are asked for and not given": least | {"prometheusRule": {"enabled": True}},
+        "an image with a comment": least | {"image": {"repository": "registry.example/otel-llm # mine"}},
+        "a gateway's token without the gateway": least | {"relay": relay | {"otlp": {"tokenSecret": "gateway-token"}}},
+        # Kubernetes reads a rule of no peers as a rule of all peers.
+        **{
+            f"no peers of {name}: {peers}": least | {"networkPolicy": {name: peers}}
+            for name in ("applications", "monitoring", "clients")
+            for peers in nobody
+        },
     }
     files = [tmp_path / f"{number}.yaml" for number in range(len(wrong) + 1)]
     for path, values in zip(files, [*wrong.values(), least | {"relay": relay}], strict=True):
@@ -140,6 +149,23 @@ def test_the_values_reach_the_settings(charts: dict[str, Manifest]) -> None:
     graces = {name: pod_of(charts[name]["manifests"], "collector")["terminationGracePeriodSeconds"] for name in NAMES}
     assert graces == {"closed": 15, "fleet": 25, "region": 15, "relay": 15, "single": 15}
     assert pod_of(charts["relay"]["manifests"], "relay")["terminationGracePeriodSeconds"] == 65
+
+
+def test_texts_of_files_and_names_of_secrets_are_free(tmp_path: Path) -> None:
+    """A file may begin with an indented line; a secret's name is longer than a volume's may be, and has dots."""
+    values = yaml.safe_load((CHART / "ci" / "single-values.yaml").read_text(encoding="utf-8"))
+    text, names = "  # indented\nversion: 1\n\n\tx", ["a.b", "n" * 253]
+    collector = {"rules": {"mine": text}, "secrets": names}
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({**values, "slo": text, "collector": collector}))
+    (chart,) = rendered([tmp_path / "values.yaml"]).values()
+    data = of_kind(chart["manifests"], "ConfigMap")["data"]
+    assert {data[key].rstrip("\n") for key in ("slo.yaml", "rules.mine.yaml")} == {text}
+    pod = pod_of(chart["manifests"], "collector")
+    volumes = {one["secret"]["secretName"]: one["name"] for one in pod["volumes"] if "secret" in one}
+    mounts = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+    for name in names:
+        assert re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", volumes[name]), "a DNS label"
+        assert mounts[volumes[name]] == f"/etc/otel-llm/secrets/{name}"
 
 
 def test_every_pod_is_hardened(charts: dict[str, Manifest]) -> None:

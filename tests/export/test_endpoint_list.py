@@ -69,6 +69,8 @@ WRONG = [
     ("http://a:1,http://b:1,http://a:1", "entry 3 is http://a:1 again: name each collector once"),
     ("http://a:1,http://A:1/", "entry 2 is http://a:1 again"),
     ("https://a,https://a:443", "entry 2 is https://a:443 again"),
+    ("https://a:,https://a", "entry 2 is https://a:443 again"),
+    ("http://[::1]:04317,http://[::1]:4317", "entry 2 is http://[::1]:4317 again"),
     ("http://a:1,https://b:1", "some entries are http, some https: use one of them"),
     ("a:4317,b:4317", "entry 1 is no URL: write http://HOST:PORT or https://HOST:PORT"),
     ("http://a:1,grpc://b:1", "entry 2 is no URL"),

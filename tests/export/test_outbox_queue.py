@@ -137,7 +137,7 @@ def test_what_could_not_be_delivered_is_counted_and_the_next_batch_gets_its_chan
         assert outbox.flush(WAIT_S)
     assert (outbox.dropped, len(slow.batches)) == (3, 3)
     [warning] = [record.getMessage() for record in caplog.records if record.name == "otel_llm"]
-    assert warning.startswith("1 segments could not be sent (")
+    assert warning.startswith("1 segments could not be sent to the endpoint (")
     assert "no room" in warning
     slow.answer = (0, "")
     outbox.put([segment(9)])

@@ -90,6 +90,8 @@ def test_the_page_from_the_token_to_the_dark(page: Page, running: Collector, loa
     shows_hostile_text_as_text(page)
     shows_the_end_of_an_open_stream(page, load)
     filters_on_the_service(page)
+    keeps_the_names_of_rules_whole(page)
+    names_a_cell_by_its_own_text(page)
     is_legible_in_light_and_dark(page)
     survives_a_restart_of_the_service(page, running, folder)
 
@@ -101,6 +103,12 @@ def asks_for_the_token(page: Page) -> None:
     key_enter_submits(page)
     page.wait(lambda: "not known" in text(page, "#status"))
     page.evaluate("document.getElementById('token-text').focus()")
+    # As a table of tokens may shorten it: no header can hold it.
+    page.call("Input.insertText", text=f"{TOKEN[:9]}\u2026")
+    key_enter_submits(page)
+    assert "not known" in text(page, "#status")
+    assert not page.evaluate("document.getElementById('token').hidden")
+    page.evaluate("document.getElementById('token-text').select()")
     page.call("Input.insertText", text=TOKEN)
     key_enter_submits(page)
     page.wait(lambda: text(page, "#status") == "live")
@@ -185,9 +193,16 @@ def opens_a_stream_by_keys(page: Page) -> None:
     assert page.evaluate(f"{box}.scrollWidth <= {box}.clientWidth"), "the words beside the bar are whole"
     before = page.evaluate(drawn)[3]
     page.wait(lambda: page.evaluate(drawn)[3] != before)  # the wait grows on the picture
+    for button in (False, True):
+        if button:
+            page.evaluate("document.getElementById('close').focus()")
+            key_enter_submits(page)
+        else:
+            key(page, "Escape")
+        assert page.evaluate("document.getElementById('detail').hidden")
+        assert page.evaluate("document.activeElement?.id") == "streams"
+        key(page, "Enter")
     key(page, "Escape")
-    assert page.evaluate("document.getElementById('detail').hidden")
-    assert page.evaluate("document.activeElement?.id") == "streams"
 
 
 def shows_hostile_text_as_text(page: Page) -> None:
@@ -216,6 +231,11 @@ def filters_on_the_service(page: Page) -> None:
     page.wait(lambda: text(page, "#matching") == "6 shown")
     names = "[...new Set([...document.querySelectorAll('#streams tbody tr')].map((one) => one.cells[8].textContent))]"
     page.wait(lambda: page.evaluate(names) == ["vllm-1"])
+    assert page.evaluate("document.getElementById('empty').hidden")
+    choose(page, "stalls", "model")
+    page.wait(lambda: text(page, "#matching") == "0 shown")
+    assert text(page, "#empty") == "No stream with these names is in flight."
+    choose(page, "", "model")
     choose(page, "")
     page.wait(lambda: text(page, "#matching") == f"{len(readers()) - 2} shown")
     held = "{runway_s: -1, paused: true, queued: false, rules: ['R']}"
@@ -223,11 +243,30 @@ def filters_on_the_service(page: Page) -> None:
     assert page.evaluate(words) == "waiting, paused, R"
 
 
-def choose(page: Page, instance: str) -> None:
+def choose(page: Page, value: str, name: str = "instance") -> None:
     page.evaluate(
         "((one, value) => { one.value = value; one.dispatchEvent(new Event('change')); })"
-        f"(document.getElementById('instance'), {instance!r})"
+        f"(document.getElementById({name!r}), {value!r})"
     )
+
+
+def keeps_the_names_of_rules_whole(page: Page) -> None:
+    """A rule that fires on many instances has a long list of them beside its name."""
+    lines = (
+        "((item) => { item.lastChild.textContent = 'vllm-0 chat, '.repeat(30);"
+        " return item.firstChild.offsetHeight / parseFloat(getComputedStyle(item).lineHeight); })"
+    )
+    assert page.evaluate(f"{lines}(document.querySelector('#firing li'))") < 1.5
+
+
+def names_a_cell_by_its_own_text(page: Page) -> None:
+    """Rows are reused: the title of a long text does not stay on a short one."""
+    titles = (
+        "import('/live/format.js').then(({ fill, make }) => { const body = make('table').createTBody();"
+        " return ['a'.repeat(20), 'short'].map((one) => {"
+        " fill(body, [one], (text) => [[text, '']]); return body.rows[0].cells[0].title; }); })"
+    )
+    assert page.evaluate(titles) == ["a" * 20, ""]
 
 
 def is_legible_in_light_and_dark(page: Page) -> None:
@@ -240,8 +279,23 @@ def is_legible_in_light_and_dark(page: Page) -> None:
                 " ...['flight', 'streams'].map((id) => getComputedStyle(document.getElementById(id)).backgroundColor)]"
             )
             assert contrast(colours[0], colours[1]) >= 4.5, (scheme, selector, colours)
+        words, grounds = (colours_of(page, names) for names in (["text", "muted", "low", "bad", "good"], GROUNDS))
+        low = [(scheme, word, ground) for word in words for ground in grounds if contrast(word, ground) < 4.5]
+        assert low == [], "also on the chosen row"
     page.call("Emulation.setEmulatedMedia", features=[])
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+GROUNDS = ["back", "card", "chosen"]
+
+
+def colours_of(page: Page, names: list[str]) -> list[str]:
+    """Return the colours of variables of the page's style, rgb(r, g, b)."""
+    shown = "((place) => {names}.map((name) => { place.style.color = `var(--${name})`; return colour(place); }))"
+    expression = shown.replace("{names}", str(names)).replace("colour(place)", "getComputedStyle(place).color")
+    found = page.evaluate(f"{expression}(document.body.appendChild(document.createElement('i')))")
+    assert len(set(found)) == len(names)
+    return [str(one) for one in found]
 
 
 def contrast(one: str, other: str) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from otel_llm.cli.number_options import KnownRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.instrumentation.doctor.checks import examine
 from otel_llm.instrumentation.doctor.finding import worst_status
@@ -29,7 +30,7 @@ PROBLEM = 1
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0.1, 60),
+    type=KnownRange(0.1, 60),
     default=10.0,
     show_default=True,
     help="Seconds to wait for the endpoint; a shorter OTEL_EXPORTER_OTLP_TIMEOUT wins.",

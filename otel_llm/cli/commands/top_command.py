@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.live import Live
 
+from otel_llm.cli.number_options import KnownRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.keys import pressed_keys
 from otel_llm.cli.output.live_view import view
@@ -21,7 +23,7 @@ from otel_llm.shared.secret_files import exposed
 
 @click.command()
 @click.argument("url", default="http://127.0.0.1:9464")
-@click.option("--every", "every_s", type=click.FloatRange(0.1, 60), default=0.25, show_default=True, help="Seconds.")
+@click.option("--every", "every_s", type=KnownRange(0.1, 60), default=0.25, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one view and exit.")
 @click.option(
     "--token-file",
@@ -60,6 +62,7 @@ def top(url: str, every_s: float, once: bool, token_file: Path | None, ca: Path 
     if once:
         wide_console(max(WIDTH, console.width)).print(view(first, steady=console.is_terminal))
         return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it as Ctrl-C does: the terminal is restored
     try:
         _watch(source, console, first, every_s)
     except KeyboardInterrupt:
@@ -73,7 +76,7 @@ def _watch(source: Source, console: SafeConsole, first: dict[str, Any], every_s:
     due_s = monotonic_s() + every_s
     with pressed_keys() as read, Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
-            live.update(screen.draw(console.height), refresh=True)
+            live.update(screen.draw(console.height, console.width), refresh=True)
             asked = screen.query()
             if not all(screen.press(key) for key in read(max(0.0, due_s - monotonic_s()))):
                 return

@@ -25,6 +25,8 @@ _NAMES: Final = {"slo_class": "slo_classes", "model": "models", "instance": "ins
 _AROUND: Final = 12
 """The lines of a screen beside the streams: head, columns, verdicts or details, keys."""
 _LEAST_ROWS: Final = 5
+_WIDE: Final = 120
+"""The columns of a terminal from which on the table has its longest head; names get what the numbers leave."""
 _PAGE: Final = 10
 _VERDICTS: Final = 6
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
@@ -80,10 +82,10 @@ class Screen:
             self._move(key)
         return key != END
 
-    def draw(self, height: int) -> RenderableType:
-        """Return the screen for a terminal of so many lines."""
+    def draw(self, height: int, width: int) -> RenderableType:
+        """Return the screen for a terminal of so many lines and columns."""
         rows = max(_LEAST_ROWS, height - _AROUND)
-        parts: list[RenderableType] = [self._head(), self._table(rows)]
+        parts: list[RenderableType] = [self._head(), self._table(rows, wide=width >= _WIDE)]
         if self.opened is None:
             parts += [Text("judged:", style="bold"), verdicts(self.snapshot["recent"][-_VERDICTS:])]
         else:
@@ -127,19 +129,21 @@ class Screen:
             head.append(f"\n{printable(self.problem, _LONGEST_LINE)}", style="bold red")
         return head
 
-    def _table(self, rows: int) -> Table:
+    def _table(self, rows: int, *, wide: bool) -> Table:
         table = Table(expand=False, box=None, pad_edge=False)
-        names = ("", "class", "model", "instance", "trace", "tokens", "age", "idle")
-        for name, side in zip(names, ("left",) * 5 + ("right",) * 3, strict=True):
+        table.add_column("", no_wrap=True)
+        for name in ("class", "model", "instance"):
+            table.add_column(Text(name, no_wrap=True, overflow="ellipsis"))  # rich narrows columns that may wrap
+        for name, side in (("trace", "left"), ("tokens", "right"), ("age", "right"), ("idle", "right")):
             table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
-        table.add_column("runway: text still unread, in seconds of reading", no_wrap=True)
+        table.add_column("runway: text still unread, in seconds of reading" if wide else "runway, s", no_wrap=True)
         streams, keys = self.snapshot["streams"], self._keys()
         at = keys.index(self.selected) if self.selected in keys else 0
         first = max(0, min(at - rows // 2, len(streams) - rows))
         for one, key in list(zip(streams, keys, strict=True))[first : first + rows]:
             table.add_row(
                 "›" if key == self.selected else "",
-                *(Text(printable(one[name] or None, _LONGEST_NAME)) for name in ("slo_class", "model", "instance")),
+                *(_name(one[name]) for name in ("slo_class", "model", "instance")),
                 one["trace_id"][:6],
                 text(one["tokens"]),
                 f"{one['age_s']:.1f}",
@@ -156,6 +160,10 @@ class Screen:
             return [_facts(followed)]
         judged = [row for row in self.snapshot["recent"] if row["choice"] is not None and _key_of(row) == self.opened]
         return [Text("the stream is no longer in flight", style="bold"), *([verdicts(judged)] if judged else ())]
+
+
+def _name(value: str) -> Text:
+    return Text(printable(value or None, _LONGEST_NAME), no_wrap=True, overflow="ellipsis")
 
 
 def _key_of(row: dict[str, Any]) -> str:

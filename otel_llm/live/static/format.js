@@ -56,7 +56,8 @@ export function fill(body, values, cells) {
       const cell = row.cells[column] ?? row.insertCell();
       write(cell, text);
       if (cell.className !== className) cell.className = className;
-      if (cell.title !== text && text.length > 14) cell.title = text;
+      const title = text.length > 14 ? text : "";
+      if (cell.title !== title) cell.title = title;
     });
   });
 }

@@ -94,13 +94,18 @@ function showPage(page) {
   rows = new Map(page.streams.map((row) => [keyOf(row), row]));
   streams.show(page.streams);
   at("empty").hidden = page.streams.length > 0;
+  write(at("empty"), chosen().length ? "No stream with these names is in flight." : "No stream is in flight.");
   const some = page.matching > page.streams.length ? `${number(page.streams.length)} of ` : "";
   write(at("matching"), `${some}${number(page.matching)} shown`);
 }
 
+/** Return the chosen names, [filter, name]. */
+function chosen() {
+  return Object.keys(FILTERS).filter((id) => at(id).value).map((id) => [id, at(id).value]);
+}
+
 function connect() {
-  const chosen = Object.keys(FILTERS).filter((id) => at(id).value).map((id) => [id, at(id).value]);
-  feed.open({ ...Object.fromEntries(chosen), ...(opened ? { stream: opened } : {}) });
+  feed.open({ ...Object.fromEntries(chosen()), ...(opened ? { stream: opened } : {}) });
 }
 
 function open(key) {
@@ -111,12 +116,15 @@ function open(key) {
   connect();
 }
 
-addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || opened === null) return;
+function close() {
   open(null);
   at("streams").focus();
+}
+
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && opened !== null) close();
 });
-at("close").addEventListener("click", () => open(null));
+at("close").addEventListener("click", close);
 for (const id of Object.keys(FILTERS)) at(id).addEventListener("change", connect);
 at("token").addEventListener("submit", (event) => {
   event.preventDefault();

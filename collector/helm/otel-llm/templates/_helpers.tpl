@@ -73,8 +73,8 @@ readinessProbe:
 {{- if .tls }}
 - {name: tls, mountPath: /etc/otel-llm/tls, readOnly: true}
 {{- end }}
-{{- range .secrets }}
-- {name: secret-{{ . }}, mountPath: /etc/otel-llm/secrets/{{ . }}, readOnly: true}
+{{- range $at, $name := .secrets }}
+- {name: secret-{{ $at }}, mountPath: /etc/otel-llm/secrets/{{ $name }}, readOnly: true}
 {{- end }}
 {{- end -}}
 
@@ -96,21 +96,23 @@ readinessProbe:
 - name: tls
   secret: {secretName: {{ .tls }}, defaultMode: 0440}
 {{- end }}
-{{- range .secrets }}
-- name: secret-{{ . }}
-  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- /* By number: a secret's name may be longer than a volume's, and have dots. */}}
+{{- range $at, $name := .secrets }}
+- name: secret-{{ $at }}
+  secret: {secretName: {{ $name }}, defaultMode: 0440}
 {{- end }}
 {{- end -}}
 
+{{/* `|2`: the text of a file may begin with an indented line. */}}
 {{- define "otel-llm.configData" -}}
 settings.yaml: |
   {{- include "otel-llm.settings" . | nindent 2 }}
 {{- if .slo }}
-slo.yaml: |
+slo.yaml: |2
   {{- .slo | nindent 2 }}
 {{- end }}
 {{- range $name, $text := .rules }}
-rules.{{ $name }}.yaml: |
+rules.{{ $name }}.yaml: |2
   {{- $text | nindent 2 }}
 {{- end }}
 {{- end -}}
