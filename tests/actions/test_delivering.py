@@ -107,7 +107,7 @@ def test_without_an_answer_it_is_tried_again_at_half_time_and_nobody_says_that_i
         return Say()
 
     receiver.answer = hang
-    found, delivery = deliver(webhook(receiver.url), ttl_ns=400 * MS)
+    found, delivery = deliver(webhook(receiver.url), ttl_ns=1000 * MS)
     assert isinstance(found, Reply)
     assert (found.result, found.maybe_sent) == ("again", True)
     go_on.set()
