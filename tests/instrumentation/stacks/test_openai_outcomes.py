@@ -362,6 +362,7 @@ def play(scenario: Scenario, server: SseServer, mode: str) -> Seen:
     return seen
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("case", list(CASES))
 def test_a_stream_ends_once_as_it_did_and_the_caller_sees_the_bare_sdk(
