@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from otel_llm.audit.result import Audit
     from otel_llm.bench.client.observed_request import ObservedRequest
@@ -43,11 +44,28 @@ class WarmUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How tokens follow each other, (p50, p99) in s: the gaps of all replies (TBT), and the mean gap of each (TPOT)."""
+
+    tbt_s: tuple[float, float]
+    tpot_s: tuple[float, float]
+
+    @classmethod
+    def of(cls, requests: Sequence[ObservedRequest]) -> Pace | None:
+        """Return that of the replies with two tokens; None where there are none."""
+        gaps = [np.diff(one.times_ns) for one in requests if len(one.times_ns) > 1]
+        if not gaps:
+            return None
+        return cls(_percentiles(np.concatenate(gaps)), _percentiles(np.array([one.mean() for one in gaps])))
+
+
+@dataclass(frozen=True, slots=True)
 class LoadResult:
     """A judged run, without its warm-up.
 
-    `validity` is of the whole run; `audit`: None where no request has ended. `token_basis`: the weakest of all replies
-    with tokens. `prompt_tokens`: means of what was asked for and of what the server counted.
+    `validity` is of the whole run; `audit`: None where no request has ended, `pace`: where no reply has two tokens.
+    `token_basis`: the weakest of all replies with tokens. `prompt_tokens`: means of what was asked for and of what the
+    server counted.
     """
 
     validity: Validity
@@ -60,6 +78,7 @@ class LoadResult:
     warm_up: WarmUp
     fluid: FluidRate | None = None
     first_tokens: Prefill | str = ""
+    pace: Pace | None = None
     audit: Audit | None = field(default=None, repr=False)
 
     def as_json(self) -> dict[str, Any]:
@@ -100,7 +119,15 @@ class LoadResult:
         counted = "not counted by the server"
         if asked["counted"] is not None and asked["asked"] is not None:
             counted = f"{asked['counted']:.0f} tokens (asked for: {asked['asked']:.0f})"
-        lines = [
+        lines = (
+            []
+            if self.pace is None
+            else [
+                ("TBT", _halves(self.pace.tbt_s, "gaps between tokens")),
+                ("TPOT", _halves(self.pace.tpot_s, "replies")),
+            ]
+        )
+        lines += [
             ("send lag", sent_late),
             ("client", f"{share(validity.cpu)} of a core"),
             ("errors", ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.errors.items())) or "none"),
@@ -173,6 +200,7 @@ def judge_run(
         warm_up=warm_up,
         fluid=fluid,
         first_tokens=first_tokens,
+        pace=Pace.of(measured),
         audit=audit,
     )
 
@@ -180,6 +208,17 @@ def judge_run(
 def _weakest(requests: Sequence[ObservedRequest]) -> str:
     found = {one.token_basis for one in requests if one.times_ns}
     return next((basis for basis in BASES if basis in found), UNSTATED)
+
+
+def _percentiles(gaps_ns: NDArray[Any]) -> tuple[float, float]:
+    """Return the p50 and the p99 of gaps, by nearest rank, s."""
+    p50, p99 = (np.quantile(gaps_ns, [0.5, 0.99], method="inverted_cdf") / 1e9).tolist()
+    return p50, p99
+
+
+def _halves(found_s: tuple[float, float], what: str) -> str:
+    p50, p99 = found_s
+    return f"half of the {what} at most {seconds(p50)}, 99 % at most {seconds(p99)}"
 
 
 def _mean(values: Sequence[int]) -> float | None:

@@ -84,13 +84,14 @@ class LoadSettings:
         return self.duration_ns
 
     def shape(self, rate: Fraction | None = None) -> LoadShape:
-        """Return what the plan is drawn from; `rate` replaces that of the options.
+        """Return what the plan is drawn from; `rate` replaces that of the options, and the times of a trace.
 
         Raises:
             PlanError: an option is malformed.
             ConfigError: the trace cannot be read.
         """
-        self.check()
+        if rate is None:
+            self.check()
         trace = None if self.trace is None else read_trace(self.trace)
         lengths: list[LengthDistribution] = []
         for option, text, default, column in (
@@ -98,13 +99,14 @@ class LoadSettings:
             ("--output", self.output, OUTPUT, None if trace is None else trace.output),
         ):
             replayed = text is None and column is not None
-            lengths.append(TraceLengths(column) if replayed else lengths_of(option, text or default))  # type: ignore[arg-type]
+            lengths.append(TraceLengths(column) if replayed else lengths_of(option, default if text is None else text))  # type: ignore[arg-type]
         if trace is not None and rate is None:
             arrivals: Any = TraceArrivals(trace, self.speed)
         elif self.concurrency is not None and rate is None:
             arrivals = None
         else:
-            arrivals = arrivals_of(self.arrivals, rate_of(self.rate or RATE) if rate is None else rate)
+            own_rate = RATE if self.rate is None else self.rate
+            arrivals = arrivals_of(self.arrivals, rate_of(own_rate) if rate is None else rate)
         return LoadShape(arrivals, lengths[0], lengths[1], self.requests, self.length_ns)
 
     def as_json(self) -> dict[str, Any]:

@@ -51,8 +51,8 @@ def check_outputs(out: Path | None, html: Path | None) -> None:
         check_output_path(html)
 
 
-def about_run(command: str, load: LoadSettings, spec: PromptSpec, settings: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return what `run.json` says to run a load again; `settings`: those beside the load's."""
+def about_run(command: str, load: LoadSettings, spec: PromptSpec, settings: Mapping[str, object]) -> dict[str, Any]:
+    """Return what `run.json` says to run a load again; `settings`: those beside, or instead of, the load's."""
     return {
         "command": command,
         "versions": {"otel-llm": version(), "python": platform.python_version(), "system": platform.platform()},

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
+
+import click
 
 from otel_llm.rules.files.durations import exact
 
@@ -11,6 +14,17 @@ if TYPE_CHECKING:
 
 MOST_POINTS: Final = 1000
 """Numbers in one range."""
+
+
+class KnownRange(click.FloatRange):
+    """A number within a range, which NaN is not."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        number: float = super().convert(value, param, ctx)  # type: ignore[arg-type]  # it reads texts
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
 class NumbersError(ValueError):

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from support.bench.loads import MODEL, counted
-from support.bench.processes import started
+from support.bench.processes import children_of, started
 from support.commands import environment, wait_until
 from support.sse_server import DONE, Json, Reply, SseServer, Wait, chunk, words
 
@@ -86,6 +87,8 @@ def test_the_json_of_the_contract_and_a_recording_that_the_audit_reads(url: str,
     kept = json.loads((out / "run.json").read_text(encoding="utf-8"))
     assert kept["settings"]["rate"] == "60"
     assert kept["settings"]["seed"] == 0
+    assert (kept["settings"]["class"], kept["settings"]["slo"]) == ("voice", None)
+    assert kept["settings"]["warmup"] == "0s"
     assert kept["settings"]["headers"] == ["x-team"]
     assert "not-kept" not in (out / "run.json").read_text(encoding="utf-8")
     assert kept["result"]["valid"] == found["valid"]
@@ -99,7 +102,15 @@ def test_the_table_says_first_whether_the_run_is_valid(url: str, tmp_path: Path)
     done = _bench(url, *SHORT, "--html", page)
     first = done.stdout.splitlines()[0]
     assert first.startswith("valid") if done.exit_code == 0 else first.startswith("NOT VALID")
-    for words_ in ("attainment", "send lag", "fluid token rate", "tokens counted by", "shipped SLO classes"):
+    for words_ in (
+        "attainment",
+        "TBT",
+        "TPOT",
+        "send lag",
+        "fluid token rate",
+        "tokens counted by",
+        "shipped SLO classes",
+    ):
         assert words_ in done.stdout
     text = page.read_text(encoding="utf-8")
     assert "The load" in text
@@ -200,6 +211,19 @@ def test_an_interrupt_ends_the_run_and_keeps_what_there_is(
     kept = json.loads(_audit(out, "--format", "json").stdout)
     assert kept["requests"] == found["requests"]
     assert process.returncode == (0 if found["valid"] else 1)
+
+
+def test_ctrl_c_loses_no_run_that_is_over_and_not_yet_judged(url: str, tmp_path: Path) -> None:
+    load = ("--model", MODEL, "--rate", "50", "--requests", "5", "--warmup", "0", "--format", "json")
+    process = started("bench", url, *load, "--html", tmp_path / "load.html")
+    while not children_of(process):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+    while process.poll() is None and children_of(process):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)  # the workers are gone: it judges
+    stdout, stderr = process.communicate(timeout=60)
+    assert json.loads(stdout or pytest.fail(stderr))["requests"] == 5
 
 
 def test_a_full_disk_ends_the_run_and_says_so(url: str, tmp_path: Path) -> None:

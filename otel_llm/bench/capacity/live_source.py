@@ -15,7 +15,7 @@ from otel_llm.bench.capacity.observations import INTERRUPTED, Observations, Prob
 from otel_llm.bench.capacity.statistics.virtual_queue import REFERENCE_REQUESTS, Load
 from otel_llm.bench.client.load_run import CUT_SHORT, DRAIN_S
 from otel_llm.bench.client.workers import WorkerDiedError
-from otel_llm.bench.plan.load_plan import LoadPlan, draw_plan
+from otel_llm.bench.plan.load_plan import LoadPlan, PlanError, draw_plan
 from otel_llm.bench.recording.run_folder import write_run_file
 from otel_llm.bench.recording.run_journal import RunJournal
 from otel_llm.instrumentation.segments.outcomes import CANCELLED
@@ -98,7 +98,8 @@ class LiveSource:
         """Start a probe of at most `limit` seconds, drain included, or requests.
 
         Raises:
-            SourceError: the user has interrupted the search, a recording cannot be written, or a worker has died.
+            SourceError: the user has interrupted the search, a recording cannot be written, a worker has died, or the
+                probe would be longer than a plan may be.
         """
         self.check()
         self._probes += 1
@@ -108,7 +109,10 @@ class LiveSource:
             shape = replace(shape, requests=None, duration_ns=max(1, round(sending_s * 1e9)))
         else:
             shape = replace(shape, requests=max(1, int(limit)), duration_ns=None)
-        plan = draw_plan(shape, child_seed(self._load.seed, self._probes), self._first_number)
+        try:
+            plan = draw_plan(shape, child_seed(self._load.seed, self._probes), self._first_number)
+        except PlanError as error:
+            raise SourceError(str(error)) from error
         self._first_number += len(plan)
         folder = None
         if self._out is not None:

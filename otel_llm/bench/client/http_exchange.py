@@ -25,7 +25,7 @@ class Exchange:
 
     `sent_ns`: the start of the connect or the write. `reply` ends by itself; `complete` once the response has been
     received to its end, `keeps_alive` if the connection can then be used again. `body`: the response where it is no
-    stream of events, cut at MOST_ERROR_BYTES.
+    stream of events, cut at `most_bytes`; `location`: where a redirection leads, "" for none.
     """
 
     def __init__(self, number: int, intended_ns: int, sent_ns: int, api: Api, request: bytes) -> None:
@@ -36,10 +36,12 @@ class Exchange:
         self.reply = Reply(api)
         self.status = 0
         self.content_type = ""
+        self.location = ""
         self.complete = False
         self.keeps_alive = False
         self.begun = False
         self.body = bytearray()
+        self.most_bytes = MOST_ERROR_BYTES
         self._at_ns = 0
         self._streams = False
         self._parser = httptools.HttpResponseParser(self)
@@ -59,8 +61,8 @@ class Exchange:
         """Note the end of the connection."""
         if self._streams:
             self.reply.body_ended(at_ns)
-        elif self.status and self.status != _OK:
-            self.reply.fail(at_ns, ERROR, f"http_{self.status}")
+        elif self.status:  # an answer that the end of the connection ends, as HTTP/1.0 has it
+            self._fail_unstreamed(at_ns)
         else:
             self.reply.fail(at_ns, DISCONNECTED, CLOSED_EARLY)
 
@@ -70,6 +72,8 @@ class Exchange:
         """Note a header."""
         if name.lower() == b"content-type":
             self.content_type = media_type(value.decode("latin-1"))
+        elif name.lower() == b"location":
+            self.location = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         """Note the status."""
@@ -80,8 +84,8 @@ class Exchange:
         """Read a part of the body."""
         if self._streams:
             self.reply.take(self._at_ns, body)
-        elif len(self.body) < MOST_ERROR_BYTES:
-            self.body += body[:MOST_ERROR_BYTES]
+        elif len(self.body) < self.most_bytes:
+            self.body += body[: self.most_bytes - len(self.body)]
 
     def on_message_complete(self) -> None:
         """Note the end of the response."""
@@ -92,5 +96,8 @@ class Exchange:
         if self._streams:
             self.reply.body_ended(self._at_ns)
         else:
-            error = NOT_STREAMED if self.status == _OK else f"http_{self.status}"
-            self.reply.fail(self._at_ns, ERROR, error)
+            self._fail_unstreamed(self._at_ns)
+
+    def _fail_unstreamed(self, at_ns: int) -> None:
+        error = NOT_STREAMED if self.status == _OK else f"http_{self.status}"
+        self.reply.fail(at_ns, ERROR, error)

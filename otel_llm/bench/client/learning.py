@@ -26,6 +26,8 @@ OUTPUT_TOKENS: Final = 8
 SHORT_WORDS: Final = 16
 LONG_WORDS: Final = 272
 """Words of the two prompts by which tokens a word are learned; a model with a small context gets a shorter one."""
+MOST_MODEL_BYTES: Final = 1 << 24
+"""A list of models is read so far: those of routers, with descriptions, are some megabytes long."""
 _REFUSALS: Final = frozenset({400, 422})
 _NO_MODEL: Final = 404
 _NOT_ALLOWED: Final = frozenset({401, 403})
@@ -162,7 +164,9 @@ class _Learning:
             request = target.request("POST", target.path, body)
         else:
             request = target.request("GET", path)
-        sender.begin(self._number, None, request)
+        exchange = sender.begin(self._number, None, request)
+        if path is not None:
+            exchange.most_bytes = MOST_MODEL_BYTES
         try:
             async with asyncio.timeout(self._answer_s):
                 return await self._ended.get()
@@ -189,7 +193,12 @@ class _Learning:
         """Return the error of an answer."""
         target, error, status = self._target, exchange.reply.error, exchange.status
         said = _message(bytes(exchange.body))
-        if error in (REFUSED, UNREACHABLE, TLS):
+        if error == TLS:
+            return UnreachableError(
+                f"{target.url}: no connection (tls): the server speaks no TLS, or this machine does not trust its "
+                "certificate; the variable SSL_CERT_FILE names a file with the certificate of its authority"
+            )
+        if error in (REFUSED, UNREACHABLE):
             return UnreachableError(f"{target.url}: no connection ({error})")
         if error == NOT_STREAMED:
             return LearningError(
@@ -207,6 +216,10 @@ class _Learning:
         if status in _BUSY:
             return LearningError(
                 f"{target.url}: status {status}{said}: it is busy, or limits requests: try again later"
+            )
+        if exchange.location:
+            return LearningError(
+                f"{target.url}: status {status}: it redirects to {printable(exchange.location, 200)}: name that URL"
             )
         if status and status != 200:
             return LearningError(f"{target.url}: status {status}{said}")

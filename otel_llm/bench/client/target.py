@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,6 +18,9 @@ ApiName = Literal["chat", "completions"]
 PATHS: Final[dict[ApiName, str]] = {"chat": "/chat/completions", "completions": "/completions"}
 OPERATIONS: Final[dict[ApiName, str]] = {"chat": "chat", "completions": "text_completion"}
 _PORTS: Final = {"http": 80, "https": 443}
+_PATH: Final = re.compile(r"[\x21-\x7e]*", re.ASCII)
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", re.ASCII)
+"""A `token` of RFC 9110, section 5.6.2."""
 _URL_ADVICE: Final = "write it as http://127.0.0.1:8000 or https://api.example.com/v1"
 
 
@@ -53,27 +57,31 @@ class Target:
         """Return the target of a URL; without a path its API is under `/v1`, as vLLM has it.
 
         Raises:
-            TargetError: it is no URL of HTTP, or a header cannot be sent.
+            TargetError: it is no URL of HTTP, or the model's name or a header cannot be sent.
         """
-        parts = urlsplit(url)
         try:
-            port = parts.port
-        except ValueError:
-            port = 0
-        if parts.scheme not in _PORTS or not parts.hostname or port == 0:
+            parts = urlsplit(url)
+            host, port = (parts.hostname or "").encode("idna").decode(), parts.port
+        except ValueError:  # brackets, a port, a name that no resolver takes
+            raise TargetError(f"{url!r} is no URL of an API: {_URL_ADVICE}") from None
+        if parts.scheme not in _PORTS or not host or port == 0:
             raise TargetError(f"{url!r} is no URL of an API: {_URL_ADVICE}")
-        if parts.query or parts.fragment or parts.username:
+        if parts.query or parts.fragment or "@" in parts.netloc:
             raise TargetError(f"{url!r}: leave out user, query and fragment: {_URL_ADVICE}")
+        if not _PATH.fullmatch(parts.path):
+            raise TargetError(f"{url!r}: write a path in ASCII without spaces (%20 for one)")
+        if not model or not model.isprintable():
+            raise TargetError(f"--model {model!r}: name the model, as the server calls it")
         base = parts.path.rstrip("/")
         for path in PATHS.values():
             base = base.removesuffix(path)
         for name, value in headers:
-            if not name or not f"{name}{value}".isprintable() or not f"{name}{value}".isascii() or ":" in name:
+            if not _HEADER_NAME.fullmatch(name) or not value.isprintable() or not value.isascii():
                 raise TargetError(f"header {name!r}: printable ASCII, as --header x-team=chat")
         port = _PORTS[parts.scheme] if port is None else port
         return cls(
             parts.scheme,
-            parts.hostname,
+            host,
             port,
             base if parts.path.strip("/") else "/v1",
             model,

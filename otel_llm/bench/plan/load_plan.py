@@ -74,7 +74,7 @@ def draw_plan(shape: LoadShape, seed: int, first_number: int = 0) -> LoadPlan:
     """Draw a plan: a function of its arguments. A longer load begins with the arrivals of a shorter one.
 
     Raises:
-        PlanError: no requests, more than MOST_REQUESTS, or more than a trace has.
+        PlanError: no requests, or more than MOST_REQUESTS.
     """
     arrivals = shape.arrivals
     count = shape.requests

@@ -35,7 +35,7 @@ from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.outputs import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from otel_llm.bench.client.observed_request import ObservedRequest
     from otel_llm.bench.load_result import LoadResult
@@ -109,7 +109,7 @@ def bench(
         check_outputs(out, html)
         plan = draw_plan(load.shape(), load.seed)
         with _folder(out) as folder:
-            result = _run(load, plan, classes, class_name, warmup, folder, html)
+            result = _run(load, plan, classes, class_name, warmup, folder, slo=slo, windows=html is not None)
             _show(result, form, shipped=slo is None)  # first: a page that cannot be written loses no result
             if html is not None and result.audit is not None:
                 result.write_html(html)
@@ -130,37 +130,47 @@ def _run(
     class_name: str | None,
     warmup: str | int,
     folder: Path,
-    html: Path | None,
+    *,
+    slo: Path | None,
+    windows: bool,
 ) -> LoadResult:
     target = load.target()
     spec = PromptSpec(load.seed, shared_prefix=load.shared_prefix, salt=secrets.randbits(38))
     learned = learn(target, spec)
     spec = replace(spec, lengths=learned.lengths)
-    about = _about(load, learned, spec, class_name)
+    settings = {
+        "slo": None if slo is None else str(slo),
+        "class": class_name,
+        "warmup": warmup if isinstance(warmup, str) else f"{warmup / 1e9:g}s",
+    }
+    about = _about(load, learned, spec, settings)
     make_folder(folder)
     write_run_file(folder, about)
     records = RequestRecords(target, class_name, MonotonicClock())
     length_ns = load.length_ns if plan.at_ns is None else plan.length_ns
     figures = LiveFigures(classes.get(class_name or classes.default), length_ns)
-    with interrupts() as interrupted, LoadClient(target, learned, spec, workers=load.workers) as client:
-        run = client.start(plan, concurrency=load.concurrency, requests=load.requests, duration_ns=load.length_ns)
-        with showing() as show:
+    with interrupts() as interrupted:
+        with LoadClient(target, learned, spec, workers=load.workers) as client:
+            run = client.start(plan, concurrency=load.concurrency, requests=load.requests, duration_ns=load.length_ns)
+            with showing() as show:
 
-            def on_step(changed: Sequence[ObservedRequest]) -> None:
-                if show is not None:
-                    figures.observe(changed)
-                    show(lambda: figures.snapshot(run))
+                def on_step(changed: Sequence[ObservedRequest]) -> None:
+                    if show is not None:
+                        figures.observe(changed)
+                        show(lambda: figures.snapshot(run))
 
-            test = LoadTest(run, folder, records, on_step, lambda: bool(interrupted))
-            test.follow()
-    result = test.result(warmup, classes, class_name, windows=html is not None)
-    with contextlib.suppress(OutputError):  # a full disk, which the result names already
-        write_run_file(folder, about | {"result": {**result.as_json(), "classes": None}})
+                test = LoadTest(run, folder, records, on_step, lambda: bool(interrupted))
+                test.follow()
+        result = test.result(warmup, classes, class_name, windows=windows)  # Ctrl-C loses no run that is over
+        try:
+            write_run_file(folder, about | {"result": {**result.as_json(), "classes": None}})
+        except OutputError as error:  # a full disk, which the result names where it has lost a request
+            echo(str(error), err=True)
     return result
 
 
-def _about(load: LoadSettings, learned: Learned, spec: PromptSpec, class_name: str | None) -> dict[str, Any]:
-    return about_run("bench", load, spec, {"class": class_name}) | {
+def _about(load: LoadSettings, learned: Learned, spec: PromptSpec, settings: Mapping[str, object]) -> dict[str, Any]:
+    return about_run("bench", load, spec, settings) | {
         "server": {
             "address": f"{learned.address.host}:{learned.address.port}",
             "refused": list(learned.refused),

@@ -7,6 +7,7 @@ import re
 import secrets
 import sys
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,12 +23,14 @@ from otel_llm.bench.capacity.simulated_source import SimulatedSource
 from otel_llm.bench.client.learning import learn
 from otel_llm.bench.client.load_client import LoadClient
 from otel_llm.bench.client.target import OPERATIONS
+from otel_llm.bench.plan.load_plan import MOST_REQUESTS
 from otel_llm.bench.plan.prompts import PromptSpec
 from otel_llm.bench.recording.run_folder import make_folder
 from otel_llm.bench.recording.run_journal import RequestRecords
 from otel_llm.cli.interrupts import interrupts
 from otel_llm.cli.load_command import about_run, check_outputs, refusing
 from otel_llm.cli.load_options import format_option, judging_options, probe_options
+from otel_llm.cli.number_options import KnownRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole, wide_console
 from otel_llm.rules.files.durations import parse_duration_ns
@@ -111,6 +114,8 @@ class BudgetOption(click.ParamType[Budget]):
                 self.fail(f"{problem}: write a duration as 15m, or a number of requests as 30000", param, ctx)
         if budget.amount <= 0:
             self.fail(f"{text!r} is nothing", param, ctx)
+        if not budget.in_seconds and budget.amount > MOST_REQUESTS:
+            self.fail(f"{text!r}: at most {MOST_REQUESTS:,} requests", param, ctx)
         return budget
 
 
@@ -125,8 +130,21 @@ class SearchOptions(NamedTuple):
 
     def plan(self, objective: str, budget: Budget) -> SearchPlan:
         """Return the plan, with these where the options say nothing. Raises ObjectiveError."""
-        wanted = parse_objective(self.objective or objective)
+        wanted = parse_objective(objective if self.objective is None else self.objective)
         return SearchPlan(wanted, *self.between, self.precision, self.confidence, (self.budget or budget).amount)
+
+    def as_json(self) -> dict[str, object]:
+        """Return the settings for `run.json`, as the options write them; a search sets the rate of each probe."""
+        low, high = self.between
+        budget = self.budget or SECONDS_BUDGET
+        return {
+            "rate": None,
+            "duration_s": None,
+            "between": f"{low:g}..{high:g}",
+            "precision": self.precision,
+            "confidence": self.confidence,
+            "budget": f"{budget.amount:g}s" if budget.in_seconds else f"{budget.amount:.0f}",
+        }
 
 
 _FILE: Final = click.Path(path_type=Path)
@@ -147,14 +165,14 @@ _FILE: Final = click.Path(path_type=Path)
 )
 @click.option(
     "--precision",
-    type=click.FloatRange(0.01, 10.0),
+    type=KnownRange(0.01, 10.0),
     default=0.1,
     show_default=True,
     metavar="SHARE",
     help="The upper end may be so much above the lower one.",
 )
 @click.option(
-    "--confidence", type=click.FloatRange(0.5, 0.9999), default=0.95, show_default=True, help="Of the whole search."
+    "--confidence", type=KnownRange(0.5, 0.9999), default=0.95, show_default=True, help="Of the whole search."
 )
 @click.option(
     "--budget",
@@ -265,7 +283,7 @@ def _search_simulated(path: Path, seed: int, search: SearchOptions) -> CapacityR
     if search.budget is not None and search.budget.in_seconds:
         raise click.UsageError("--budget: a simulated search takes a number of requests, as 30000")
     scenario = _scenario(path)
-    plan = search.plan(OBJECTIVE if search.objective else _objective_of(scenario), REQUESTS_BUDGET)
+    plan = search.plan(OBJECTIVE if search.objective is not None else _objective_of(scenario), REQUESTS_BUDGET)
     return find_capacity(plan, SimulatedSource(scenario, plan.objective.clauses, seed), _shown())
 
 
@@ -277,7 +295,7 @@ def _search_live(
     plan = search.plan(OBJECTIVE, SECONDS_BUDGET)
     judged_by = _class_of(load, slo, class_name)
     target = load.target()
-    load.shape()
+    load.shape(Fraction(1))
     spec = PromptSpec(load.seed, shared_prefix=load.shared_prefix, salt=secrets.randbits(38))
     try:
         learned = learn(target, spec)
@@ -286,7 +304,8 @@ def _search_live(
     spec = replace(spec, lengths=learned.lengths)
     if out is not None:
         make_folder(out)
-    about = about_run("capacity", load, spec, {"class": class_name, "objective": plan.objective.text})
+    judging = {"slo": None if slo is None else str(slo), "class": class_name, "objective": plan.objective.text}
+    about = about_run("capacity", load, spec, search.as_json() | judging)
     with interrupts() as interrupted, LoadClient(target, learned, spec, workers=load.workers) as client:
         source = LiveSource(
             client,

@@ -78,6 +78,10 @@ def test_a_range_beyond_the_capacity_is_said_and_exits_1(tmp_path: Path) -> None
         (["--simulate", "SCENARIO", "--budget", "0"], "nothing"),
         (["--simulate", "SCENARIO", "--rate", "4"], "No such option"),
         (["--simulate", "SCENARIO", "--objective", "attainment >= 2"], "^"),
+        (["--simulate", "SCENARIO", "--objective", ""], "^"),
+        (["--simulate", "SCENARIO", "--precision", "nan"], "no number"),
+        (["--simulate", "SCENARIO", "--confidence", "nan"], "no number"),
+        (["--simulate", "SCENARIO", "--budget", "10000001"], "at most 10,000,000 requests"),
         (["--simulate", "SCENARIO", "--out", "x"], "--out"),
         (["--simulate", "SCENARIO", "--arrivals", "constant"], "--arrivals"),
         (["--simulate", "SCENARIO", "--html", "x.txt"], ".html"),
@@ -113,7 +117,20 @@ def test_a_server_is_probed_and_each_probe_is_recorded(tmp_path: Path) -> None:
     assert folders[0].name == "probe-01-42.4"
     assert len(folders) == len(found["probes"])
     assert load(folders[0]).summary()["requests"] == found["probes"][0]["requests"]
-    assert json.loads((folders[0] / "run.json").read_text())["rate"] == pytest.approx(found["probes"][0]["rate"])
+    kept = json.loads((folders[0] / "run.json").read_text())
+    assert kept["rate"] == pytest.approx(found["probes"][0]["rate"])
+    of_search = {"between": "30..60", "budget": "200", "precision": 0.1, "confidence": 0.95, "slo": None}
+    assert {name: kept["settings"][name] for name in of_search} == of_search
+    assert (kept["settings"]["rate"], kept["settings"]["duration_s"]) == (None, None), "the search sets them"
+
+
+def test_a_probe_that_no_plan_can_hold_ends_the_search_with_the_interval_so_far() -> None:
+    with SseServer({MODEL: counted(3)}) as server:
+        found = found_by(
+            server.url, "--model", MODEL, "--between", "500000..1000000", "--budget", "1h", "--output", "3", status=1
+        )
+    assert (found["probes"], found["capacity_low"], found["capacity_high"]) == ([], None, None)
+    assert "shorten the load" in found["why"]
 
 
 def test_requests_that_fail_are_counted_by_kind() -> None:

@@ -6,7 +6,8 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from support.bench.loads import MODEL, After, answering, client_of, counted, followed, load, plan_of
@@ -34,14 +35,35 @@ def _learn(url: str, answer_s: float = 20.0) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8000", "ftp://h", "http://", "http://h:99999", "http://h?x=1", "http://u@h"]
+    "url",
+    [
+        *("127.0.0.1:8000", "ftp://h", "http://", "http://h:99999", "http://h?x=1", "http://u@h", "http://:pw@h"),
+        *("http://[::1", "http://[h]", "http://.h", f"http://{'h' * 64}", "http://\u2100.h"),
+    ],
 )
 def test_a_text_that_is_no_url(url: str) -> None:
     with pytest.raises(TargetError, match=r"http://127\.0\.0\.1:8000"):
         Target.read(url, model=MODEL)
 
 
-@pytest.mark.parametrize("header", [("x", "a\r\nb: c"), ("", "v"), ("x:", "v"), ("x", "é")])
+@pytest.mark.parametrize("path", ["/日本", "/a b", "/a\x7f"])
+def test_a_path_that_cannot_be_sent(path: str) -> None:
+    with pytest.raises(TargetError, match="write a path in ASCII"):
+        Target.read(f"http://h{path}", model=MODEL)
+
+
+@pytest.mark.parametrize("model", ["", "\udcff", "a\nb"])
+def test_a_model_that_cannot_be_named(model: str) -> None:
+    with pytest.raises(TargetError, match="--model"):
+        Target.read("http://h", model=model)
+
+
+def test_a_host_has_the_name_that_resolvers_know() -> None:
+    assert Target.read("http://bücher.example:8000", model=MODEL).address == "xn--bcher-kva.example:8000"
+    assert Target.read("http://[::1]:8000/v1/", model=MODEL).url == "http://[::1]:8000/v1"
+
+
+@pytest.mark.parametrize("header", [("x", "a\r\nb: c"), ("", "v"), ("x:", "v"), ("x", "é"), ("a b", "v")])
 def test_a_header_that_cannot_be_sent(header: tuple[str, str]) -> None:
     with pytest.raises(TargetError, match="header"):
         Target.read("http://h", model=MODEL, headers=[header])
@@ -122,6 +144,37 @@ def test_a_server_of_something_else() -> None:
         thread.join()
 
 
+@contextmanager
+def _saying(answer: bytes) -> Iterator[str]:
+    """Answer one request with these bytes, and close the connection; give the URL."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def serve() -> None:
+            for _ in range(2):  # the first connection is a try
+                connection, _ = listener.accept()
+                with connection, suppress(ConnectionError):
+                    if connection.recv(1 << 16):
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def test_an_answer_that_ends_with_its_connection_is_no_stream() -> None:
+    old = b'HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n{"object": "chat.completion"}'
+    with _saying(old) as url, pytest.raises(LearningError, match="application/json instead of a stream"):
+        _learn(url)
+
+
+def test_where_a_redirection_leads_is_said() -> None:
+    moved = b"HTTP/1.1 307 Moved\r\nLocation: https://h/v1/chat/completions\r\nContent-Length: 0\r\n\r\n"
+    said = "status 307: it redirects to https://h/v1/chat/completions: name that URL"
+    with _saying(moved) as url, pytest.raises(LearningError, match=said):
+        _learn(url)
+
+
 def test_a_server_that_switches_the_protocol() -> None:
     with answering(101, b"") as url, pytest.raises(LearningError, match="101"):
         _learn(url)
@@ -131,6 +184,12 @@ def test_a_model_that_is_not_there() -> None:
     missing: dict[str, object] = {"error": {"message": "The model does not exist", "code": 404}}
     said = "has no model 'm': The model does not exist; it has: llama, qwen"
     with answering(404, missing, models=["llama", "qwen"]) as url, pytest.raises(LearningError, match=said):
+        _learn(url)
+
+
+def test_a_long_list_of_models_is_read_to_its_end() -> None:
+    models = [f"{number}-{'m' * 1000}" for number in range(100)]
+    with answering(404, b"{}", models=models) as url, pytest.raises(LearningError, match=r"it has: 0-mm.*, 99-mm"):
         _learn(url)
 
 

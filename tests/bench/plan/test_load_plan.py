@@ -15,7 +15,7 @@ from otel_llm.bench.load_settings import LoadSettings
 from otel_llm.bench.plan.load_plan import LoadShape, PlanError, draw_plan
 from otel_llm.bench.plan.option_texts import arrivals_of, lengths_of, rate_of
 from otel_llm.scheduling.workload.arrivals import ConstantArrivals, GammaArrivals, PoissonArrivals
-from otel_llm.scheduling.workload.lengths import FixedLength, UniformLengths
+from otel_llm.scheduling.workload.lengths import FixedLength, TraceLengths, UniformLengths
 
 SECOND = 10**9
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -92,6 +92,20 @@ def test_the_texts_of_options() -> None:
     assert arrivals_of("gamma:2.5", Fraction(2)) == GammaArrivals(Fraction(2), 2.5)
     assert lengths_of("--input", "64..512") == UniformLengths(64, 512)
     assert lengths_of("--input", "64") == FixedLength(64)
+
+
+def test_a_search_takes_the_lengths_of_a_trace_and_arrivals_of_its_own(tmp_path: Path) -> None:
+    trace = tmp_path / "azure.csv"
+    trace.write_text(AZURE, encoding="ascii")
+    shape = _settings(trace=trace, arrivals="gamma:2", duration_ns=SECOND).shape(Fraction(5))
+    assert shape.arrivals == GammaArrivals(Fraction(5), 2.0)
+    assert isinstance(shape.input, TraceLengths)
+
+
+@pytest.mark.parametrize("option", ["rate", "input", "output"])
+def test_an_option_that_is_empty_is_none(option: str) -> None:
+    with pytest.raises(PlanError, match=f"--{option} ''"):
+        _settings(**{option: ""}).shape()
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "fast", "1e9"])
