@@ -104,8 +104,9 @@ class ProbeDecision:
     def look(self, seen: Observations) -> Verdict:
         """Judge everything that is known, and return the verdict."""
         behind = seen.warm_up
+        sent = slice(behind, len(seen.load.at))
         if len(seen.load.at) > behind:
-            self.backlog.look(seen.in_flight, seen.load.at, seen.residence_s, behind)
+            self.backlog.look(seen.in_flight[sent], seen.load.at[sent], seen.residence_s[sent])
         if seen.known > behind:
             self.findings = [self._find(seen, place, behind) for place in range(len(self.clauses))]
         return self.verdict

@@ -10,17 +10,6 @@ import pytest
 from otel_llm.bench.capacity.statistics.backlog import BacklogTest
 
 
-def test_a_server_that_is_overloaded_many_times_overflows() -> None:
-    """One slot of 0.2 s at 100 requests/s: those behind the warm-up stay ever longer, the first ones do not."""
-    at = np.arange(2000) / 100
-    ends = 0.2 * (1 + np.arange(2000))
-    residence = np.minimum(ends, at[-1]) - at
-    in_flight = np.arange(2000) - np.searchsorted(ends, at)
-    test = BacklogTest(0.001)
-    assert test.look(in_flight.astype(float), at, residence, 500)
-    assert test.slope == pytest.approx(0.95, abs=0.01)
-
-
 def walk(service_s: float, drift: float, requests: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return backlog, times and residences at 10 requests/s; `drift`: growth in s of residence a second."""
     at = np.random.default_rng(seed).exponential(0.1, requests).cumsum()

@@ -45,14 +45,13 @@ class BacklogTest:
     grows: bool = False
     _looks: int = field(default=0, repr=False)
 
-    def look(self, in_flight: Floats, at: Floats, residence: Floats, warm_up: int = 0) -> bool:
+    def look(self, in_flight: Floats, at: Floats, residence: Floats) -> bool:
         """Return whether the backlog grows, at this look or an earlier one.
 
         `in_flight` (N,): requests in flight at each intended time `at` (N,), in s from the start of the probe;
-        `residence` (N,): the time of each request in the system so far, in s. The first `warm_up` requests say only
-        how long the start-up is: on a server that is overloaded from the start those behind them stay ever longer.
+        `residence` (N,): the time of each request in the system so far, in s.
         """
-        window = _after_start_up(in_flight, at, residence, warm_up)
+        window = _after_start_up(in_flight, at, residence)
         if window is None:
             return self.grows
         length = len(window) // BLOCKS
@@ -69,11 +68,11 @@ class BacklogTest:
         return self.grows
 
 
-def _after_start_up(in_flight: Floats, at: Floats, residence: Floats, warm_up: int) -> Floats | None:
+def _after_start_up(in_flight: Floats, at: Floats, residence: Floats) -> Floats | None:
     if len(at) < _LEAST_REQUESTS:
         return None
     longest = float(residence[:_FIRST_REQUESTS].max())
-    begin = max(warm_up, int(np.searchsorted(at, at[0] + longest)))
+    begin = int(np.searchsorted(at, at[0] + longest))
     if at[-1] - at[0] < (1 + _LEAST_WINDOW) * longest or len(at) - begin < _LEAST_REQUESTS:
         return None
     return in_flight[begin:]
