@@ -10,6 +10,7 @@ from capacity_parts.queue_source import QueueSource, SlotQueue
 
 from otel_llm.bench.capacity.objective import parse_objective
 from otel_llm.bench.capacity.simulated_source import SimulatedSource
+from otel_llm.rules.files.yamlfile import parse_yaml
 from otel_llm.scheduling import load_profile
 from otel_llm.scheduling.scenario.running import run_scenario
 from otel_llm.scheduling.scenario.scenario import Scenario
@@ -78,7 +79,8 @@ def engine(tpot_ms: int, arrivals: PoissonArrivals | GammaArrivals) -> Scenario:
         feasible=False,
     )
     profile = load_profile("h200-llama-3.1-8b")
-    return Scenario("benchmark", profile, Fleet(1), False, workload, PolicyShape(), None, ())
+    file = parse_yaml(b"version: 1", "benchmark")  # named in errors
+    return Scenario(file, profile, Fleet(1), False, workload, PolicyShape(), None, ())
 
 
 CASES: dict[str, Case] = {

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
 from actions.orders import MS, NOW_NS, Scripted, order
 from support.actions.action_receiver import Came, Receiver, Say, receiving
+from support.ports import free_ports
 
 from otel_llm.actions.delivery.signing import verify
 from otel_llm.actions.execute.action_attempts import Delivery, NotSent
@@ -108,7 +107,7 @@ def test_without_an_answer_it_is_tried_again_at_half_time_and_nobody_says_that_i
         return Say()
 
     receiver.answer = hang
-    found, delivery = deliver(webhook(receiver.url), ttl_ns=400 * MS)
+    found, delivery = deliver(webhook(receiver.url), ttl_ns=1000 * MS)
     assert isinstance(found, Reply)
     assert (found.result, found.maybe_sent) == ("again", True)
     go_on.set()
@@ -133,8 +132,7 @@ def test_the_second_try_may_be_the_one_that_is_answered(receiver: Receiver) -> N
 def test_a_broken_connection_may_have_brought_it_and_a_closed_port_has_not(receiver: Receiver) -> None:
     receiver.answer = lambda came, before: Say(drop=True)
     assert deliver(webhook(receiver.url))[0] == Reply("again", "the connection broke", maybe_sent=True)
-    with closing(socket.create_server(("127.0.0.1", 0))) as unused:
-        port = unused.getsockname()[1]
+    [port] = free_ports(1)
     assert deliver(webhook(f"http://127.0.0.1:{port}"))[0] == Reply("again", "no connection", maybe_sent=False)
 
 

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.bench.loads import MODEL, counted
 from support.bench.processes import children_of, started
-from support.commands import environment
+from support.commands import environment, wait_until
 from support.sse_server import DONE, Json, Reply, SseServer, Wait, chunk, words
 
 from otel_llm.bench.client.learning import OUTPUT_TOKENS
@@ -26,9 +26,14 @@ SHORT = ("--requests", "12", "--rate", "60", "--warmup", "0s")
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with SseServer({MODEL: counted(6), "slow": _slow}) as server:
-        yield server.url
+def server() -> Iterator[SseServer]:
+    with SseServer({MODEL: counted(6), "slow": _slow}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def url(server: SseServer) -> str:
+    return server.url
 
 
 def _slow(request: Json) -> Reply:
@@ -36,6 +41,11 @@ def _slow(request: Json) -> Reply:
     if request["max_tokens"] == OUTPUT_TOKENS:
         return counted(OUTPUT_TOKENS)
     return Reply([*words(2), Wait(30.0), *words(2), chunk(finish="stop"), DONE])
+
+
+def _sent(server: SseServer) -> int:
+    """Return how many requests of a run, not questions before it, the slow model has got."""
+    return sum(one["model"] == "slow" and one["max_tokens"] != OUTPUT_TOKENS for one in server.requests)
 
 
 def _bench(url: str, *arguments: str | Path, model: str = MODEL) -> Result:
@@ -184,15 +194,15 @@ def test_nobody_there() -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_ends_the_run_and_keeps_what_there_is(url: str, tmp_path: Path, signum: signal.Signals) -> None:
+def test_an_interrupt_ends_the_run_and_keeps_what_there_is(
+    server: SseServer, tmp_path: Path, signum: signal.Signals
+) -> None:
     out = tmp_path / "run"
     load = ("--model", "slow", "--rate", "20", "--duration", "1h", "--warmup", "0", "--format", "json")
-    process = started("bench", url, *load, "--out", out)
-    while not list(out.glob("*.otlp")) and process.poll() is None:
-        if (out / "journal.lock").exists():
-            time.sleep(1.0)  # requests are in flight: none ends by itself
-            break
-        time.sleep(0.02)
+    before = _sent(server)
+    process = started("bench", server.url, *load, "--out", out)
+    # In flight; none of them ends by itself.
+    wait_until("requests of the run", lambda: process.poll() is not None or _sent(server) > before + 5)
     process.send_signal(signum)
     stdout, stderr = process.communicate(timeout=60)
     found = json.loads(stdout or pytest.fail(stderr))

@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from support.commands import WAIT_S, collector, environment
 from support.live_load import Load, Reader
+from support.ports import free_ports
 
 from otel_llm.cli.output.keys import names_of_keys, read_keys
 from otel_llm.cli.output.top_screen import Screen, buffer_line
@@ -173,8 +174,8 @@ def test_a_service_that_is_gone_is_said_over_the_last_snapshot() -> None:
 
 def test_a_restart_of_the_collector_is_survived(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    with collector(tmp_path) as first:
-        port = first.web.rpartition(":")[2]
+    web = ("--web", f"127.0.0.1:{free_ports(1)[0]}")
+    with collector(tmp_path, *web) as first:
         command = [sys.executable, "-m", "otel_llm.cli.main", "top", first.web]
         env = environment() | {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
         program = subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
@@ -189,7 +190,7 @@ def test_a_restart_of_the_collector_is_survived(tmp_path: Path) -> None:
             assert first.stop()[0] == 0
             wait_for(ours, "asking again")
             again = [Reader(3, model="first")]
-            with collector(tmp_path, "--web", f"127.0.0.1:{port}") as second, Load(second.http, again):
+            with collector(tmp_path, *web) as second, Load(second.http, again):
                 wait_for(ours, "2 by runway, model first")  # one of them from the journal
                 os.write(ours, b"q")
                 assert program.wait(WAIT_S) == 0

@@ -19,6 +19,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 from support.otlp_receiver import Answer, GrpcReceiver, HttpReceiver
+from support.ports import free_ports
 
 from otel_llm.export.attempt import (
     LONGEST_BACKOFF_S,
@@ -111,9 +112,7 @@ def test_http_answers(status: int, metadata: Any, verdict: str, after_s: float |
 
 
 def test_an_endpoint_that_is_not_there_may_come() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    [port] = free_ports(1)
     http = HttpSender(OtlpSettings("http/protobuf", f"http://127.0.0.1:{port}/v1/traces"))
     over_grpc = GrpcSender(OtlpSettings("grpc", f"127.0.0.1:{port}"))
     assert [sender.send(b"").verdict for sender in (http, over_grpc)] == ["retry", "retry"]

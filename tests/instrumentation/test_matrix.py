@@ -57,7 +57,7 @@ every_stack = pytest.mark.parametrize(("stack", "mode"), PAIRS)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
+def _nothing_left(own_garbage: None) -> Iterator[None]:
     """Collect what a case dropped while its own filters of warnings stand."""
     yield
     gc.collect()

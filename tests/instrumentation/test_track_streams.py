@@ -152,6 +152,7 @@ def test_break_ends_it(recorder: Recorded) -> None:
     assert list(tracked) == WORDS[1:]  # too late to be recorded, not too late to be read
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_a_loop_over_a_tracked_stream_that_nobody_else_holds(recorder: Recorded) -> None:
     for _ in otel_llm.track(Reply(WORDS)):
         gc.collect()
@@ -159,6 +160,7 @@ def test_a_loop_over_a_tracked_stream_that_nobody_else_holds(recorder: Recorded)
     assert recorder.stream().outcome == "completed"
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_dropped_unread_it_is_abandoned(recorder: Recorded) -> None:
     tracked = otel_llm.track(Reply(WORDS))
     next(tracked)

@@ -47,5 +47,7 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
         assert len(list(csv.DictReader(written))) == 30
     fired = [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
     starving = {record["trace_id"] for record in fired if record["rule"] == "ReaderStarving"}
-    assert starving == {row["trace_id"] for row in felt["stall-empty-buffer"]}
+    # On a busy machine others wait too: then the audit says of each that it stood still, and that its reader waited.
+    waited = {row["trace_id"] for row in rows if (row["tbt_max_s"] or 0) > 0.5 and (row["idle_decode_s"] or 0) > 0}
+    assert {row["trace_id"] for row in felt["stall-empty-buffer"]} <= starving <= waited
     assert "<html" in (folder / "report.html").read_text()[:500].lower()

@@ -43,7 +43,7 @@ def test_prometheus_answers_what_the_audit_says(tmp_path: Path) -> None:
         prometheus(tmp_path, f"127.0.0.1:{running.ports[2]}") as server,
         load(running.grpc, tmp_path / "acks.json", "--streams", "20", "--mean-s", "1.5") as senders,
     ):
-        seen = "max_over_time(sum(otel_llm_streams_in_flight)[1m:250ms])"
+        seen = "max_over_time(sum(otel_llm_streams_in_flight)[1m:1s])"
         wait_until("Prometheus saw streams in flight", lambda: max(server.query(seen).values(), default=0) >= 10)
         wait_until("some requests ended", lambda: sum(server.query("sum(otel_llm_requests_total)").values()) >= 20)
         finish(senders)

@@ -6,11 +6,11 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
+from support.commands import WAIT_S
 from support.live_feed import HOSTILE, Fed, events
 
 from otel_llm.live.feed import MOST_AGE_S, VERDICT_COLUMNS, event
@@ -22,18 +22,30 @@ from otel_llm.shared.errors import UnavailableError
 
 KEY, OTHER = (b"\1" * 16, b"\2" * 8, 0), (b"\3" * 16, b"\4" * 8, 1)
 CHAT = Selection(Filter("chat"))
+TURNS = 10
+"""Turns of the event loop, more than what was offered needs until it is read."""
 
 
-async def received(viewer: Viewer, most: int = 99) -> list[bytes]:
-    """Return the messages that are there for a viewer now."""
+async def received(viewer: Viewer) -> list[bytes]:
+    """Return the messages that the feed has offered to a viewer until now."""
     found: list[bytes] = []
-    with suppress(TimeoutError):
-        async with asyncio.timeout(0.05):
-            async for message in viewer.messages():
-                found.append(message)
-                if len(found) == most:
-                    break
+
+    async def read() -> None:
+        async for message in viewer.messages():
+            found.append(message)  # noqa: PERF401 - they are kept when it is cancelled
+
+    reading = asyncio.create_task(read())
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait({reading})
     return found
+
+
+async def next_of(viewer: Viewer) -> bytes:
+    """Wait for a message that the feed's own thread offers."""
+    async with asyncio.timeout(WAIT_S):
+        return await anext(viewer.messages())
 
 
 def row_of(key: tuple[bytes, bytes, int], **more: Any) -> dict[str, Any]:
@@ -105,7 +117,7 @@ def test_a_slow_viewer_is_dropped_with_a_bounded_mailbox_and_the_others_miss_not
         for _ in range(MOST_UNSENT + 3):
             feed.tick()
             await asyncio.sleep(0)
-            seen += len(await received(quick, 1))
+            seen += len(await received(quick))
         feed.tick()
         assert (slow.overrun, slow.closed, quick.closed) == (True, True, False)
         assert seen == MOST_UNSENT + 3
@@ -240,7 +252,7 @@ def test_a_stop_closes_all_viewers_and_admits_none() -> None:
         feed = Fed().feed(every_s=0.001)
         viewer = feed.join(Selection())
         feed.start()
-        assert len(await received(viewer, 1)) == 1
+        assert await next_of(viewer)
         await asyncio.to_thread(feed.stop)
         async for _ in viewer.messages():
             pass
@@ -260,7 +272,7 @@ def test_a_bug_of_ours_is_logged_once_and_the_feed_goes_on(caplog: pytest.LogCap
         while len(fed.asked) < 3:
             await asyncio.sleep(0.001)
         fed.problem = None
-        assert len(await received(viewer, 1)) == 1
+        assert await next_of(viewer)
         await asyncio.to_thread(feed.stop)
 
     asyncio.run(go())

@@ -11,7 +11,6 @@ import numpy as np
 from otel_llm.bench.capacity.fate_log import FateLog, StreamSoFar
 from otel_llm.bench.capacity.observations import Observations, ProbeEnd, child_seed
 from otel_llm.bench.capacity.statistics.virtual_queue import REFERENCE_REQUESTS, Load
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.scenario.fleet_cost import mean_cost
 from otel_llm.scheduling.scenario.orders import order_of
 from otel_llm.scheduling.scenario.running import placement_of, split_fleet
@@ -47,14 +46,14 @@ class SimulatedSource:
 
     def __init__(self, scenario: Scenario, clauses: Sequence[Clause], seed: int) -> None:
         if isinstance(scenario.workload.arrivals, TraceArrivals):
-            raise ConfigError(
-                scenario.source, None, None, "workload.arrivals",
+            raise scenario.file.refuse(
+                ("workload", "arrivals"),
                 "the arrivals of a trace have no rate to search for",
                 "write {poisson: 1}, {constant: 1} or {gamma: 1, cv: 3}; the rate is replaced",
             )  # fmt: skip
         if scenario.policy.placement == "chunk" and scenario.policy.budget is None:
-            raise ConfigError(
-                scenario.source, None, None, "policy.budget",
+            raise scenario.file.refuse(
+                ("policy", "budget"),
                 "a search at many rates has no best static budget",
                 "write `budget: 2048`; `otel-llm simulate` finds the best one at a rate",
             )  # fmt: skip

@@ -264,10 +264,11 @@ def _objective_of(scenario: Scenario) -> str:
     if scenario.objective is None:
         return OBJECTIVE
     if scenario.objective.every_tier:
-        raise ConfigError(
-            scenario.source, None, None, "objective.every_tier", "a search judges all requests together",
+        raise scenario.file.refuse(
+            ("objective", "every_tier"),
+            "a search judges all requests together",
             "write `every_tier: false`, or give --objective",
-        )  # fmt: skip
+        )
     return f"attainment >= {float(scenario.objective.attainment)!r}"
 
 

@@ -313,8 +313,7 @@ def _backend(file: YamlFile, folder: Path, name: str, section: _Backend) -> Back
 
 def _profile(file: YamlFile, folder: Path, backend: str, stated: str) -> Profile:
     """Load the profile that ships under this name, or the one of this file."""
-    is_file = "/" in stated or stated.endswith((".yaml", ".yml"))
     try:
-        return load_profile(folder / stated if is_file else stated)
+        return load_profile(stated, folder)
     except UnreadableConfigError as error:
         raise at(file, ("backends", backend, "profile"), error) from None

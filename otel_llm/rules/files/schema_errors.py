@@ -21,6 +21,7 @@ _WORDING = {
     "list_type": ("not a list", "write [a, b] or `- a` lines below it"),
     "string_type": ("not a string", "put it in quotes"),
     "int_type": ("not a whole number", ""),
+    "bool_type": ("neither true nor false", "write true or false"),
     "too_short": ("empty", "it needs at least one entry"),
     "string_too_short": ("an empty name", "give it one"),
 }

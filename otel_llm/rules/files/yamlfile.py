@@ -28,6 +28,7 @@ KeyPath = tuple[str | int, ...]
 _INT: Final = re.compile(r"[-+]?[0-9]{1,400}")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_FINITE: Final = "write a number"
 _WORDS: Final[Mapping[str, Scalar]] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -240,11 +241,11 @@ class _Builder:
         if _INT.fullmatch(text):
             return int(text)
         if _NOT_FINITE.fullmatch(text):
-            raise self._error(event, path, f"{text} is not a finite number")
+            raise self._error(event, path, f"{text} is not a finite number", _FINITE)
         if _FLOAT.fullmatch(text):
             number = float(text)
             if not math.isfinite(number):
-                raise self._error(event, path, f"{text[:20]} is not a finite number")
+                raise self._error(event, path, f"{text[:20]} is not a finite number", _FINITE)
             return number
         return text
 

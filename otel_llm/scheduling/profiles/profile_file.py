@@ -29,8 +29,8 @@ _UNITS_NS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10*
 _DURATION: Final = re.compile(r"(?P<number>[0-9]{1,20}(\.[0-9]{1,20})?)(?P<unit>ns|us|ms|s|m|h)")
 
 
-def load_profile(name_or_path: str | Path) -> Profile:
-    """Load a profile by the name of one that ships, or from its YAML file.
+def load_profile(name_or_path: str | Path, folder: Path = Path()) -> Profile:
+    """Load a profile by the name of one that ships, or from its YAML file, whose path is relative to a folder.
 
     Raises:
         ConfigError: the file, or its table, is refused: file, line, key and remedy.
@@ -39,10 +39,10 @@ def load_profile(name_or_path: str | Path) -> Profile:
     shipped = shipped_profiles()
     if str(name_or_path) in shipped:
         return _load(SHIPPED / f"{name_or_path}.yaml")
-    path = Path(name_or_path)
+    path = folder / name_or_path
     if path.name == str(name_or_path) and path.suffix not in _SUFFIXES and not path.exists():
         advice = f"{did_you_mean(path.name, shipped)}; or name a file as ./{path.name}.yaml"
-        raise UnreadableConfigError(str(path), None, None, "", "no profile that ships has this name", advice)
+        raise UnreadableConfigError(path.name, None, None, "", "no profile that ships has this name", advice)
     return _load(path)
 
 

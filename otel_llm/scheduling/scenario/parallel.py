@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
+import threading
 from itertools import islice
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +59,7 @@ def run_sweep(
         for place in islice(waiting, jobs):
             ours, theirs = context.Pipe()
             worker = context.Process(target=_serve, args=(theirs, path, tuple(settings), seed, streams))
-            worker.start()
+            _start(worker)
             workers.append(worker)
             theirs.close()
             ours.send(place)
@@ -82,22 +86,45 @@ def run_sweep(
     finally:
         for started in workers:
             started.kill()
+        for started in workers:
+            started.join()
     return [rows[place] for place in range(len(runs))]
+
+
+def _start(worker: BaseProcess) -> None:
+    """Start a process that Ctrl-C does not interrupt: it is for the command, which ends its processes."""
+    resource_tracker.ensure_running()  # else the first start would start it, which unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        worker.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection, path: Path, settings: tuple[str, ...], seed: int, streams: Path | None) -> None:
     """Run the runs whose places are received; send the row of each, or its error."""
+    threading.Thread(target=_end_with_the_command, daemon=True).start()
+    runs: list[PlannedRun] = []
     while True:
         try:
             place = connection.recv()
         except EOFError:  # the command has ended
             return
         try:
-            answer = _run(load_runs(path, settings)[place], place, seed, streams)
+            runs = runs or load_runs(path, settings)
+            answer = _run(runs[place], place, seed, streams)
         except Exception as error:  # noqa: BLE001 - handed to the caller
             connection.send(error)
         else:
             connection.send(answer)
+
+
+def _end_with_the_command() -> None:
+    """End this process as soon as the command is gone, in the middle of a run: a signal may have killed it."""
+    command = multiprocessing.parent_process()
+    if command is not None:
+        command.join()
+        os._exit(1)
 
 
 def _run(

@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.closed_form import best_split, optimal_req_s
 from otel_llm.scheduling.scenario.figures import RunFigures, figures_of
 from otel_llm.scheduling.scenario.fleet_cost import mean_cost
@@ -86,7 +85,7 @@ def drawn_workload(scenario: Scenario, seed: int) -> Workload:
         return draw_workload(scenario.workload, scenario.profile, seed)
     except ValueError as error:
         advice = "raise the rate, or lower the number of requests"
-        raise ConfigError(scenario.source, None, None, "workload.arrivals", str(error), advice) from None
+        raise scenario.file.refuse(("workload", "arrivals"), str(error), advice) from None
 
 
 def split_fleet(scenario: Scenario, cost: Cost | None) -> Fleet:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from otel_llm.rules.files.schema_errors import config_errors
+from otel_llm.rules.files.yamlfile import UnreadableConfigError
 from otel_llm.scheduling.profiles.profile_file import load_profile, shipped_profiles
 from otel_llm.scheduling.scenario.schema import ScenarioShape
 from otel_llm.scheduling.workload.arrivals import (
@@ -26,16 +27,26 @@ from otel_llm.scheduling.workload.lengths import (
     TraceLengths,
     UniformLengths,
 )
-from otel_llm.scheduling.workload.trace_file import Trace, read_trace
 from otel_llm.scheduling.workload.workload import WorkloadSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from fractions import Fraction
 
-    from otel_llm.rules.files.yamlfile import YamlFile
+    from otel_llm.rules.files.yamlfile import ConfigError, KeyPath, YamlFile
     from otel_llm.scheduling.profiles.profile import Profile
-    from otel_llm.scheduling.scenario.schema import ArrivalsShape, LengthShape, PolicyShape, WorkloadShape
+    from otel_llm.scheduling.scenario.schema import (
+        ArrivalsShape,
+        LengthShape,
+        LengthsShape,
+        PolicyShape,
+        WorkloadShape,
+    )
     from otel_llm.scheduling.simulator.engine import Fleet
+    from otel_llm.scheduling.workload.trace_file import Trace
+
+    # Reads the trace that a key of the scenario names.
+    Traces = Callable[[KeyPath, str], Trace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +59,12 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One run; `source` is its file, for errors, and `inputs` are the other files that it reads.
+    """One run; `file` is its file, for errors, and `inputs` are the other files that it reads.
 
     `is_split`: the closed form chooses how many instances of the fleet prefill.
     """
 
-    source: str
+    file: YamlFile
     profile: Profile
     fleet: Fleet
     is_split: bool
@@ -63,8 +74,8 @@ class Scenario:
     inputs: tuple[Path, ...]
 
 
-def scenario_of(file: YamlFile) -> Scenario:
-    """Build the scenario of a file without a sweep; paths are relative to the file.
+def scenario_of(file: YamlFile, read: Callable[[Path], Trace]) -> Scenario:
+    """Build the scenario of a file without a sweep; paths are relative to the file. `read` reads a trace.
 
     Raises:
         ConfigError: the file, its profile or a trace is refused: file, line, key and remedy.
@@ -76,10 +87,14 @@ def scenario_of(file: YamlFile) -> Scenario:
     folder = Path(file.file).parent
     name = shape.profile
     is_shipped = name in shipped_profiles()
-    profile = load_profile(name if is_shipped else folder / name)
     work = shape.workload
-    inputs, outputs = _lengths(work.lengths.input, work.lengths.output, work.lengths.trace, folder)
-    arrivals = _arrivals(work.arrivals, folder)
+    try:
+        profile = load_profile(name, folder)
+    except UnreadableConfigError as error:
+        raise _named(file, ("profile",), error) from error
+    traces = partial(_trace, file, read)
+    inputs, outputs = _lengths(work.lengths, traces)
+    arrivals = _arrivals(work.arrivals, traces)
     if isinstance(arrivals, TraceArrivals) and (work.requests or 0) > len(arrivals.trace):
         rows = len(arrivals.trace)
         raise file.refuse(("workload", "requests"), f"the trace has {rows} rows", f"write at most {rows}")
@@ -92,7 +107,7 @@ def scenario_of(file: YamlFile) -> Scenario:
         message = f"a request has {least} tokens or more, and the KV of an instance holds {profile.kv_tokens}"
         raise file.refuse(("workload", "lengths"), message, "shorten the lengths, or choose another profile")
     return Scenario(
-        source=file.file,
+        file=file,
         profile=profile,
         fleet=shape.fleet.build(),
         is_split=shape.fleet.prefill == "auto",
@@ -119,14 +134,21 @@ def _traces(work: WorkloadShape) -> list[str | None]:
     return [work.arrivals.trace, work.lengths.trace, *(None if side is None else side.trace for side in sides)]
 
 
-@lru_cache(maxsize=8)
-def _trace(path: Path) -> Trace:
-    return read_trace(path)  # a sweep asks for the same file many times
+def _trace(file: YamlFile, read: Callable[[Path], Trace], key: KeyPath, name: str) -> Trace:
+    try:
+        return read(Path(file.file).parent / name)
+    except UnreadableConfigError as error:
+        raise _named(file, key, error) from error
 
 
-def _arrivals(shape: ArrivalsShape, folder: Path) -> ArrivalProcess:
+def _named(file: YamlFile, key: KeyPath, error: UnreadableConfigError) -> ConfigError:
+    """Return the error of a missing file as an error at the key that names the file."""
+    return file.refuse(key, f"{error.file}: {error.message}", error.advice)
+
+
+def _arrivals(shape: ArrivalsShape, traces: Traces) -> ArrivalProcess:
     if shape.trace is not None:
-        return TraceArrivals(_trace(folder / shape.trace), shape.speed)
+        return TraceArrivals(traces(("workload", "arrivals", "trace"), shape.trace), shape.speed)
     if shape.constant is not None:
         return ConstantArrivals(shape.constant)
     if shape.gamma is not None and shape.cv is not None:
@@ -135,18 +157,16 @@ def _arrivals(shape: ArrivalsShape, folder: Path) -> ArrivalProcess:
     return PoissonArrivals(shape.poisson)
 
 
-def _lengths(
-    inputs: LengthShape | None, outputs: LengthShape | None, trace: str | None, folder: Path
-) -> tuple[LengthDistribution, LengthDistribution]:
-    if trace is not None:
-        read = _trace(folder / trace)
+def _lengths(shape: LengthsShape, traces: Traces) -> tuple[LengthDistribution, LengthDistribution]:
+    if shape.trace is not None:
+        read = traces(("workload", "lengths", "trace"), shape.trace)
         return TraceLengths(read.input), TraceLengths(read.output)
-    assert inputs is not None  # noqa: S101 - the schema has both
-    assert outputs is not None  # noqa: S101
-    return _length(inputs, folder, "input"), _length(outputs, folder, "output")
+    assert shape.input is not None  # noqa: S101 - the schema has both
+    assert shape.output is not None  # noqa: S101
+    return _length(shape.input, traces, "input"), _length(shape.output, traces, "output")
 
 
-def _length(shape: LengthShape, folder: Path, side: str) -> LengthDistribution:
+def _length(shape: LengthShape, traces: Traces, side: str) -> LengthDistribution:
     if shape.uniform is not None:
         return UniformLengths(*shape.uniform)
     if shape.fixed is not None:
@@ -154,5 +174,5 @@ def _length(shape: LengthShape, folder: Path, side: str) -> LengthDistribution:
     if shape.percentiles is not None:
         return PercentileLengths(shape.percentiles)
     assert shape.trace is not None  # noqa: S101 - the schema has one kind
-    read = _trace(folder / shape.trace)
+    read = traces(("workload", "lengths", side, "trace"), shape.trace)
     return TraceLengths(read.input if side == "input" else read.output)

@@ -229,10 +229,11 @@ class TierShape(StrictModel):
 
 
 def _tiers(value: list[TierShape]) -> list[TierShape]:
-    names = [one.slo.name for one in tier_classes([tier.build() for tier in value])]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise wrong(f"two classes {quoted(twice)}", "give each tier a name, and each of its ttft a time, of its own")
+    classes = [one.slo.name for one in tier_classes([tier.build() for tier in value])]
+    for what, names in (("tiers", [tier.name for tier in value]), ("classes", classes)):
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise wrong(f"two {what} {quoted(twice)}", "give each tier a name, and each of its ttft a time, of its own")
     total = sum((tier.share for tier in value), Fraction(0))
     if value and total != 1:
         raise wrong(f"the shares add up to {float(total):g}", "they must add up to 1")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.rules.files.yamlfile import ConfigError, Mark, did_you_mean, dotted, load_yaml, parse_yaml
 from otel_llm.scheduling.scenario.scenario import Scenario, scenario_of
+from otel_llm.scheduling.workload.trace_file import read_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from otel_llm.rules.files.yamlfile import YamlFile
+    from otel_llm.scheduling.workload.trace_file import Trace
 
 LOADS: Final = ("workload.arrivals.poisson", "workload.arrivals.constant", "workload.arrivals.gamma")
 """Settings that are a load in requests/s."""
@@ -57,13 +60,14 @@ def load_runs(path: Path | str, settings: Sequence[str] = ()) -> list[PlannedRun
     if count > MOST_RUNS:
         raise file.refuse(("sweep",), f"{count} runs", f"a sweep has at most {MOST_RUNS}")
     runs = []
+    read = lru_cache(maxsize=8)(read_trace)  # the runs ask for the same file many times
     for chosen in product(*axes):
-        scenario = _scenario(file, (*over, *chosen))
+        scenario = _scenario(file, (*over, *chosen), read)
         runs.append(PlannedRun({dotted(one.path): one.value for one in chosen}, scenario))
     return runs
 
 
-def _scenario(file: YamlFile, settings: Sequence[Setting]) -> Scenario:
+def _scenario(file: YamlFile, settings: Sequence[Setting], read: Callable[[Path], Trace]) -> Scenario:
     data = deepcopy(file.data)
     data.pop("sweep", None)
     values, keys = dict(file.values), dict(file.keys)
@@ -77,7 +81,7 @@ def _scenario(file: YamlFile, settings: Sequence[Setting]) -> Scenario:
         if setting.mark is not None:
             values[setting.path] = keys[setting.path] = setting.mark
     try:
-        return scenario_of(replace(file, data=data, values=values, keys=keys))
+        return scenario_of(replace(file, data=data, values=values, keys=keys), read)
     except ConfigError as error:
         for setting in settings:
             if setting.mark is None and error.file == file.file and _is_below(error.key, dotted(setting.path)):

@@ -54,15 +54,17 @@ def read_trace(path: Path) -> Trace:
     """
     try:
         with open_input(path) as stream:
-            text = stream.read().decode("utf-8-sig")
+            raw = stream.read()
+            text = raw.decode("utf-8-sig")
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnreadableConfigError(str(path), None, None, "", reason, "name a file that can be read") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(str(path), None, None, "", "not UTF-8", _ADVICE) from error
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(str(path), line, None, "", "not UTF-8", _ADVICE) from error
     rows = list(_mooncake(path, text) if text.lstrip()[:1] == "{" else _azure(path, text))
     if not rows:
-        raise ConfigError(str(path), None, None, "", "no rows", _ADVICE)
+        raise ConfigError(str(path), 1, None, "", "no rows", _ADVICE)
     columns = np.array(rows, np.int64)
     ordered = columns[np.argsort(columns[:, 0], kind="stable")]
     return Trace(ordered[:, 0].copy(), ordered[:, 1].copy(), ordered[:, 2].copy())
@@ -70,6 +72,13 @@ def read_trace(path: Path) -> Trace:
 
 def _azure(path: Path, text: str) -> Iterator[tuple[int, int, int]]:
     reader = csv.DictReader(text.splitlines())
+    try:
+        yield from _azure_rows(path, reader)
+    except csv.Error as error:
+        raise ConfigError(str(path), reader.reader.line_num, None, "", f"not CSV: {error}", _ADVICE) from error
+
+
+def _azure_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, int, int]]:
     missing = [name for name in _AZURE if name not in (reader.fieldnames or ())]
     if missing:
         raise ConfigError(str(path), 1, None, missing[0], "no such column", _ADVICE)
@@ -92,7 +101,7 @@ def _mooncake(path: Path, text: str) -> Iterator[tuple[int, int, int]]:
             continue
         try:
             row: Any = json.loads(piece)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(str(path), line, None, "", f"not JSON: {error}", _ADVICE) from error
         if not isinstance(row, dict):
             raise ConfigError(str(path), line, None, "", "not an object", _ADVICE)

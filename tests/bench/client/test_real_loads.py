@@ -86,14 +86,14 @@ def test_a_run_that_is_cancelled_keeps_what_it_has() -> None:
         return whole(1)
 
     with SseServer({MODEL: After(counted(2), slow)}) as server, client_of(server.url) as client:
+        questions = len(server.requests)
         run = client.start(plan_of([0.0, 0.01, 0.02, *(0.2 * place for place in range(1, 500))]))
         while len(run.requests) < 3:
             run.step(0.1)
         run.cancel("cancelled", "interrupted")
         assert run.finished
-        sent = len(server.requests)
-        time.sleep(0.5)
-        assert len(server.requests) == sent
+        time.sleep(0.5)  # room to send more; what was sent before may reach the server only now
+        assert len(server.requests) <= questions + len(run.requests)
     assert {(one.outcome, one.error) for one in run.requests} <= {("cancelled", "interrupted"), ("completed", None)}
 
 

@@ -199,6 +199,7 @@ def test_closed_before_its_end(recorder: Recorded) -> None:
     assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("cancelled", 1)
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("read", [0, 1])
 def test_dropped_without_being_closed(read: int, recorder: Recorded) -> None:
     body = Gateway().serve(answering(Reply3()))

@@ -283,6 +283,7 @@ def test_an_sdk_whose_hook_moved_is_one_warning(
         otel_llm.uninstrument()
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_a_dropped_stream_is_let_go_at_once(client: Any, server: SseServer, recorder: Recorded) -> None:
     server.replies["m"] = Reply([*STACK.before(), *STACK.words(3), Gate(), *STACK.after()])
     gc.collect()

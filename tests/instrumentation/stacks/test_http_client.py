@@ -186,7 +186,7 @@ def test_a_read_that_takes_too_long_is_an_error(opened: Callable[[str], Any], re
     with WireServer([bodies.word(1), gate]) as server:
         response = opened(server.url + CHAT)
         raw = getattr(response, "raw", response)
-        (getattr(raw, "_fp", raw)).fp.raw._sock.settimeout(0.2)
+        (getattr(raw, "_fp", raw)).fp.raw._sock.settimeout(0.5)
         with pytest.raises((TimeoutError, urllib3.exceptions.ReadTimeoutError, requests.ConnectionError)):
             list(response)
         gate.open()

@@ -105,7 +105,7 @@ def test_a_read_that_takes_too_long_and_a_server_that_is_not_there(
     gate = Gate()
     with WireServer([bodies.word(1), gate]) as server:
         with pytest.raises(lm15.transports.ReadTimeout):
-            ask(server.url, "lines", read_timeout=0.3)
+            ask(server.url, "lines", read_timeout=0.6)
         gate.open()
     with pytest.raises(lm15.transports.ConnectError):
         ask(server.url, "lines")
@@ -113,6 +113,7 @@ def test_a_read_that_takes_too_long_and_a_server_that_is_not_there(
     assert outcomes == [("error", 1), ("disconnected", 0)]
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("way", ["close", "leave"])
 def test_a_reader_that_leaves(way: str, recorder: Recorded) -> None:
     gate = Gate()

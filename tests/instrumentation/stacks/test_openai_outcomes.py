@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import socket
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.recorded import Recorded
+from support.ports import free_ports
 from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, chunk, whole, words
 
 import otel_llm
@@ -362,6 +362,7 @@ def play(scenario: Scenario, server: SseServer, mode: str) -> Seen:
     return seen
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("case", list(CASES))
 def test_a_stream_ends_once_as_it_did_and_the_caller_sees_the_bare_sdk(
@@ -393,9 +394,7 @@ def test_a_stream_ends_once_as_it_did_and_the_caller_sees_the_bare_sdk(
 
 
 def test_nobody_answers(recorder: Recorded) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    url = f"http://127.0.0.1:{free_ports(1)[0]}/v1"
     with (
         openai.OpenAI(api_key="none", base_url=url, max_retries=0) as client,
         pytest.raises(openai.APIConnectionError),

@@ -183,6 +183,7 @@ def test_one_that_is_closed_unread_is_cancelled(name: str, server: SseServer, re
     check_once(recorder, server, 0, "cancelled")
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("name", RESOURCES)
 def test_one_that_is_dropped_unread_is_abandoned(name: str, server: SseServer, recorder: Recorded) -> None:
     resource = RESOURCES[name]

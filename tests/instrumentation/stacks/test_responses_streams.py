@@ -160,6 +160,7 @@ def test_a_reply_that_is_not_streamed_is_left_alone(client: Any, server: SseServ
     assert recorder.spans() == ()
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_a_response_leaves_nothing_for_the_garbage_collector(
     client: Any, server: SseServer, recorder: Recorded
 ) -> None:

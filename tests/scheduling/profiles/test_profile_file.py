@@ -96,7 +96,7 @@ FACTS_REFUSED = {
         "mine.yaml:9:16: linear.base: '1 fortnight' is no duration "
         "(write 0.76ns, 20us, 1.75ms, 1s or a number of seconds)"
     ),
-    "linear: {base: .nan}": "mine.yaml:9:16: linear.base: .nan is not a finite number",
+    "linear: {base: .nan}": "mine.yaml:9:16: linear.base: .nan is not a finite number (write a number)",
     "linear: {base: 1ms, floor: 0.4ns}": (
         "mine.yaml:9:28: linear.floor: an iteration lasts at least 1 ns (write 1ns or more, or leave it out)"
     ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -64,3 +66,36 @@ def test_the_command_says_so_without_a_traceback(path: Path) -> None:
     assert result.exit_code == 1
     assert "Error: a process of the sweep was killed" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_ctrl_c_is_for_the_command_alone(tmp_path: Path) -> None:
+    path = scenario(tmp_path, SCENARIO + SWEEP)
+
+    def interrupt(_done: float) -> None:
+        for one in multiprocessing.active_children():
+            assert one.pid is not None
+            os.kill(one.pid, signal.SIGINT)  # a terminal sends it to them, too
+
+    assert len(run_sweep(path, (), load_runs(path), 0, jobs=2, progress=interrupt)) == 4
+
+
+COMMAND = """
+import os, signal, sys
+from pathlib import Path
+from otel_llm.scheduling.scenario.parallel import run_sweep
+from otel_llm.scheduling.scenario.sweep import load_runs
+
+path = Path(sys.argv[1])
+run_sweep(path, (), load_runs(path), 0, 2, lambda done: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_the_processes_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    path = scenario(tmp_path, SCENARIO + "sweep: {workload.requests: [1, 2000000]}\n")
+    command = [sys.executable, "-c", COMMAND, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as killed:
+        try:
+            killed.communicate(timeout=30)  # the output ends with the last of them
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(killed.pid, signal.SIGKILL)

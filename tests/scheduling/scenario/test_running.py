@@ -85,8 +85,8 @@ def test_progress_counts_arrivals(tmp_path: Path) -> None:
 
 
 def test_arrivals_that_last_too_long_are_refused(tmp_path: Path) -> None:
-    (run,) = load_runs(scenario(tmp_path), ["workload.arrivals.poisson=1e-9"])
-    with pytest.raises(ConfigError, match=r"31 years .raise the rate"):
+    (run,) = load_runs(scenario(tmp_path, SCENARIO.replace("poisson: 1000000", "poisson: 1e-9")))
+    with pytest.raises(ConfigError, match=r"yaml:6:13: workload.arrivals: .*31 years .raise the rate"):
         run_scenario(run.scenario, 0)
 
 

@@ -50,7 +50,9 @@ def test_rows_of_one_time_stay_in_order(tmp_path: Path) -> None:
     [
         ("", 1, "no such column"),
         ("TIMESTAMP,ContextTokens\n", 1, "GeneratedTokens: no such column"),
-        (HEAD, None, "no rows"),
+        (HEAD, 1, "no rows"),
+        (HEAD + "2023-11-16 18:15:50,1,2\n" + "9" * 200_000 + ",1,2\n", 3, "not CSV: field larger than"),
+        ('{"timestamp": 0, "input_length": ' + "[" * 100_000, 1, "not JSON: maximum recursion"),
         (HEAD + "2023-11-16 18:15:50,1,2\nyesterday,1,2\n", 3, "'yesterday' is no time"),
         (HEAD + "2023-13-16 18:15:50,1,2\n", 2, "is no time (write UTC as"),
         (HEAD + "2023-11-16 18:15:50,-1,2\n", 2, "ContextTokens: '-1' is no number of tokens"),
@@ -68,7 +70,7 @@ def test_rows_of_one_time_stay_in_order(tmp_path: Path) -> None:
         ('{"timestamp": 0, "input_length": 1}', 1, "output_length: None is no number"),
     ],
 )
-def test_a_faulty_row_is_named(tmp_path: Path, text: str, line: int | None, words: str) -> None:
+def test_a_faulty_row_is_named(tmp_path: Path, text: str, line: int, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read_trace(written(tmp_path, text))
     assert refused.value.line == line
@@ -79,8 +81,8 @@ def test_a_faulty_row_is_named(tmp_path: Path, text: str, line: int | None, word
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(UnreadableConfigError, match="nothere"):
         read_trace(tmp_path / "nothere")
-    with pytest.raises(ConfigError, match="not UTF-8"):
-        read_trace(written(tmp_path, b"\xff\xff"))
+    with pytest.raises(ConfigError, match=":2: not UTF-8"):
+        read_trace(written(tmp_path, b"\n\xff\xff"))
 
 
 @given(st.text(max_size=80) | st.text("{}[],:\"'0123456789.eE-+timestampinputlength_", max_size=80))

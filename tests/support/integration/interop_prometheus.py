@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -16,9 +15,11 @@ from typing import Any
 
 import pytest
 from support.commands import wait_until
+from support.ports import free_ports
 
+# A scrape may take as long as its interval and no longer: on a busy machine a page takes a quarter of a second.
 CONFIG = """
-global: {scrape_interval: 250ms, scrape_timeout: 250ms}
+global: {scrape_interval: 1s, scrape_timeout: 1s}
 scrape_configs:
 - job_name: otel-llm
   static_configs: [{targets: ['TARGET']}]
@@ -79,7 +80,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Prometheus]:
-    """Run Prometheus in a folder, scraping `target` four times a second; `more`: what its configuration also says."""
+    """Run Prometheus in a folder, scraping `target` every second; `more`: what its configuration also says."""
     with started(folder, CONFIG.replace("TARGET", target) + more) as running:
         yield running
 
@@ -88,8 +89,7 @@ def prometheus(folder: Path, target: str, more: str = "") -> Iterator[Prometheus
 def started(folder: Path, config: str) -> Iterator[Prometheus]:
     """Run Prometheus in a folder with a configuration."""
     (folder / "prometheus.yml").write_text(config, encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as listener:  # it cannot pick a port itself
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"  # it cannot pick a port itself
     command = [
         *(program("prometheus"), f"--config.file={folder / 'prometheus.yml'}"),
         *(f"--storage.tsdb.path={folder / 'tsdb'}", f"--web.listen-address={address}"),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from aiohttp import web
+from support.ports import free_ports
 from support.relay.fake_model import FakeModel, Json, RefusedError, sse, tokenize
 
 FaultKind = Literal[
@@ -119,7 +120,8 @@ class FakeEngine:
         # Cancelled handlers are how a client that went away is noticed, also while a stream stalls.
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", port)
+        # Of those that no client is given: it is free still when an engine that was stopped starts again.
+        site = web.TCPSite(self._runner, "127.0.0.1", port or free_ports(1)[0])
         await site.start()
         self.port = self._runner.addresses[0][1]
 
