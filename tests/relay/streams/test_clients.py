@@ -74,7 +74,7 @@ class Client:
     async def read(self, until: bytes = b"") -> bytes:
         """Read to the end of the connection, or until something came."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):  # it may be 20 MB, on a machine that is busy
             while not until or until not in self.got:
                 data = await asyncio.get_running_loop().sock_recv(self.socket, 65536)
                 if not data:
