@@ -25,17 +25,16 @@ Values = dict[str, NDArray[np.float64]]
 
 
 def simulated(requests: Sequence[Served], profile: Profile) -> list[Served]:
-    """Serve the requests, sorted by their sending, on one simulated engine."""
-    begin_ns = requests[0].sent_ns
+    """Serve the requests, in any order, on one simulated engine at the times at which they were sent."""
+    order = sorted(range(len(requests)), key=lambda place: requests[place].sent_ns)
+    begin_ns = requests[order[0]].sent_ns
     drawn = [
         SimulatedRequest(number, one.sent_ns - begin_ns, one.input, len(one.times_ns))
-        for number, one in enumerate(requests)
+        for number, one in enumerate(requests[place] for place in order)
     ]
     run = simulate(drawn, profile, Fleet(1), PLACEMENTS["round_robin"](Random(0)))
-    return [
-        Served(one.input, one.sent_ns, (run.token_times(ours) + begin_ns).tolist())
-        for one, ours in zip(requests, drawn, strict=True)
-    ]
+    times_ns = {place: run.token_times(ours) + begin_ns for place, ours in zip(order, drawn, strict=True)}
+    return [Served(one.input, one.sent_ns, times_ns[place].tolist()) for place, one in enumerate(requests)]
 
 
 def saturation(profile: Profile, lengths: Sequence[tuple[int, int]]) -> float:

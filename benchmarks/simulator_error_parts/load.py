@@ -98,7 +98,10 @@ async def ladder(
 
 
 async def poisson(url: str, model: str, lengths: Lengths, rate: float, seconds: float, rng: Random) -> list[Served]:
-    """Send requests at drawn times, whatever has become of those before; the first at once."""
+    """Send requests at drawn times, whatever has become of those before; the first at once.
+
+    Return them as they were drawn: two that are due almost together may be sent the other way round.
+    """
     plan, at_s = [], 0.0
     while at_s < seconds:
         tokens, output = lengths.draw(rng)
