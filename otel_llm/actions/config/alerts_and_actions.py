@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from otel_llm.actions import settings
-from otel_llm.actions.config.target import Duration, EndpointShape, FileName, at, target
+from otel_llm.actions.config.target import Duration, EndpointShape, FileName, target
 from otel_llm.rules.files.schema_errors import StrictModel, wrong
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, did_you_mean
 from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
@@ -234,5 +234,5 @@ def readable(file: YamlFile, folder: Path, name: str, place: KeyPath, read: Call
     try:
         read(path)
     except UnreadableConfigError as error:
-        raise at(file, place, error) from None
+        raise file.refuse_file(place, error) from None
     return path

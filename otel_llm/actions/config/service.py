@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from otel_llm.actions.config.target import FileName, at
+from otel_llm.actions.config.target import FileName  # noqa: TC001 - pydantic reads it
 from otel_llm.actions.settings import DecisionSettings, FileSettings, MetricsSettings
 from otel_llm.rules.decisions.output_file import PRIVATE
 from otel_llm.rules.files.schema_errors import StrictModel, wrong
@@ -106,5 +106,5 @@ def build_auth(file: YamlFile, folder: Path, section: AuthShape) -> Auth:
     try:
         read_tokens(made.tokens_file)
     except UnreadableConfigError as error:
-        raise at(file, ("auth", "tokens_file"), error) from None
+        raise file.refuse_file(("auth", "tokens_file"), error) from None
     return made

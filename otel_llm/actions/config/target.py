@@ -16,7 +16,7 @@ from otel_llm.shared.secret_files import read_headers
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.rules.files.yamlfile import ConfigError, KeyPath, YamlFile
+    from otel_llm.rules.files.yamlfile import KeyPath, YamlFile
 
 _MIB: Final = 2**20
 
@@ -61,7 +61,7 @@ def target(file: YamlFile, folder: Path, section: EndpointShape, place: KeyPath)
         try:
             headers = read_headers(headers_file)
         except UnreadableConfigError as error:
-            raise at(file, (*place, "headers_file"), error) from None
+            raise file.refuse_file((*place, "headers_file"), error) from None
     ca_file = None if section.ca_file is None else folder / section.ca_file
     try:
         return OtlpTarget(
@@ -69,8 +69,3 @@ def target(file: YamlFile, folder: Path, section: EndpointShape, place: KeyPath)
         )
     except StartError as error:
         raise file.refuse((*place, "endpoint"), str(error)) from None
-
-
-def at(file: YamlFile, place: KeyPath, error: ConfigError) -> ConfigError:
-    """Return the error of a missing file as an error at the key that names the file."""
-    return file.refuse(place, f"{error.file}: {error.message}", error.advice)

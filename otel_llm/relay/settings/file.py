@@ -32,7 +32,7 @@ from otel_llm.actions.config.service import (
     build_auth,
     build_tls,
 )
-from otel_llm.actions.config.target import Duration, FileName, at
+from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001 - pydantic reads them
 from otel_llm.relay.settings import (
     POLYSERVE,
     BackendSettings,
@@ -316,4 +316,4 @@ def _profile(file: YamlFile, folder: Path, backend: str, stated: str) -> Profile
     try:
         return load_profile(stated, folder)
     except UnreadableConfigError as error:
-        raise at(file, ("backends", backend, "profile"), error) from None
+        raise file.refuse_file(("backends", backend, "profile"), error) from None

@@ -105,6 +105,10 @@ class YamlFile:
         mark = self.key_mark(path) if at_key else self.value_mark(path)
         return ConfigError(self.file, mark.line, mark.column, dotted(path), message, advice)
 
+    def refuse_file(self, path: KeyPath, error: ConfigError) -> ConfigError:
+        """Return the error of a missing file as an error at the key that names the file."""
+        return self.refuse(path, f"{error.file}: {error.message}", error.advice)
+
 
 def load_yaml(path: Path | str, *, number_keys: bool = False) -> YamlFile:
     """Read a strict YAML file of version 1: a mapping, at most 64 KiB.
@@ -122,15 +126,24 @@ def load_yaml(path: Path | str, *, number_keys: bool = False) -> YamlFile:
     return parse_yaml(raw, str(path), number_keys=number_keys)
 
 
+def utf8_text(raw: bytes, file: str, advice: str = "save the file as UTF-8") -> str:
+    """Return the text of a file without its byte order mark.
+
+    Raises:
+        ConfigError: it is not UTF-8; the error has the line.
+    """
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise ConfigError(file, line, None, "", "not UTF-8", advice) from error
+
+
 def parse_yaml(raw: bytes, file: str, *, number_keys: bool = False) -> YamlFile:
     """Parse bytes as `load_yaml` does; `file` is the name in errors."""
     if len(raw) > MAX_BYTES:
         raise ConfigError(file, None, None, "", f"more than {MAX_BYTES // 1024} KiB", "split it into several files")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(file, line, None, "", "not UTF-8", "save the file as UTF-8") from error
+    text = utf8_text(raw, file)
     builder = _Builder(file, number_keys=number_keys)
     try:
         data = builder.document(yaml.parse(text, Loader=yaml.SafeLoader))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.readers.io.open_input import open_input
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, did_you_mean
+from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, did_you_mean, utf8_text
 from otel_llm.scheduling.profiles.grid import COLUMNS, Grid, GridError, Measured, Point, make_grid
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ def _text(path: Path, max_bytes: int) -> str:
         raise UnreadableConfigError(str(path), None, None, "", reason, "name a CSV file that can be read") from error
     if len(raw) > max_bytes:
         raise ConfigError(str(path), None, None, "", f"more than {max_bytes:,} bytes", "leave out some of the sizes")
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(str(path), line, None, "", "not UTF-8", "save the file as UTF-8") from error
+    return utf8_text(raw, str(path))
 
 
 def _points(path: Path, text: str) -> Points:

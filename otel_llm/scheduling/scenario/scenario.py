@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from fractions import Fraction
 
-    from otel_llm.rules.files.yamlfile import ConfigError, KeyPath, YamlFile
+    from otel_llm.rules.files.yamlfile import KeyPath, YamlFile
     from otel_llm.scheduling.profiles.profile import Profile
     from otel_llm.scheduling.scenario.schema import (
         ArrivalsShape,
@@ -91,7 +91,7 @@ def scenario_of(file: YamlFile, read: Callable[[Path], Trace]) -> Scenario:
     try:
         profile = load_profile(name, folder)
     except UnreadableConfigError as error:
-        raise _named(file, ("profile",), error) from error
+        raise file.refuse_file(("profile",), error) from error
     traces = partial(_trace, file, read)
     inputs, outputs = _lengths(work.lengths, traces)
     arrivals = _arrivals(work.arrivals, traces)
@@ -138,12 +138,7 @@ def _trace(file: YamlFile, read: Callable[[Path], Trace], key: KeyPath, name: st
     try:
         return read(Path(file.file).parent / name)
     except UnreadableConfigError as error:
-        raise _named(file, key, error) from error
-
-
-def _named(file: YamlFile, key: KeyPath, error: UnreadableConfigError) -> ConfigError:
-    """Return the error of a missing file as an error at the key that names the file."""
-    return file.refuse(key, f"{error.file}: {error.message}", error.advice)
+        raise file.refuse_file(key, error) from error
 
 
 def _arrivals(shape: ArrivalsShape, traces: Traces) -> ArrivalProcess:

@@ -15,7 +15,7 @@ import numpy as np
 from otel_llm.readers.io.open_input import open_input
 from otel_llm.rules.files.durations import exact
 from otel_llm.rules.files.schema_errors import quoted
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
+from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, utf8_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,13 +55,10 @@ def read_trace(path: Path) -> Trace:
     try:
         with open_input(path) as stream:
             raw = stream.read()
-            text = raw.decode("utf-8-sig")
     except OSError as error:
         reason = error.strerror or str(error)
         raise UnreadableConfigError(str(path), None, None, "", reason, "name a file that can be read") from error
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise ConfigError(str(path), line, None, "", "not UTF-8", _ADVICE) from error
+    text = utf8_text(raw, str(path), _ADVICE)
     rows = list(_mooncake(path, text) if text.lstrip()[:1] == "{" else _azure(path, text))
     if not rows:
         raise ConfigError(str(path), 1, None, "", "no rows", _ADVICE)
