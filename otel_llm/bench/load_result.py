@@ -58,6 +58,10 @@ class Pace:
             return None
         return cls(_percentiles(np.concatenate(gaps)), _percentiles(np.array([one.mean() for one in gaps])))
 
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the lines of a table."""
+        return [("TBT", _halves(self.tbt_s, "gaps between tokens")), ("TPOT", _halves(self.tpot_s, "replies"))]
+
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
@@ -119,14 +123,7 @@ class LoadResult:
         counted = "not counted by the server"
         if asked["counted"] is not None and asked["asked"] is not None:
             counted = f"{asked['counted']:.0f} tokens (asked for: {asked['asked']:.0f})"
-        lines = (
-            []
-            if self.pace is None
-            else [
-                ("TBT", _halves(self.pace.tbt_s, "gaps between tokens")),
-                ("TPOT", _halves(self.pace.tpot_s, "replies")),
-            ]
-        )
+        lines = [] if self.pace is None else self.pace.lines()
         lines += [
             ("send lag", sent_late),
             ("client", f"{share(validity.cpu)} of a core"),

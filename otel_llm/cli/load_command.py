@@ -51,12 +51,20 @@ def check_outputs(out: Path | None, html: Path | None) -> None:
         check_output_path(html)
 
 
-def about_run(command: str, load: LoadSettings, spec: PromptSpec, settings: Mapping[str, object]) -> dict[str, Any]:
-    """Return what `run.json` says to run a load again; `settings`: those beside, or instead of, the load's."""
+def about_run(
+    command: str,
+    load: LoadSettings,
+    spec: PromptSpec,
+    slo: Path | None,
+    class_name: str | None,
+    settings: Mapping[str, object],
+) -> dict[str, Any]:
+    """Return what `run.json` says to run a load again; `settings`: more of them, beside or instead of the load's."""
+    judging = {"slo": None if slo is None else str(slo), "class": class_name}
     return {
         "command": command,
         "versions": {"otel-llm": version(), "python": platform.python_version(), "system": platform.platform()},
         "started_unix_nano": wall_ns(),
-        "settings": load.as_json() | dict(settings),
+        "settings": load.as_json() | judging | dict(settings),
         "prompts": {"salt": spec.salt, "tokens_fixed": spec.lengths.fixed, "tokens_per_word": spec.lengths.per_word},
     }

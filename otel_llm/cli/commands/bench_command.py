@@ -35,7 +35,7 @@ from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.outputs import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from otel_llm.bench.client.observed_request import ObservedRequest
     from otel_llm.bench.load_result import LoadResult
@@ -138,12 +138,8 @@ def _run(
     spec = PromptSpec(load.seed, shared_prefix=load.shared_prefix, salt=secrets.randbits(38))
     learned = learn(target, spec)
     spec = replace(spec, lengths=learned.lengths)
-    settings = {
-        "slo": None if slo is None else str(slo),
-        "class": class_name,
-        "warmup": warmup if isinstance(warmup, str) else f"{warmup / 1e9:g}s",
-    }
-    about = _about(load, learned, spec, settings)
+    settings = {"warmup": warmup if isinstance(warmup, str) else f"{warmup / 1e9:g}s"}
+    about = about_run("bench", load, spec, slo, class_name, settings) | _learned(learned)
     make_folder(folder)
     write_run_file(folder, about)
     records = RequestRecords(target, class_name, MonotonicClock())
@@ -169,8 +165,8 @@ def _run(
     return result
 
 
-def _about(load: LoadSettings, learned: Learned, spec: PromptSpec, settings: Mapping[str, object]) -> dict[str, Any]:
-    return about_run("bench", load, spec, settings) | {
+def _learned(learned: Learned) -> dict[str, Any]:
+    return {
         "server": {
             "address": f"{learned.address.host}:{learned.address.port}",
             "refused": list(learned.refused),

@@ -305,8 +305,8 @@ def _search_live(
     spec = replace(spec, lengths=learned.lengths)
     if out is not None:
         make_folder(out)
-    judging = {"slo": None if slo is None else str(slo), "class": class_name, "objective": plan.objective.text}
-    about = about_run("capacity", load, spec, search.as_json() | judging)
+    settings = search.as_json() | {"objective": plan.objective.text}
+    about = about_run("capacity", load, spec, slo, class_name, settings)
     with interrupts() as interrupted, LoadClient(target, learned, spec, workers=load.workers) as client:
         source = LiveSource(
             client,
