@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import signal
-import subprocess
-import sys
-import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
@@ -17,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.top_terminal import top_of
 from click.testing import CliRunner, Result
 from support.collector.http_serving import serving
 from support.collector.tls_files import authority, signed
-from support.commands import WAIT_S, Collector, collector, environment
+from support.commands import WAIT_S, Collector, collector
 from support.commands import run as run_command
 
 from otel_llm.cli.commands.top_command import top
@@ -34,6 +30,14 @@ from otel_llm.cli.web_client import (
 )
 
 TOKEN = "a-token-of-enough-characters"
+NOTHING: dict[str, Any] = {
+    "in_flight": 0,
+    "starving": 0,
+    "judged": 0,
+    "matching": 0,
+    **{name: [] for name in ("streams", "recent", "decisions", "slo_classes", "models", "instances")},
+}
+"""What a collector without streams answers."""
 
 
 def run(*arguments: str | Path) -> Result:
@@ -160,17 +164,16 @@ def test_the_wrong_port_of_a_collector_is_told_from_a_closed_one(tmp_path: Path)
 
 def test_a_token_is_taken_nowhere_else(token_file: Path) -> None:
     asked: list[str | None] = []
-    nothing = {"streams": [], "recent": [], "in_flight": 0, "starving": 0, "judged": 0}
 
     def thief(request: BaseHTTPRequestHandler) -> None:
         asked.append(request.headers["authorization"])
-        saying(200, json.dumps(nothing).encode())(request)
+        saying(200, json.dumps(NOTHING).encode())(request)
 
     with answering(thief) as elsewhere, answering(saying(302, b"", Location=elsewhere)) as url:
         with pytest.raises(UnexpectedError, match="answers 302"):
             Source(url, token_file=token_file).streams()
         assert asked == []
-        assert Source(elsewhere, token_file=token_file).streams() == nothing
+        assert Source(elsewhere, token_file=token_file).streams() == NOTHING
         assert asked == [f"Bearer {TOKEN}"]
 
 
@@ -186,37 +189,15 @@ def test_a_picture_for_a_file_has_a_line_for_what_there_is_and_no_other(monkeypa
     assert "runway: text still unread, in seconds of reading" in lines[1]
 
 
-def read_until(terminal: int, words: bytes) -> bytes:
-    """Return what a terminal shows up to these words."""
-    said = b""
-    while words not in said:
-        assert select.select([terminal], [], [], WAIT_S)[0], said
-        said += os.read(terminal, 65536)
-    return said
-
-
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_gives_the_terminal_back(signum: int) -> None:
-    told: dict[str, Any] = {"in_flight": 0, "starving": 0, "judged": 0, "matching": 0}
-    told |= {name: [] for name in ("streams", "recent", "decisions", "slo_classes", "models", "instances")}
-    ours, theirs = pty.openpty()
-    before = termios.tcgetattr(theirs)
-    with answering(saying(200, json.dumps(told).encode())) as url:
-        command = [sys.executable, "-m", "otel_llm.cli.main", "top", url]
-        env = environment() | {"TERM": "xterm"}
-        program = subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
-        try:
-            read_until(ours, b"0 in flight")
-            assert termios.tcgetattr(theirs) != before
-            program.send_signal(signum)
-            assert program.wait(WAIT_S) == 0
-            assert b"Traceback" not in read_until(ours, b"\x1b[?1049l"), "the screen of before"
-        finally:
-            program.kill()
-            program.wait()
-    assert termios.tcgetattr(theirs) == before
-    os.close(ours)
-    os.close(theirs)
+    with answering(saying(200, json.dumps(NOTHING).encode())) as url, top_of(url) as terminal:
+        terminal.wait_for("0 in flight")
+        assert terminal.settings != terminal.before
+        terminal.program.send_signal(signum)
+        assert terminal.program.wait(WAIT_S) == 0
+        assert "Traceback" not in terminal.wait_for("\x1b[?1049l"), "the screen of before"
+        assert terminal.settings == terminal.before
 
 
 def test_nobody_there() -> None:

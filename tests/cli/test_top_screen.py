@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import pty
-import re
-import select
-import subprocess
-import sys
-import time
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 import pytest
+from cli.top_terminal import top_of
 from rich.console import Console
-from support.commands import WAIT_S, collector, environment
+from support.commands import WAIT_S, collector
 from support.live_load import Load, Reader
 from support.ports import free_ports
 
@@ -173,37 +168,18 @@ def test_a_service_that_is_gone_is_said_over_the_last_snapshot() -> None:
 
 
 def test_a_restart_of_the_collector_is_survived(tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
     web = ("--web", f"127.0.0.1:{free_ports(1)[0]}")
-    with collector(tmp_path, *web) as first:
-        command = [sys.executable, "-m", "otel_llm.cli.main", "top", first.web]
-        env = environment() | {"TERM": "xterm", "COLUMNS": "150", "LINES": "40"}
-        program = subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
-        os.close(theirs)
-        try:
-            with Load(first.http, [Reader(1, model="first", rate=9), Reader(2, model="second", rate=9)]):
-                wait_for(ours, "2 in flight")
-                os.write(ours, b"m")
-                wait_for(ours, "model first")
-                os.write(ours, b"\r")
-                wait_for(ours, "fluidity")
-            assert first.stop()[0] == 0
-            wait_for(ours, "asking again")
-            again = [Reader(3, model="first")]
-            with collector(tmp_path, *web) as second, Load(second.http, again):
-                wait_for(ours, "2 by runway, model first")  # one of them from the journal
-                os.write(ours, b"q")
-                assert program.wait(WAIT_S) == 0
-        finally:
-            program.kill()
-            program.wait()
-            os.close(ours)
-
-
-def wait_for(terminal: int, words: str) -> None:
-    """Read a terminal's screen until it says something."""
-    limit, said = time.monotonic() + WAIT_S, ""
-    while words not in said:
-        assert time.monotonic() < limit, said[-3000:]
-        if select.select([terminal], [], [], 0.1)[0]:
-            said += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(terminal, 65536).decode("utf-8", "replace"))
+    with collector(tmp_path, *web) as first, top_of(first.web) as terminal:
+        with Load(first.http, [Reader(1, model="first", rate=9), Reader(2, model="second", rate=9)]):
+            terminal.wait_for("2 in flight")
+            terminal.press(b"m")
+            terminal.wait_for("model first")
+            terminal.press(b"\r")
+            terminal.wait_for("fluidity")
+        assert first.stop()[0] == 0
+        terminal.wait_for("asking again")
+        again = [Reader(3, model="first")]
+        with collector(tmp_path, *web) as second, Load(second.http, again):
+            terminal.wait_for("2 by runway, model first")  # one of them from the journal
+            terminal.press(b"q")
+            assert terminal.program.wait(WAIT_S) == 0

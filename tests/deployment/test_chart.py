@@ -83,7 +83,7 @@ def test_five_files_of_values_are_valid(charts: dict[str, Manifest]) -> None:
 def test_a_value_that_is_wrong_or_missing_is_refused(tmp_path: Path) -> None:
     least = yaml.safe_load((CHART / "ci" / "single-values.yaml").read_text(encoding="utf-8"))
     relay = {"enabled": True, "auth": {"secret": "a"}, "settings": {"backends": {"a": {"url": "http://a:8000"}}}}
-    nobody: tuple[list[Any] | None, ...] = ([], None)
+    no_peers: tuple[list[Any] | None, ...] = ([], None)
     wrong: dict[str, Any] = {
         "no image": least | {"image": {}},
         "no instances": least | {"instances": []},
@@ -100,7 +100,7 @@ def test_a_value_that_is_wrong_or_missing_is_refused(tmp_path: Path) -> None:
         **{
             f"no peers of {name}: {peers}": least | {"networkPolicy": {name: peers}}
             for name in ("applications", "monitoring", "clients")
-            for peers in nobody
+            for peers in no_peers
         },
     }
     files = [tmp_path / f"{number}.yaml" for number in range(len(wrong) + 1)]

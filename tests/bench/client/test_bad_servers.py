@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
 import pytest
@@ -96,24 +96,33 @@ def test_no_such_host() -> None:
         _learn("http://no-such-host.invalid")
 
 
+@contextmanager
+def _serving(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Hand the two connections of a first question to a server; give its address."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def accept() -> None:
+            for _ in range(2):  # the first connection is a try
+                connection, _ = listener.accept()
+                with connection, suppress(OSError):
+                    serve(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
 def test_a_certificate_of_an_unknown_authority() -> None:
     pair = signed()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
-        def serve() -> None:
-            for _ in range(2):  # the first connection is a try
-                connection, _ = listener.accept()
-                with suppress(OSError), context.wrap_socket(connection, server_side=True):
-                    pass
-                connection.close()
+    def serve(connection: socket.socket) -> None:
+        context.wrap_socket(connection, server_side=True).close()
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        with pytest.raises(UnreachableError, match="tls"):
-            _learn(f"https://127.0.0.1:{listener.getsockname()[1]}")
-        thread.join()
+    with _serving(serve) as address, pytest.raises(UnreachableError, match="tls"):
+        _learn(f"https://{address}")
 
 
 def test_a_server_that_accepts_and_is_silent() -> None:
@@ -127,39 +136,24 @@ def test_a_url_that_is_no_api() -> None:
 
 
 def test_a_server_of_something_else() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+    def serve(connection: socket.socket) -> None:
+        connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+        connection.recv(1 << 16)
 
-        def serve() -> None:
-            for _ in range(2):  # the first connection is a try
-                connection, _ = listener.accept()
-                with connection:
-                    connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
-                    with suppress(ConnectionError):
-                        connection.recv(1 << 16)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        with pytest.raises(LearningError, match=r"bad_http|closed_early"):
-            _learn(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        thread.join()
+    with _serving(serve) as address, pytest.raises(LearningError, match=r"bad_http|closed_early"):
+        _learn(f"http://{address}")
 
 
 @contextmanager
 def _saying(answer: bytes) -> Iterator[str]:
     """Answer one request with these bytes, and close the connection; give the URL."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
 
-        def serve() -> None:
-            for _ in range(2):  # the first connection is a try
-                connection, _ = listener.accept()
-                with connection, suppress(ConnectionError):
-                    if connection.recv(1 << 16):
-                        connection.sendall(answer)
+    def serve(connection: socket.socket) -> None:
+        if connection.recv(1 << 16):
+            connection.sendall(answer)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread.join()
+    with _serving(serve) as address:
+        yield f"http://{address}"
 
 
 def test_an_answer_that_ends_with_its_connection_is_no_stream() -> None:

@@ -286,7 +286,6 @@ def test_an_sdk_whose_hook_moved_is_one_warning(
 @pytest.mark.usefixtures("own_garbage")
 def test_a_dropped_stream_is_let_go_at_once(client: Any, server: SseServer, recorder: Recorded) -> None:
     server.replies["m"] = Reply([*STACK.before(), *STACK.words(3), Gate(), *STACK.after()])
-    gc.collect()
     gc.disable()
     try:
         stream = client.messages.create(**QUESTION, stream=True)
