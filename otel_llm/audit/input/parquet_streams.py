@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from otel_llm.audit.input.stream_batch import BATCH_STREAMS, BATCH_TOKENS, STREAMS, lists, token_lists
-from otel_llm.readers.formats.parquet_files import refuse_claims
+from otel_llm.readers.formats.parquet_claims import MAGIC, RowGroup, row_groups
+from otel_llm.readers.formats.parquet_files import columns, opened, refuse_claims
 from otel_llm.readers.io.bytestream import STDIN
 from otel_llm.readers.records import InputError
 from otel_llm.slo.classes import KINDS, OUTCOMES
@@ -40,7 +41,6 @@ DEFAULTS: Final[dict[str, str]] = {
 }
 """The value of a missing column; null for those that are not named."""
 BATCH_BYTES: Final = 8 * BATCH_TOKENS
-_MAGIC: Final = b"PAR1"
 _LARGEST: Final = 2**62
 _NS: Final = 1e9
 
@@ -51,15 +51,13 @@ def holds_streams(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
+            if file.read(len(MAGIC)) != MAGIC:
                 return False
     except OSError:
         return False  # reading it raises the error
-    import pyarrow.parquet as pq
-
     try:
-        names = pq.read_schema(path).names
-    except (pa.ArrowException, OSError):
+        names = columns(path)
+    except InputError:
         return False
     return T_SECONDS in names or "times_ns" in names
 
@@ -73,20 +71,19 @@ def read_batches(path: Path, most_streams: int = BATCH_STREAMS) -> Iterator[pa.R
         InputError: a column has the wrong type or a value that cannot be, or the file is broken or claims far more than
             it holds; it names both.
     """
-    import pyarrow.parquet as pq
-
     row = 0
     try:
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
-            refuse_claims(path, file.metadata)
+        with opened(path, buffer_bytes=2**20) as file:
+            groups = row_groups(path, file.metadata)
+            refuse_claims(path, groups)
             names = set(file.schema_arrow.names)
             wanted = [name for name in (*STREAMS.names, T_SECONDS) if name in names]
             if "times_ns" in names:
                 wanted = [name for name in wanted if name != T_SECONDS]
-            for group in range(file.metadata.num_row_groups):
-                rows = _rows_at_once(file.metadata.row_group(group), most_streams)
+            for number, group in enumerate(groups):
+                rows = _rows_at_once(group, most_streams)
                 # Without threads: nearly all there is to read is one column.
-                for batch in file.iter_batches(rows, row_groups=[group], columns=wanted, use_threads=False):
+                for batch in file.iter_batches(rows, row_groups=[number], columns=wanted, use_threads=False):
                     yield _streams(path, batch, row)
                     row += len(batch)
     except (pa.ArrowException, OSError) as error:
@@ -116,10 +113,9 @@ class Writer:
         self._writer.close()
 
 
-def _rows_at_once(group: Any, most: int) -> int:
+def _rows_at_once(group: RowGroup, most: int) -> int:
     """Return how many rows of a row group hold about BATCH_TOKENS tokens, at most so many."""
-    tokens = max((group.column(at).num_values for at in range(group.num_columns)), default=0)
-    return int(max(1, min(most, group.num_rows * BATCH_TOKENS // max(1, tokens))))
+    return max(1, min(most, group.rows * BATCH_TOKENS // max(1, group.values)))
 
 
 def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
@@ -128,6 +124,8 @@ def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatc
     given = dict(zip(batch.schema.names, batch.columns, strict=True))
     cells = {name: _typed(path, name, given[name]) for name in STREAMS.names if name in given and name != "times_ns"}
     seconds = "times_ns" not in given
+    if seconds and T_SECONDS not in given:
+        raise InputError(f"{path}: neither times_ns nor {T_SECONDS} is among its columns")
     commit = cells.setdefault("commit_ns", pa.array([0] * rows if seconds else [None] * rows, pa.int64()))
     if seconds:
         times, offsets = _from_seconds(path, given[T_SECONDS], commit)

@@ -55,7 +55,9 @@ def read_table(
         else:
             table = _csv(path, kinds)
         table = table.select(list(kinds)).cast(pa.schema(list(kinds.items())))
-    except pa.ArrowException as error:
+    except TableError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:  # all of them, of a damaged file
         raise TableError(f"{path}: {error}; pass a table that `otel-llm audit` wrote") from error
     for name in filled:
         if table.column(name).null_count:

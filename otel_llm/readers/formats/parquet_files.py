@@ -13,6 +13,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats import clickhouse
+from otel_llm.readers.formats.parquet_claims import MAGIC, row_groups
 from otel_llm.readers.io.bytestream import GZIP_MAGIC, STDIN, ZSTD_MAGIC, open_chunks
 from otel_llm.readers.records import InputError
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from otel_llm.readers.formats.form import Head
+    from otel_llm.readers.formats.parquet_claims import RowGroup
     from otel_llm.readers.io.skipped import Received, Skipped
 
-MAGIC: Final = b"PAR1"
 MOST_EXPANSION: Final = 100
 """The most bytes of values for a byte of a row group, once there are FREE_BYTES: times of tokens reach 4."""
 FREE_BYTES: Final = 64 * 2**20
@@ -41,7 +42,7 @@ def columns(path: Path) -> frozenset[str]:
     Raises:
         InputError: it is no Parquet file, or cut: the description is at its end.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         return frozenset(file.schema_arrow.names)
 
 
@@ -51,8 +52,8 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
     Raises:
         InputError: it is broken, or holds something else.
     """
-    with spooled(path, chunks) as plain, _opened(plain, path) as file:
-        refuse_claims(path, file.metadata)
+    with spooled(path, chunks) as plain, opened(plain, path) as file:
+        refuse_claims(path, row_groups(plain, file.metadata, path))
         names = frozenset(file.schema_arrow.names)
         if not names >= clickhouse.COLUMNS:
             found = ", ".join(sorted(names)[:8])
@@ -62,21 +63,36 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
         yield from clickhouse.spans_of(path, _rows(path, file, names), skipped)
 
 
-def refuse_claims(path: Path, metadata: Any) -> None:
+@contextmanager
+def opened(plain: Path, shown: Path | None = None, buffer_bytes: int = 0) -> Iterator[Any]:
+    """Yield a Parquet file of pyarrow, which reads `buffer_bytes` at once; errors name `shown`, else `plain`.
+
+    Raises:
+        InputError: it cannot be opened, is no Parquet file, or is cut: the description is at its end.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(plain, pre_buffer=False, buffer_size=buffer_bytes)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{shown or plain}: no whole Parquet file: {error}") from None
+    with file:
+        yield file
+
+
+def refuse_claims(path: Path, groups: Iterable[RowGroup]) -> None:
     """Refuse a file that claims far more values than its bytes can hold: a list of one repeated value takes none.
 
     Raises:
         InputError: a row group claims more than FREE_BYTES and MOST_EXPANSION times its own bytes.
     """
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks = [group.column(at) for at in range(group.num_columns)]
-        packed = sum(max(0, chunk.total_compressed_size) for chunk in chunks)
-        most = max((chunk.num_values for chunk in chunks), default=0)
-        if _VALUE_BYTES * max(most, group.num_rows) > max(FREE_BYTES, MOST_EXPANSION * packed):
+    for group in groups:
+        most = max(group.values, group.rows)
+        if _VALUE_BYTES * most > max(FREE_BYTES, MOST_EXPANSION * group.packed_bytes):
             raise InputError(
-                f"{path}: Parquet of {packed} bytes that claims {most} values in a column: if that is meant, write it"
-                " in row groups of fewer rows"
+                f"{path}: Parquet of {group.packed_bytes} bytes that claims {most} values in a column: if that is"
+                " meant, write it in row groups of fewer rows"
             )
 
 
@@ -172,16 +188,3 @@ def _in_ns(pa: Any, column: Any) -> Any:
     if pa.types.is_list(kind) and pa.types.is_timestamp(kind.value_type):
         return column.cast(pa.list_(pa.timestamp("ns", kind.value_type.tz))).cast(pa.list_(pa.int64()))
     return column
-
-
-@contextmanager
-def _opened(plain: Path, path: Path | None = None) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(plain, pre_buffer=False)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path or plain}: no whole Parquet file: {error}") from None
-    with file:
-        yield file

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from support.audit.report_tables import T0_NS, requests_of, windows_of
+from support.readers.damaged import CHANGES, damaged
 from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 
@@ -275,3 +276,18 @@ def test_an_error_says_which_file(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"x")
     with pytest.raises(TableError, match="bad"):
         read_table(tmp_path / "bad", WINDOWS, ())
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_damaged_table_of_parquet_is_named(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"word": ["x", "y"], "share": [0.5, None]}), path)
+    refused = 0
+    for data in damaged(path.read_bytes(), change):
+        path.write_bytes(data)
+        try:
+            read_table(path, {"word": "text", "share": "real"}, ["word"])
+        except TableError as error:
+            assert str(path) in str(error)  # noqa: PT017 - raising is optional here
+            refused += 1
+    assert 0 < refused < len(data)
