@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,10 +122,12 @@ def soak(folder: Path, given: argparse.Namespace) -> list[Sample]:
             time.sleep(every_s)
         print(finish(senders).strip())
         wait_until("every stream is judged", lambda: running.metric("otel_llm_collector_in_flight") == 0)
+        judged_ns = time.time_ns()
         for name in ("internal_errors", "refused_exports", "unwritten", "late_for_window", "lost"):
             print(f"{name}: {running.metric(f'otel_llm_collector_{name}_total'):.0f}")
         # A window that is open when it stops is not written half: wait for the last one.
-        time.sleep((parse_duration_ns(given.window) + LATENESS_NS) / 1e9 + 2)
+        time.sleep((parse_duration_ns(given.window) + LATENESS_NS) / 1e9)
+        wait_until("every window is closed that was open then", lambda: running.closed_until_ns() > judged_ns)
         running.stop()
     return samples
 
@@ -137,7 +140,7 @@ def sample(running: Service, at_s: float) -> Sample:
         try:
             rss_bytes += int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except FileNotFoundError:  # a short-lived child
+        except (FileNotFoundError, ProcessLookupError):  # a short-lived child
             continue
         cpu_ticks += int(fields[11]) + int(fields[12])
     tokens = running.metric("otel_llm_collector_tokens_total")
@@ -149,8 +152,9 @@ def tree(pid: int) -> Iterator[int]:
     """Yield a process and all below it."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in children.read_text(encoding="ascii").split():
-            yield from tree(int(child))
+        with suppress(FileNotFoundError, ProcessLookupError):  # a short-lived thread
+            for child in children.read_text(encoding="ascii").split():
+                yield from tree(int(child))
 
 
 def show(samples: list[Sample]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import termios
 from pathlib import Path
-from threading import Timer
+from threading import Thread
 from typing import Any
 
 import pytest
 from cli.top_terminal import top_of
 from rich.console import Console
-from support.commands import WAIT_S, collector
+from support.commands import WAIT_S, collector, wait_until
 from support.live_load import Load, Reader
 from support.ports import free_ports
 
@@ -64,10 +66,15 @@ def test_the_keys_in_what_a_terminal_sends(typed: str, names: list[str]) -> None
 def test_a_sequence_that_arrives_in_pieces_is_one_key() -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b"\x1b")
-    later = Timer(0.01, lambda: os.write(theirs, b"[A"))
+
+    def write_rest() -> None:
+        wait_until("the first piece is read", lambda: fcntl.ioctl(ours, termios.FIONREAD, bytes(4)) == bytes(4), 0.001)
+        os.write(theirs, b"[A")
+
+    later = Thread(target=write_rest)
     later.start()
     try:
-        assert read_keys(ours, WAIT_S) == ["up"]
+        assert read_keys(ours, WAIT_S, rest_s=WAIT_S) == ["up"]
         os.write(theirs, b"\x1b")
         assert read_keys(ours, WAIT_S) == ["escape"]
         assert read_keys(ours, 0) == []

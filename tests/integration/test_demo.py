@@ -8,13 +8,33 @@ import re
 from pathlib import Path
 from typing import Any
 
-from support.commands import run
+from support.commands import WAIT_S, run
+from support.integration.interop_journal import received_spans
 
 import otel_llm.audit
+from otel_llm.semconv import SEGMENT_SPAN
+
+STARVING_NS = 600_000_000
+"""From the last known token to the decision of the rule: a gap of 0.5 s, for 100 ms."""
+
+
+def late(journal: Path) -> set[str]:
+    """Return the traces of which the collector knew no token for so long that the rule may have fired."""
+    last_ns: dict[str, int] = {}
+    found = set()
+    for receipt_ns, span in received_spans(journal):
+        trace = span.trace_id.hex()
+        if span.name == SEGMENT_SPAN:
+            if receipt_ns - last_ns.get(trace, receipt_ns) > STARVING_NS:
+                found.add(trace)
+            if span.events:
+                last_ns[trace] = max(event.time_unix_nano for event in span.events)
+    return found
 
 
 def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
-    shown = run("demo", "--out", tmp_path / "out")
+    # On a busy machine a minute was nearly too short.
+    shown = run("demo", "--out", tmp_path / "out", timeout_s=2 * WAIT_S)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "live and audit agree on all 30 requests" in shown.stdout
     assert re.search(r"^page +http://127\.0\.0\.1:\d+/ ", shown.stdout, re.MULTILINE)
@@ -47,7 +67,9 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
         assert len(list(csv.DictReader(written))) == 30
     fired = [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
     starving = {record["trace_id"] for record in fired if record["rule"] == "ReaderStarving"}
-    # On a busy machine others wait too: then the audit says of each that it stood still, and that its reader waited.
+    # On a busy machine others wait too: then the audit says of each that it stood still, and that its reader waited; or
+    # it seems so, as the collector hears of their tokens late.
     waited = {row["trace_id"] for row in rows if (row["tbt_max_s"] or 0) > 0.5 and (row["idle_decode_s"] or 0) > 0}
-    assert {row["trace_id"] for row in felt["stall-empty-buffer"]} <= starving <= waited
+    told_late = late(folder / "journal")
+    assert {row["trace_id"] for row in felt["stall-empty-buffer"]} <= starving <= waited | told_late
     assert "<html" in (folder / "report.html").read_text()[:500].lower()

@@ -25,8 +25,8 @@ def figures(shown: str) -> dict[str, tuple[str, str]]:
     return {name: (straight, relayed) for name, straight, relayed in found}
 
 
-def longest_wait(rows: Iterable[Mapping[str, str | int | float | None]]) -> float:
-    return max(float(row["idle_decode_s"] or 0.0) for row in rows if row["measured_at"] == "client")
+def waits(rows: Iterable[Mapping[str, str | int | float | None]]) -> list[float]:
+    return [float(row["idle_decode_s"] or 0.0) for row in rows if row["measured_at"] == "client"]
 
 
 @pytest.mark.alone
@@ -36,22 +36,26 @@ def test_the_relay_hides_the_stalls_of_one_server(tmp_path: Path) -> None:
     table = figures(shown.stdout)
     assert table["replies identical, token for token"] == ("24 of 24", "24 of 24")
     assert table["replies that came whole"] == ("100 %", "100 %")
-    # Of the twelve readers of server b every second one stalls; how many the relay sends there is for it to say.
-    assert table["readers who waited in mid-reply (> 100 ms)"][0] == "6 of 24"
     (folder,) = (tmp_path / "out").glob("run-*")
     records = [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
     done = [one for one in records if one["action"] == "migrate" and one["outcome"] == "done"]
     assert table["moved to the other server in mid-reply"] == ("-", str(len(done)))
-    assert {(one["from"], one["to"]) for one in done} == {("b", "a")}
+    # Off the server that stalls; where a busy machine lets the other one stand still, off that one, too.
+    assert ("b", "a") in {(one["from"], one["to"]) for one in done}
+    assert all(one["facts"]["gap_seconds"] > 0.3 for one in done)
     straight, relayed = (
         otel_llm.audit.load(folder / name / "journal", windows=False).rows for name in ("straight", "relay")
     )
     assert {row["measured_at"] for row in straight} == {"client"}
     assert {row["measured_at"] for row in relayed} == {"client", "relay"}
-    # Four seconds of stall, less the text that lay ahead; the bound on the other side leaves room for a slow machine.
-    waits = [longest_wait(rows) for rows in (straight, relayed)]
-    assert waits[0] > 1.5
-    assert waits[1] < waits[0]
+    # Of the twelve readers of server b every second one stalls; how many the relay sends there is for it to say. They
+    # wait for four seconds, less the text that lay ahead; what others wait for is the machine's.
+    waited = [waits(rows) for rows in (straight, relayed)]
+    assert sum(wait > 1.0 for wait in waited[0]) == 6
+    noticed = sum(wait >= 0.1 for wait in waited[0])
+    assert table["readers who waited in mid-reply (> 100 ms)"][0] == f"{noticed} of 24"
+    assert max(waited[0]) > 1.5
+    assert max(waited[1]) < max(waited[0])
     assert [reply.finish for reply in read(folder / "replies-relay.jsonl")] == ["length"] * 24
 
 

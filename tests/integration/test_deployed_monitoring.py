@@ -66,16 +66,29 @@ def test_an_expression_of_a_label_that_is_not_there_is_empty(watched: tuple[Flee
 def test_replicas_of_a_reader_and_targets_of_a_scrape_are_told_apart(watched: tuple[Fleet, Prometheus]) -> None:
     running, prometheus = watched
     collector, relay = (running.addresses[name] for name in ("collector:9464", "relay:9465"))
-    replicas = prometheus.query("count by (collector, instance) (otel_llm_tokens_read_total)")
+    asked = (
+        "count by (collector, instance) (otel_llm_tokens_read_total)",
+        "count by (collector, instance) (otel_llm_collector_queue)",
+        "count by (instance, relay) (otel_llm_relay_queue)",
+        "count by (instance) (otel_llm_relay_backend_open)",
+        'count by (job) (otel_llm_requests_total{measured_at="relay"})',
+    )
+    answers: list[dict[tuple[str, ...], float]] = []
+
+    def answered() -> bool:
+        """Of a target whose last scrape took longer than its second there is nothing until the next."""
+        answers[:] = map(prometheus.query, asked)
+        return all(answers)
+
+    wait_until("both targets are there", answered)
+    replicas, own, queues, backends, requests = answers
     assert {instance for _, *rest in replicas for instance in rest} >= {"gpu-0", "gpu-1", "gpu-2", "gpu-3"}
     assert {where for where, *_ in replicas} == {collector}
-    own = prometheus.query("count by (collector, instance) (otel_llm_collector_queue)")
     assert own == {(collector, collector): 1.0}
-    assert prometheus.query("count by (instance, relay) (otel_llm_relay_queue)") == {(relay, relay): 1.0}
-    backends = prometheus.query("count by (instance) (otel_llm_relay_backend_open)")
+    assert queues == {(relay, relay): 1.0}
     assert {instance for (instance,) in backends} == set("abc")
     # The relay's readers are counted once: by the collector that gets its segments.
-    assert prometheus.query('count by (job) (otel_llm_requests_total{measured_at="relay"})').keys() == {("otel-llm",)}
+    assert requests.keys() == {("otel-llm",)}
 
 
 def test_no_rule_is_in_error(watched: tuple[Fleet, Prometheus]) -> None:

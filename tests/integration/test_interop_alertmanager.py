@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +17,8 @@ from support.actions.alertmanager import Alertmanager, alertmanager
 from support.commands import wait_until
 from support.integration.interop_prometheus import Prometheus
 from support.integration.interop_prometheus import program as prometheus_program
-from support.integration.interop_service import Service, service
-from support.otlp import IDENTITY, Value, export, segment_span
+from support.integration.interop_service import service
+from support.otlp import IDENTITY, Value, segment_span
 from support.ports import free_ports
 
 from otel_llm import semconv
@@ -229,15 +228,6 @@ alerts: {log: alerts.jsonl, settle: 100ms}
 """
 
 
-def post(running: Service, spans: Iterable[Span]) -> None:
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{running.ports[1]}/v1/traces",
-        data=export(*spans).SerializeToString(),
-        headers={"Content-Type": "application/x-protobuf"},
-    )
-    urllib.request.urlopen(request, timeout=30).close()
-
-
 def commits(numbers: Iterable[int], instance: str) -> list[Span]:
     """Return the commits of requests, now."""
     identity: dict[str, Value] = {**IDENTITY, semconv.INSTANCE: instance}
@@ -264,22 +254,22 @@ def test_a_collector_is_killed_and_goes_on(manager: Alertmanager, tmp_path: Path
         return [f"{line['status']}/{line['labels'].get('instance', 'class')}" for line in lines]
 
     with service(tmp_path, *options) as running:
-        post(running, commits(range(1, 1001), "a"))
-        post(running, commits([2001], "b"))
+        running.post(commits(range(1, 1001), "a"))
+        running.post(commits([2001], "b"))
         wait_until("both were told", lambda: ("Starving", ["firing/a", "firing/b"]) in manager.told())
         wait_until("and logged", lambda: len(logged()) == 3)
         starts = manager.alerts()["Starving/a"]["startsAt"]
-        post(running, ends(range(1, 1000)))  # one of a is left
+        running.post(ends(range(1, 1000)))  # one of a is left
         running.kill()
         running.start()
         running.wait_ready()
-        post(running, commits([3001], "c"))
+        running.post(commits([3001], "c"))
         wait_until("the new one is told", lambda: any("firing/c" in group for _, group in manager.told()))
-        post(running, ends([2001]))
+        running.post(ends([2001]))
         wait_until("its end is told", lambda: any("resolved/b" in group for _, group in manager.told()))
         found = manager.alerts()["Starving/a"]
         assert (found["startsAt"], found["status"]["state"]) == (starts, "active")
-        post(running, ends([1000, 3001]))
+        running.post(ends([1000, 3001]))
         wait_until("all have ended", lambda: len(logged()) == 8)
         wait_until("that is told", lambda: any("resolved/a" in group for _, group in manager.told()))
         running.stop()

@@ -59,12 +59,6 @@ def stopped(running: Service, chance: random.Random) -> None:
         running.wait_ready()
 
 
-def closed_until(running: Service) -> int:
-    """Return up to when all windows are closed and written (unix ns): the collector notes it every second."""
-    noted = json.loads((running.journal / "resume.json").read_text(encoding="utf-8"))
-    return int(noted["windows_closed_until_unix_nano"])
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize("interrupted", [killed, stopped])
 def test_a_run_with_restarts_is_as_one_without(tmp_path: Path, interrupted: object) -> None:
@@ -82,7 +76,7 @@ def test_a_run_with_restarts_is_as_one_without(tmp_path: Path, interrupted: obje
         judged_ns = time.time_ns()
         rows, windows = audited(running.journal, tmp_path, "1s")
         # A lost stream ends, live, in the oldest window still open: often a later one than the audit's last.
-        wait_until("every window is closed that was open then", lambda: closed_until(running) > judged_ns)
+        wait_until("every window is closed that was open then", lambda: running.closed_until_ns() > judged_ns)
         assert running.metric("otel_llm_collector_internal_errors_total") == 0
         running.stop()
     assert "Traceback" not in running.said(), running.said()

@@ -48,14 +48,17 @@ def pressed_keys() -> Iterator[Callable[[float], list[str]]]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def read_keys(descriptor: int, seconds: float) -> list[str]:
-    """Return the names of the keys that a terminal sends within so many seconds, as soon as there are some."""
+def read_keys(descriptor: int, seconds: float, rest_s: float = _REST_S) -> list[str]:
+    """Return the names of the keys that a terminal sends within so many seconds, as soon as there are some.
+
+    `rest_s`: the longest wait for the rest of a sequence.
+    """
     if not _ready(descriptor, seconds):
         return []
     typed = _read(descriptor)
     if not typed:
         return [END]
-    while _CUT.search(typed) and _ready(descriptor, _REST_S) and (rest := _read(descriptor)):
+    while _CUT.search(typed) and _ready(descriptor, rest_s) and (rest := _read(descriptor)):
         typed += rest
     return names_of_keys(typed)
 

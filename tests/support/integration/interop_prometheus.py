@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,29 @@ class Prometheus:
     def __init__(self, address: str) -> None:
         self.address = address
 
-    def query(self, promql: str) -> dict[tuple[str, ...], float]:
-        """Return an instant vector: values by the values of the labels, in order of the labels' names."""
-        asked = urllib.parse.urlencode({"query": promql})
+    def query(self, promql: str, at_s: float | None = None) -> dict[tuple[str, ...], float]:
+        """Return a vector, now or at an instant (unix s): values by those of the labels, in order of their names."""
+        asked = urllib.parse.urlencode({"query": promql} | ({} if at_s is None else {"time": f"{at_s:.3f}"}))
         return {
             tuple(value for name, value in sorted(one["metric"].items()) if name != "__name__"): float(one["value"][1])
             for one in self._get(f"/api/v1/query?{asked}")["result"]
         }
+
+    def scraped(self, promql: str, wanted: Mapping[tuple[str, ...], float]) -> float:
+        """Wait for a scrape of the one target that answers a query so; return its instant (unix s).
+
+        What is asked of that instant is of this scrape. Of now there is nothing after a scrape that failed, as one does
+        where a busy machine takes longer than a second for it.
+        """
+        at_s = math.nan
+
+        def answered() -> bool:
+            nonlocal at_s
+            at_s = max(self.query("timestamp(up)").values(), default=math.nan)
+            return not math.isnan(at_s) and self.query(promql, at_s) == wanted
+
+        wait_until(f"{promql} is {wanted}", answered)
+        return at_s
 
     def names(self) -> list[str]:
         """Return the names of all metrics."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.commands import environment, wait_until
+from support.otlp import export
 from support.ports import free_ports
 
 LOAD = Path(__file__).with_name("interop_load.py")
@@ -84,8 +87,22 @@ class Service:
         self.process.terminate()
         assert self.process.wait(STOP_S) == 0, self.said()
 
+    def closed_until_ns(self) -> int:
+        """Return up to when all windows are closed and written (unix ns): it notes that every second."""
+        noted = json.loads((self.journal / "resume.json").read_text(encoding="utf-8"))
+        return int(noted["windows_closed_until_unix_nano"])
+
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def post(self, spans: Iterable[Span]) -> None:
+        """Send spans in one export over HTTP."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.ports[1]}/v1/traces",
+            data=export(*spans).SerializeToString(),
+            headers={"Content-Type": "application/x-protobuf"},
+        )
+        urllib.request.urlopen(request, timeout=30).close()
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels (0 where none was seen yet), as its web port says now."""
