@@ -43,9 +43,9 @@ def _slow(request: Json) -> Reply:
     return Reply([*words(2), Wait(30.0), *words(2), chunk(finish="stop"), DONE])
 
 
-def _sent(server: SseServer) -> int:
-    """Return how many requests of a run, not questions before it, the slow model has got."""
-    return sum(one["model"] == "slow" and one["max_tokens"] != OUTPUT_TOKENS for one in server.requests)
+def _sent(server: SseServer, model: str) -> int:
+    """Return how many requests of a run, not questions before it, a model has got."""
+    return sum(one["model"] == model and one["max_tokens"] != OUTPUT_TOKENS for one in server.requests)
 
 
 def _bench(url: str, *arguments: str | Path, model: str = MODEL) -> Result:
@@ -199,10 +199,10 @@ def test_an_interrupt_ends_the_run_and_keeps_what_there_is(
 ) -> None:
     out = tmp_path / "run"
     load = ("--model", "slow", "--rate", "20", "--duration", "1h", "--warmup", "0", "--format", "json")
-    before = _sent(server)
+    before = _sent(server, "slow")
     process = started("bench", server.url, *load, "--out", out)
     # In flight; none of them ends by itself.
-    wait_until("requests of the run", lambda: process.poll() is not None or _sent(server) > before + 5)
+    wait_until("requests of the run", lambda: process.poll() is not None or _sent(server, "slow") > before + 5)
     process.send_signal(signum)
     stdout, stderr = process.communicate(timeout=60)
     found = json.loads(stdout or pytest.fail(stderr))
@@ -213,12 +213,11 @@ def test_an_interrupt_ends_the_run_and_keeps_what_there_is(
     assert process.returncode == (0 if found["valid"] else 1)
 
 
-def test_ctrl_c_loses_no_run_that_is_over_and_not_yet_judged(url: str, tmp_path: Path) -> None:
+def test_ctrl_c_loses_no_run_that_is_over_and_not_yet_judged(server: SseServer, tmp_path: Path) -> None:
     load = ("--model", MODEL, "--rate", "50", "--requests", "5", "--warmup", "0", "--format", "json")
-    process = started("bench", url, *load, "--html", tmp_path / "load.html")
-    while not children_of(process):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.005)
+    before = _sent(server, MODEL)
+    process = started("bench", server.url, *load, "--html", tmp_path / "load.html")
+    wait_until("requests of the run", lambda: process.poll() is not None or _sent(server, MODEL) > before)
     while process.poll() is None and children_of(process):
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)  # the workers are gone: it judges

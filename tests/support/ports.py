@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
+
+NEWEST: deque[int] = deque(maxlen=50)
+"""Ports that this process was given: more than a test has servers that still start."""
 
 
 def free_ports(count: int) -> list[int]:
     """Return ports without a listener a moment ago, below those that the system gives to clients.
 
-    A client that tries to connect while the server is down could be given the server's own port otherwise.
+    A client that tries to connect while the server is down could be given the server's own port otherwise. A server
+    takes its port when its process has started, seconds later: till then nobody else of this run gets it, neither
+    another process of pytest-xdist, each of which has ports of its own, nor this one.
     """
     first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     chance = random.SystemRandom()
-    found: set[int] = set()
+    found: list[int] = []
     while len(found) < count:
-        port = chance.randrange(first_of_clients // 2, first_of_clients)
+        port = chance.randrange(first_of_clients // 2 + own, first_of_clients, processes)
+        if port in NEWEST:
+            continue
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            found.add(port)
-    return list(found)
+            found.append(port)
+            NEWEST.append(port)
+    return found

@@ -100,6 +100,7 @@ def whole(count: int) -> Reply:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 256  # of a queue that is full a client learns nothing: it tries again a second later
     accepted = 0
 
     def get_request(self) -> tuple[socket.socket, Any]:

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from support.bench.loads import MODEL, After, counted
-from support.bench.processes import children_of, ctrl_c, started
-from support.sse_server import DONE, Gate, Reply, SseServer, Wait, chunk, words
+from support.bench.processes import children_of, ctrl_c, hold_workers, sockets_of, started, waits_of
+from support.sse_server import DONE, Gate, Json, Reply, SseServer, Wait, chunk, words
 
 from otel_llm.bench.client.learning import OUTPUT_TOKENS
 from otel_llm.cli.commands.audit_command import audit
@@ -25,8 +27,11 @@ SLOW = Reply([*words(2), Wait(30.0), *words(2), chunk(finish="stop"), DONE])
 LOAD = ("--between", "20..40", "--output", "3", "--format", "json")
 
 
-def search(url: str, out: Path, *arguments: str, file_bytes: int | None = None) -> subprocess.Popen[str]:
-    return started("capacity", url, "--model", MODEL, *LOAD, "--out", out, *arguments, file_bytes=file_bytes)
+def search(
+    url: str, out: Path, *arguments: str, file_bytes: int | None = None, path: Path | None = None
+) -> subprocess.Popen[str]:
+    command: tuple[str | Path, ...] = ("capacity", url, "--model", MODEL, *LOAD, "--out", out, *arguments)
+    return started(*command, file_bytes=file_bytes, path=path)
 
 
 def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -75,10 +80,12 @@ def test_before_the_server_has_answered(tmp_path: Path) -> None:
 
 
 def test_while_the_workers_start(tmp_path: Path) -> None:
+    held = hold_workers(tmp_path)
     with SseServer({MODEL: counted(3)}) as server:
-        process = search(server.url, tmp_path / "out", "--workers", "2")
+        process = search(server.url, tmp_path / "out", "--workers", "2", path=tmp_path)
         wait_until(lambda: len(children_of(process)) == 2, process)
         ctrl_c(process)
+        held.unlink()
         found = ended(process)
     assert (found["why"], found["probes"]) == ("interrupted", [])
     assert list((tmp_path / "out").iterdir()) == []
@@ -111,7 +118,12 @@ def test_in_a_drain(tmp_path: Path) -> None:
 
 def test_after_some_probes(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with SseServer({MODEL: counted(3)}) as server:
+    places = count()
+
+    def reply(_request: Json) -> Reply:
+        return counted(3) if next(places) < 30 else SLOW  # the second probe does not end by itself
+
+    with SseServer({MODEL: After(counted(OUTPUT_TOKENS), reply)}) as server:
         process = search(server.url, out, "--budget", "100")
         wait_until(lambda: len(server.requests) > QUESTIONS + 30 + 5, process)  # a probe is 30
         ctrl_c(process)
@@ -130,9 +142,13 @@ def test_twice(tmp_path: Path) -> None:
         (worker,) = children_of(process)
         os.kill(worker, signal.SIGSTOP)
         ctrl_c(process)
-        time.sleep(0.5)
+        waits = waits_of(process)
+        wait_until(lambda: waits_of(process) > waits + 5, process)  # 0.1 s each: it ends, and waits for the worker
         ctrl_c(process)
-        os.kill(worker, signal.SIGCONT)
+        while process.poll() is None and sockets_of(process):  # an answer of the worker would come in time
+            time.sleep(0.01)
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
         found = ended(process)
     assert (found["why"], found["probes"]) == ("interrupted", [])
     (folder,) = out.iterdir()

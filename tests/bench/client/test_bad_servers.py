@@ -315,8 +315,12 @@ def test_done_twice_ends_once() -> None:
 
 def test_a_server_that_hangs_is_cancelled_as_a_failure() -> None:
     gate = Gate()
-    with SseServer({MODEL: After(whole(4), Reply([*words(2), gate]))}) as server:
-        run = load(server.url, TIMES[:2], drain_s=0.5)
+    with SseServer({MODEL: After(whole(4), Reply([*words(2), gate]))}) as server, client_of(server.url) as client:
+        run = client.start(plan_of(TIMES[:2]))
+        while [len(one.times_ns) for one in run.requests] != [2, 2]:  # before it hangs: it may be slow till then
+            run.step(0.1)
+        run.drain(0.5)
+        assert run.finished
         gate.open()
     assert _errors(run) == {"timeout": 2}
     assert {one.outcome for one in run.requests} == {"error"}

@@ -71,13 +71,12 @@ class Nvml(types.ModuleType):
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sample fast, in a process that was never asked."""
+    """Sample fast, and for longer than a test takes, in a process that was never asked."""
     before = gpu.sampler()
-    gpu.use(gpu.Sampler(period_s=0.01))
+    gpu.use(gpu.Sampler(period_s=0.01, linger=100_000))
     monkeypatch.delenv(gpu.VISIBLE, raising=False)
     yield
-    gpu.stop()
-    assert not sampling()
+    stop()
     gpu.use(before)
 
 
@@ -98,6 +97,12 @@ def eventually(reached: Callable[[], bool]) -> None:
     while not reached():
         assert time.monotonic() < limit
         time.sleep(0.001)
+
+
+def stop() -> None:
+    """Stop sampling. It waits for two periods, which on a busy machine is less than a thread takes to end here."""
+    gpu.stop()
+    eventually(lambda: not sampling())
 
 
 def newest() -> gpu.Sample | None:
@@ -146,7 +151,7 @@ def test_the_utilisation_is_that_of_the_requests_own_time(nvml: Nvml) -> None:
 def test_a_request_within_one_sample_says_nothing_of_utilisation(nvml: Nvml) -> None:
     gpu.mark()
     more_samples()
-    gpu.stop()
+    stop()
     last = newest()
     assert last is not None
     said = gpu.attributes(gpu.Mark(last.samples, last.busy))

@@ -168,11 +168,13 @@ def test_the_end_of_the_lifespan_waits_for_what_was_recorded(
 ) -> None:
     monkeypatch.delitem(sys.modules, "uvicorn.server", raising=False)  # a server without a hook of its own
     said = [{"type": f"lifespan.{word}"} for word in ("startup.complete", "shutdown.complete")]
-    sent_before: list[int] = []
+    sent_before: list[tuple[int, int]] = []
 
     class Lifespan(Server):
         async def send(self, message: Message) -> None:
-            sent_before.append(len(recorder.exporter.get_finished_spans()))
+            spans = recorder.exporter.get_finished_spans()
+            requests = sum(span.name != semconv.SEGMENT_SPAN for span in spans)
+            sent_before.append((sum(len(span.events) for span in spans), requests))
             await super().send(message)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -185,7 +187,7 @@ def test_the_end_of_the_lifespan_waits_for_what_was_recorded(
     serve(app, server, {"type": "lifespan"})
     assert server.sent == said
     assert all(ours is theirs for ours, theirs in zip(server.sent, said, strict=True))
-    assert sent_before == [0, 3]  # two segments and the request span
+    assert sent_before == [(0, 0), (3, 1)]  # tokens, in as many segments as were cut meanwhile, and request spans
 
 
 def outcome_when(recorder: Recorded, app: App, server: Server, error: type[BaseException] | None = None) -> object:

@@ -255,7 +255,8 @@ def test_an_engines_id_is_told_with_the_next_segment_while_the_request_runs(reco
 
     ask(Application([adopt, Raw(b"data: [DONE]\n\n")]))
     said = [dict(segment.attributes or {}).get(semconv.GEN_AI_REQUEST_ID) for segment in recorder.stream().segments]
-    assert said == [None, "chatcmpl-1", None]
+    # A stream that is silent for longer says so, on a slow machine, in segments of its own.
+    assert (said[0], [one for one in said[1:-1] if one is not None], said[-1]) == (None, ["chatcmpl-1"], None)
     [request] = recorder.requests()
     assert dict(request.attributes or {})[semconv.GEN_AI_REQUEST_ID] == "chatcmpl-1"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from lm15.transports import StdlibAsyncTransport, StdlibTransport, TransportRequ
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation import wire_bodies as bodies
+from support.instrumentation.late_loop import an_hour_passes
 from support.instrumentation.recorded import Recorded, ids
 from support.instrumentation.wire_server import EVENT_STREAM, WireServer
 from support.sse_server import Gate
@@ -98,14 +100,48 @@ def test_how_a_reply_ends(
     assert (stream.outcome, len(stream.times_ns)) == (outcome, 1 if status == 200 else 0)
 
 
-@both
+class Impatient(socket.socket):
+    """A socket that waits for a tenth of a second, whatever it is told."""
+
+    __slots__ = ()
+
+    def settimeout(self, value: float | None) -> None:
+        super().settimeout(0.1)
+
+
+def waits_in_vain(url: str) -> None:
+    """Read the first line, however long it takes, and wait for the rest no longer than lm15 waits."""
+    with StdlibTransport() as transport, transport.stream(request(url)) as response:
+        lines = response.iter_lines()
+        next(lines)
+        [connection] = transport._pool._in_use
+        connection.sock.__class__ = Impatient
+        connection.sock.settimeout(None)
+        list(lines)
+
+
+def waits_in_vain_async(url: str) -> None:
+    async def main() -> None:
+        async with StdlibAsyncTransport(read_timeout=60) as transport, transport.stream(request(url)) as response:
+            lines = response.aiter_lines()
+            await anext(lines)
+            an_hour_passes()
+            async for _ in lines:
+                pass
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("ask", "waits"), [(ask, waits_in_vain), (ask_async, waits_in_vain_async)], ids=["sync", "async"]
+)
 def test_a_read_that_takes_too_long_and_a_server_that_is_not_there(
-    ask: Callable[..., list[bytes]], recorder: Recorded
+    ask: Callable[..., list[bytes]], waits: Callable[[str], None], recorder: Recorded
 ) -> None:
     gate = Gate()
     with WireServer([bodies.word(1), gate]) as server:
         with pytest.raises(lm15.transports.ReadTimeout):
-            ask(server.url, "lines", read_timeout=0.6)
+            waits(server.url)
         gate.open()
     with pytest.raises(lm15.transports.ConnectError):
         ask(server.url, "lines")

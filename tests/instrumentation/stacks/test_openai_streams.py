@@ -189,7 +189,7 @@ def test_segment_0_leaves_before_any_token(client: Any, server: SseServer, recor
             task = asyncio.ensure_future(client.chat.completions.create(**QUESTION))
             while not recorder.exporter.get_finished_spans():  # with the deadline that the test's own gate has
                 await asyncio.sleep(0.005)
-            [first] = recorder.exporter.get_finished_spans()
+            first, *_ = recorder.exporter.get_finished_spans()
             assert (first.attributes or {})[semconv.SEGMENT_SEQ] == 0
             gate.open()
             async for _ in await task:

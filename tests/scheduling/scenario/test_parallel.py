@@ -95,7 +95,7 @@ def test_the_processes_end_with_a_command_that_is_killed(tmp_path: Path) -> None
     command = [sys.executable, "-c", COMMAND, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as killed:
         try:
-            killed.communicate(timeout=30)  # the output ends with the last of them
+            killed.communicate(timeout=60)  # the output ends with the last of them
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(killed.pid, signal.SIGKILL)
