@@ -10,6 +10,7 @@ from otel_llm.actions.execute.events import Candidate, Order
 from otel_llm.actions.execute.executor import Reply
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import Verb
+from otel_llm.shared.clock import FakeClock
 
 NOW_NS = 1_800_000_000_000_000_000
 MS = 1_000_000
@@ -55,6 +56,20 @@ def order(
     number: int = 1, *, request_id: str | None = None, candidates: tuple[Candidate, ...] = (), **of: Any
 ) -> Order:
     return Order(decision(number, **of), request_id, candidates)
+
+
+@dataclass
+class Ticking(FakeClock):
+    """A clock that goes on by `step_ns` at each look, and not otherwise.
+
+    Who waits for an instant comes to it whenever it began to wait, and a machine that stands still takes no time.
+    """
+
+    at_ns: int = NOW_NS
+    step_ns: int = 5 * MS
+
+    def now_ns(self) -> int:
+        return self.pass_s(self.step_ns / 1e9)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from actions.orders import MS, NOW_NS, Scripted, order
+from actions.orders import MS, NOW_NS, Scripted, Ticking, order
 from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.ports import free_ports
 
@@ -107,7 +107,7 @@ def test_without_an_answer_it_is_tried_again_at_half_time_and_nobody_says_that_i
         return Say()
 
     receiver.answer = hang
-    found, delivery = deliver(webhook(receiver.url), ttl_ns=1000 * MS)
+    found, delivery = deliver(webhook(receiver.url), Ticking(step_ns=100 * MS).now_ns, ttl_ns=1000 * MS)
     assert isinstance(found, Reply)
     assert (found.result, found.maybe_sent) == ("again", True)
     go_on.set()

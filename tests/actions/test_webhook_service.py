@@ -34,16 +34,18 @@ groups:
     - alert: {{name: A, by: [instance]}}
     - webhook: {{to: gateway}}
       mode: enforce
-      ttl: 2s
+      ttl: 1m
       budget: {budget}
 """
+"""What is not answered within half of `ttl`, and of the receiver's timeout, is sent again: here nothing is."""
+TTL_NS = 60_000_000_000
 
 
 def written(folder: Path, receiver: Receiver, budget: str = "{per_request: 1}", more: str = "") -> list[str | Path]:
     """Write rules and settings; return the arguments for the collector."""
     (folder / "secret").write_text(SECRET + "\n")
     settings = (
-        f"receivers:\n  gateway: {{url: '{receiver.url}/hook?a=1', secret_file: secret, kind: action, timeout: 5s}}\n"
+        f"receivers:\n  gateway: {{url: '{receiver.url}/hook?a=1', secret_file: secret, kind: action, timeout: 1m}}\n"
         f"actions: {{wedge_timeout: 1s, kill_switch: off}}\n{more}"
     )
     return acting(folder, RULES.format(budget=budget), settings)
@@ -82,7 +84,7 @@ def test_a_reader_that_waits_makes_one_signed_event_and_one_record(tmp_path: Pat
     assert data["facts"]["age_seconds"] > 0.2
     assert data["labels"]["instance"] == "a"
     assert data["arguments"] == {"to": "gateway"}
-    decided_ns = data["expires_unix_nano"] - 2_000_000_000
+    decided_ns = data["expires_unix_nano"] - TTL_NS
     assert decided_ns >= data["flip_unix_nano"] - data["now_offset_nano"]
     assert 'otel_llm_collector_actions_total{outcome="done"} 1.0' in metrics
 
@@ -103,7 +105,7 @@ def test_two_thousand_starving_at_once_make_one_alert_and_no_more_actions_than_t
     (alert,) = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert (alert["status"], alert["labels"]) == ("firing", {"alertname": "A", "instance": "a"})
     found = records(tmp_path, "webhook")
-    assert len(set(receiver.ids())) == 3  # on a machine that is busy each may be tried twice
+    assert len(receiver.ids()) == len(set(receiver.ids())) == 3
     outcomes = [record["outcome"] for record in found]
     assert (outcomes.count("sent"), outcomes.count("budget")) == (3, 1997)
     assert len({record["trace_id"] for record in found}) == 2000
@@ -153,7 +155,7 @@ def test_an_action_that_a_crash_cut_off_is_not_sent_again_and_nobody_says_that_i
     with receiving(receiver):
         arguments = written(tmp_path, receiver)
         rules = tmp_path / "rules.yaml"
-        rules.write_text(rules.read_text().replace("    - alert: {name: A, by: [instance]}\n", "").replace("2s", "1m"))
+        rules.write_text(rules.read_text().replace("    - alert: {name: A, by: [instance]}\n", ""))
         with collector(tmp_path, *arguments) as service:
             post(service, *commits([1]))
             wait_until("it came", lambda: receiver.came)

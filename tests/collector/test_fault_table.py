@@ -31,7 +31,7 @@ def model():
     for _ in range(10):
         yield "a word"
         time.sleep(0.02)
-    time.sleep(1.0)
+    assert otel_llm.flush(60)
     print("told", flush=True)
     time.sleep(600)
 

@@ -24,6 +24,7 @@ from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import RAW, ask
 from support.commands import collector, wait_until
 from support.otlp import T0_NS, export, segment_span
+from support.ports import free_ports
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.decoding import PART_BYTES
@@ -287,7 +288,9 @@ def test_a_port_in_use_is_said_and_no_process_stays() -> None:
 
 
 def test_the_process_ends_with_the_collector(tmp_path: Path) -> None:
-    with collector(tmp_path) as service:
+    # A port that no client is given: one of another test's could have it as soon as the worker has left it.
+    [free] = free_ports(1)
+    with collector(tmp_path, "--grpc", f"127.0.0.1:{free}") as service:
         (worker,) = children(service.process.pid)
         host, port = service.grpc.split(":")
         service.process.kill()

@@ -13,6 +13,7 @@ from support.commands import wait_until
 from support.patience import examples
 
 from otel_llm.collector.export.send_queue import OutQueue
+from otel_llm.export import attempt as attempts
 from otel_llm.export.attempt import Attempt
 
 FINE = Attempt("accepted")
@@ -206,7 +207,11 @@ def test_a_stop_sends_what_waits_at_once() -> None:
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 0.2])
-def test_what_cannot_be_sent_within_the_grace_is_dropped_and_counted(grace_s: float) -> None:
+def test_what_cannot_be_sent_within_the_grace_is_dropped_and_counted(
+    grace_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own patience is without end: no second attempt is made before the stop."""
+    monkeypatch.setattr(attempts, "backoff_s", lambda failures: 1e6)
     bounds: list[float] = []
 
     def send(items: Sequence[bytes], timeout_s: float) -> Attempt:

@@ -117,7 +117,7 @@ def test_windows_wait_while_a_backend_is_away(protocol: Protocol) -> None:
     present = threading.Event()
     backend = Backend(answer=lambda body: None if present.is_set() else away)
     with BACKENDS[protocol](backend) as port:
-        sender = out(port, protocol, timeout_s=0.2)
+        sender = out(port, protocol)
         sender.offer(row(0))
         wait_until("it was tried", lambda: backend.attempts > 0)
         sender.offer(row(1))

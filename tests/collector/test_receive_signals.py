@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -226,16 +227,17 @@ def test_a_listener_that_others_can_reach_is_said(tmp_path: Path) -> None:
         assert running.stop()[0] == 0
 
 
-STUCK_S = 3.0
-"""For so long each line to the terminal holds the evaluator up: far longer than it has to stop."""
-
-
 def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
-    stuck, go_on = threading.Event(), threading.Event()
+    """Two lines to the terminal hold the evaluator up, each until the test lets it go: the second one over the stop."""
+    stuck = threading.Event()
+    first, second = threading.Event(), threading.Event()
+    holding = [first, second]
 
     def echo(_line: str) -> None:
-        stuck.set()
-        go_on.wait(STUCK_S)
+        if holding:
+            held = holding.pop(0)
+            stuck.set()
+            held.wait(WAIT_S)
 
     local = Address("127.0.0.1", 0)
     service = Service(
@@ -257,11 +259,18 @@ def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
     spans = stream_spans([T0_NS + 1], end_ns=T0_NS + 2)
     pipeline.accept(export(*spans, request_span()).SerializeToString())
     assert stuck.wait(WAIT_S)
-    pipeline.accept(export(segment_span(0, 0, request=2)).SerializeToString())
+    stuck.clear()
+    with ThreadPoolExecutor(1) as sender:
+        raw = export(segment_span(0, 0, request=2)).SerializeToString()
+        answer = sender.submit(pipeline.accept, raw)
+        wait_until("it waits", lambda: pipeline.counts()["queue"] == 1)
+        first.set()
+        assert answer.result(WAIT_S) == b""
+    assert stuck.wait(WAIT_S)  # it says that the second stream is lost
     stopped = service.stop()
     assert not stopped.clean
     assert "stopped after 0.5 s: 2 exports" in stopped.line
     assert "exports were not evaluated (they are in the journal)" in stopped.line
-    go_on.set()
+    second.set()
     wait_until("drained", lambda: service.drained)
     assert len(received([tmp_path / "journal"])) == 2

@@ -134,9 +134,9 @@ def test_through_the_standard_exporters_and_ours_alike(url: str, monkeypatch: py
                 exporter.shutdown()
         for receiver in (standard_grpc, standard_http, ours_grpc, ours):
             check_whole(receiver.spans())
-            assert receiver.messages == standard_grpc.messages  # message by message, every field
+            assert receiver.distinct() == standard_grpc.distinct()  # message by message, every field
         everything = ExportTraceServiceRequest()
-        for message in ours_grpc.messages:
+        for message in ours_grpc.distinct():
             everything.MergeFrom(message)
         assert sum(len(group.scope_spans[0].spans) for group in everything.resource_spans) == len(
             encode_spans(memory.get_finished_spans()).resource_spans[0].scope_spans[0].spans

@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.relay.fake_engine import FakeEngine, Fault
+from support.relay.pausing import owned_of
 from support.relay.readers import Reply, read
 from support.relay.rig import WITHIN_S, Rig, rig
 from support.relay.signed_actions import SECRET, SETTINGS, ask, event, send, signed, write_secret
@@ -281,7 +282,8 @@ def test_whom_a_preempt_takes(tmp_path: Path) -> None:
     """The first candidate that can be paused, else the relay's own choice, the largest runway; or the one request."""
 
     async def test() -> None:
-        async with relay(tmp_path, FakeEngine(), more="preempt: {calm: 50ms}\n") as running:
+        # Nothing goes on by itself: who is paused stays so until all have been asked for, and its backend has no fault.
+        async with relay(tmp_path, FakeEngine(), more="preempt: {calm: 1h}\n") as running:
             undisturbed = await running.direct(LONG)
             poor = await Stalled(running, 5, LONG).begin("1" * 16)
             least = await Stalled(running, 150, LONG).begin("2" * 16)
@@ -302,6 +304,8 @@ def test_whom_a_preempt_takes(tmp_path: Path) -> None:
             assert {row["span_id"] for row in await rows(running) if row["paused"]} == {
                 one.own[1] for one in (least, most, third)
             }
+            for pause in owned_of(running).pauses:
+                pause.wake("calm")
             for one in (poor, least, most, third):
                 reply = await one.release()
                 assert (reply.done, reply.content()) == (True, undisturbed.content())

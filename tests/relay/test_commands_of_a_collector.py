@@ -149,9 +149,14 @@ class World:
 
 @asynccontextmanager
 async def drained(folder: Path) -> AsyncIterator[World]:
-    """Let a backend stall, and the collector's rule drain it; one of its two streams goes on elsewhere, whole."""
+    """Let a backend stall, and the collector's rule drain it; one of its two streams goes on elsewhere, whole.
+
+    The other backend is there before the first token: readers starve soon behind that, and a stream that is drained
+    while there is no other backend stays.
+    """
     write_secret(folder)
-    (folder / "relay.yaml").write_text("version: 1\ndrain: {migrate: true}\n" + SETTINGS)
+    settings = "version: 1\ndrain: {migrate: true}\nhealth: {timeout: 20s}\n"  # the engines are in this busy process
+    (folder / "relay.yaml").write_text(settings + SETTINGS)
     async with AsyncExitStack() as stack:
         engines = (FakeEngine(), FakeEngine())
         for engine in engines:
@@ -164,12 +169,16 @@ async def drained(folder: Path) -> AsyncIterator[World]:
         undisturbed = await read(session, engines[1].url + "/v1", CHAT)
         stalls = [Fault("stall", after=9), Fault("stall", after=9)]
         engines[0].next_fault(*stalls)
+        engines[0].stepping = True
         await world.drain("b")
         moved = world.read(CHAT)
         world.read(STAYS)
+        await engines[0].wait_for(lambda: len(engines[0].streams) == len(stalls), WAIT_S)
+        await world.drain("b", to="undrain")
+        engines[0].stepping = False
+        await engines[0].step()
         for fault in stalls:
             await asyncio.wait_for(fault.reached.wait(), WAIT_S)
-        await world.drain("b", to="undrain")
         reply = await asyncio.wait_for(moved, WAIT_S)
         assert (reply.done, reply.errors, reply.content()) == (True, [], undisturbed.content())
         assert await world.draining() == ["a"]

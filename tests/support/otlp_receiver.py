@@ -57,20 +57,23 @@ class Received:
             self.hand_on(raw)
         return answer
 
-    def spans(self) -> list[Span]:
-        """Return the spans received; those of a message that came again, byte for byte, once.
+    def distinct(self) -> list[ExportTraceServiceRequest]:
+        """Return the messages, one that came again, byte for byte, once.
 
         gRPC itself sends a call again on a new connection, now and then the first on a busy machine, and reports one.
         """
         with self.lock:
-            distinct = {message.SerializeToString(deterministic=True): message for message in self.messages}
-            return [
-                span
-                for message in distinct.values()
-                for resource_spans in message.resource_spans
-                for scope_spans in resource_spans.scope_spans
-                for span in scope_spans.spans
-            ]
+            return list({message.SerializeToString(deterministic=True): message for message in self.messages}.values())
+
+    def spans(self) -> list[Span]:
+        """Return the spans of the distinct messages."""
+        return [
+            span
+            for message in self.distinct()
+            for resource_spans in message.resource_spans
+            for scope_spans in resource_spans.scope_spans
+            for span in scope_spans.spans
+        ]
 
 
 def _body(answer: Answer) -> bytes:

@@ -119,7 +119,7 @@ def test_a_health_path_that_never_answers_fails_in_its_time(tmp_path: Path) -> N
 
 def test_sglangs_health_path_takes_a_second(tmp_path: Path) -> None:
     async def go() -> None:
-        async with rig(tmp_path, FakeSglangEngine(health_s=1.0)) as running:
+        async with rig(tmp_path, FakeSglangEngine(health_s=1.0), settings="health: {timeout: 1s}\n") as running:
             await reaches(running, "a", "healthy", True)
             assert (await running.read({"model": "fake", "prompt": "x"})).done
 

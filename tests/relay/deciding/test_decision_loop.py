@@ -420,8 +420,10 @@ def test_a_drain_goes_to_the_actor_by_the_name_of_the_backend(tmp_path: Path) ->
 def test_what_the_relay_does_not_do_goes_to_those_of_the_settings(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("whsec_" + "A" * 44)
-    nowhere = Receiver("gateway", "http://127.0.0.1:1/", secret, timeout_s=1.0, kind="action")
-    relay = Relay(tmp_path, rules(tmp_path, "webhook: {to: gateway}", "scale: {by: 1}"), Settings((nowhere,)))
+    # Time passes in the loop while a thread tries in real time: the tries are over long before the actions expire.
+    nowhere = Receiver("gateway", "http://127.0.0.1:1/", secret, timeout_s=3600.0, kind="action")
+    actions = ("webhook: {to: gateway}; ttl: 1m", "scale: {by: 1}; ttl: 1m")
+    relay = Relay(tmp_path, rules(tmp_path, *actions), Settings((nowhere,)))
 
     async def script() -> None:
         relay.begin()
@@ -439,7 +441,7 @@ def test_what_the_relay_does_not_do_goes_to_those_of_the_settings(tmp_path: Path
 def test_a_router_that_the_settings_name_drains_instead_of_the_relay(tmp_path: Path) -> None:
     router = Engine("front", "sglang_router", (("a", "http://127.0.0.1:2"),), url="http://127.0.0.1:1")
     settings = Settings(actions=ActionSettings(engines=(router,)))
-    relay = Relay(tmp_path, rules(tmp_path, "drain: {}"), settings)
+    relay = Relay(tmp_path, rules(tmp_path, "drain: {}; ttl: 1m"), settings)  # as above
 
     async def script() -> None:
         relay.begin(1, instance="a")

@@ -40,6 +40,8 @@ groups:
       ttl: 5s
       budget: {per_request: 1}
 """
+AT_THE_STALL = RULES.replace("tokens_read > 0", "tokens == 8")
+"""Behind nine chunks, the role and eight tokens: on a busy machine there are gaps between others, too."""
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -59,7 +61,7 @@ def other(name: str) -> str:
 
 def test_a_stalled_stream_is_moved(tmp_path: Path) -> None:
     async def go() -> None:
-        async with rig(tmp_path, FakeEngine(), FakeEngine(), rules=RULES) as running:
+        async with rig(tmp_path, FakeEngine(), FakeEngine(), rules=AT_THE_STALL) as running:
             undisturbed = await running.direct(CHAT)
             fault = Fault("stall", after=9)
             running.fail_first(fault)
@@ -89,7 +91,7 @@ def test_a_stalled_stream_is_moved(tmp_path: Path) -> None:
 
 def test_a_source_that_goes_on_first_refutes_the_move_and_may_be_moved_later(tmp_path: Path) -> None:
     async def go() -> None:
-        async with rig(tmp_path, FakeEngine(), FakeEngine(), rules=RULES) as running:
+        async with rig(tmp_path, FakeEngine(), FakeEngine(), rules=AT_THE_STALL) as running:
             undisturbed = await running.direct(CHAT)
             stalls, slow = Fault("stall", after=9), Fault("slow_prefill")
             running.fail_first(stalls, slow)
@@ -110,7 +112,7 @@ def test_a_source_that_goes_on_first_refutes_the_move_and_may_be_moved_later(tmp
 
 def test_without_another_backend_the_stream_stays_where_it_is(tmp_path: Path) -> None:
     async def go() -> None:
-        async with rig(tmp_path, FakeEngine(), rules=RULES.replace(", only_if: 'exact_resume'", "")) as running:
+        async with rig(tmp_path, FakeEngine(), rules=AT_THE_STALL.replace(", only_if: 'exact_resume'", "")) as running:
             undisturbed = await running.direct(CHAT)
             stalls = Fault("stall", after=9)
             running.fail_first(stalls)
@@ -138,7 +140,7 @@ def test_nothing_is_kept_of_a_stream_that_was_moved_or_cut(tmp_path: Path) -> No
 
 def test_a_client_that_leaves_in_a_race_closes_both(tmp_path: Path) -> None:
     async def go() -> None:
-        async with rig(tmp_path, FakeEngine(), FakeEngine(), rules=RULES) as running:
+        async with rig(tmp_path, FakeEngine(), FakeEngine(), rules=AT_THE_STALL) as running:
             stalls, slow = Fault("stall", after=9), Fault("slow_prefill")
             running.fail_first(stalls, slow)
             reading = asyncio.create_task(running.read(CHAT))

@@ -350,16 +350,18 @@ groups:
 
 
 def test_stream_rules_rest_while_a_stream_is_paused_and_run_again_behind(tmp_path: Path) -> None:
-    """A pause of 1.5 s sets off no rule about gaps of 0.5 s; a stall behind it does."""
+    """A pause of 1.5 s sets off no rule about gaps of 0.5 s; a stall behind it does.
+
+    The tokens before either come at once: one by one, a machine that stands still makes a gap between them.
+    """
 
     async def go() -> None:
         preempt = Preempt(calm_s=1.5, spare_s=0.0)
-        async with rig(tmp_path, FakeEngine(rate=50), rules=RULES, preempt=preempt) as running:
-            reading = asyncio.create_task(running.read({**CHAT, "max_tokens": 100}))
-            await seen(running, 20)
-            assert (await running.preempt("a"))[0] == "done"
-            stalls = Fault("stall", after=15)
+        async with rig(tmp_path, FakeEngine(stepping=True), rules=RULES, preempt=preempt) as running:
+            reading = await streaming(running, ENOUGH, {**CHAT, "max_tokens": 100})
+            stalls = Fault("stall", after=15, burst=True)
             running.fail_first(stalls)
+            assert (await running.preempt("a"))[0] == "done"
             await until(stalls.reached.is_set)
             assert running.decisions() == []
             reply = await reading

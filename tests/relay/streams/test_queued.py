@@ -14,6 +14,7 @@ from support.relay.queued_clients import QueuedClients
 from support.relay.readers import Reply
 from support.relay.rig import Rig, rig
 
+from otel_llm.relay.queueing.annealed_order import AnnealedOrder
 from otel_llm.relay.settings import Failover, Preempt
 
 CHAT: dict[str, Any] = {
@@ -57,6 +58,12 @@ def spans_of(running: Rig) -> list[dict[str, Any]]:
     return [dict(request.attributes or {}) for request in running.recorded.requests()]
 
 
+def first_segments(running: Rig) -> int:
+    """Return how many segments 0 were sent."""
+    spans = running.exporter.get_finished_spans()
+    return sum((span.attributes or {}).get("otel_llm.segment.seq") == 0 for span in spans)
+
+
 class Fleet(QueuedClients):
     """A relay before engines that send a chunk of each stream on command, and clients that read."""
 
@@ -88,7 +95,9 @@ def test_a_request_waits_for_its_place_and_its_wait_is_recorded(tmp_path: Path) 
             await fleet.ask()
             await fleet.ask()
             assert len(running.asked) == 1
-            await asyncio.sleep(0.4)  # segment 0 of the second is sent before it has a backend
+            waits = asyncio.create_task(asyncio.sleep(0.4))
+            await until(lambda: first_segments(running) == 2)  # that of the second is sent before it has a backend
+            await waits
             replies = await fleet.finish()
             assert [reply.done for reply in replies] == [True, True]
             assert len(running.asked) == 2
@@ -127,8 +136,21 @@ def test_the_deadline_of_the_class_decides_who_is_next(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_the_shortest_is_first_where_replies_are_of_known_length(tmp_path: Path) -> None:
+def test_the_shortest_is_first_where_replies_are_of_known_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = "queue: {in_flight: 1, order: ORDER}\n"
+    planned: list[int] = []
+    make = AnnealedOrder.__init__
+
+    def noted(self: AnnealedOrder, predictor: Any, places: Any, waiting: Any, apply: Any, now_ns: Any) -> None:
+        def applied(order: list[int]) -> None:
+            apply(order)
+            planned.append(len(order))
+
+        make(self, predictor, places, waiting, applied, now_ns)
+
+    monkeypatch.setattr(AnnealedOrder, "__init__", noted)
 
     async def go(order: str) -> list[int]:
         backends = "backends: {f: {url: 'URL', profile: h200-paper-era}}\n"
@@ -141,7 +163,8 @@ def test_the_shortest_is_first_where_replies_are_of_known_length(tmp_path: Path)
             fleet = Fleet(running)
             for tokens in (5, 40, 10, 20):
                 await fleet.ask(body={**CHAT, "max_tokens": tokens})
-            await asyncio.sleep(1.5 if order == "anneal" else 0.0)  # a plan of all is made
+            if order == "anneal":
+                await until(lambda: 3 in planned)  # those that wait
             await fleet.finish()
         await engine.stop()
         return [asked.json["max_tokens"] for asked in running.asked]

@@ -72,8 +72,12 @@ class Rig:
         return await asyncio.wait_for(settled, WITHIN_S)
 
     def decisions(self) -> list[dict[str, Any]]:
+        """Return the records so far."""
         path = self.folder / "decisions.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return [
+            json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
+        ]  # the last one may be half there
 
     @property
     def recorded(self) -> Recorded:
@@ -118,7 +122,11 @@ async def rig(
     preempt: Preempt | None = None,
     failover: Failover | None = None,
 ) -> AsyncIterator[Rig]:
-    """Run a relay in front of engines; it has stopped when this returns. `preempt`, `failover` replace the settings."""
+    """Run a relay in front of engines; it has stopped when this returns. `preempt`, `failover` replace the settings.
+
+    A probe has `WITHIN_S`, unless `settings` say otherwise: the backends are in the same loop, and where that stands
+    still for the second of the default they would all be unhealthy.
+    """
     (folder / "rules.yaml").write_text(rules)
     (folder / "relay.yaml").write_text("version: 1\n" + settings)
     async with AsyncExitStack() as stack:
@@ -126,6 +134,8 @@ async def rig(
             await stack.enter_async_context(engine)
         backends = [f"{name}={engine.url}" for name, engine in zip("abcdef", engines, strict=False)]
         found = load_settings(folder / "relay.yaml", backends)
+        if "timeout: " not in settings:
+            found = replace(found, health=replace(found.health, timeout_s=WITHIN_S))
         if preempt is not None:
             found = replace(found, preempt=preempt)
         if failover is not None:
