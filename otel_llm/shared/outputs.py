@@ -155,15 +155,11 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def _mere_table(path: Path) -> bool:
     """Return whether a file is Parquet without token times: in a folder of inputs, an earlier output."""
     from otel_llm.readers.formats import clickhouse, parquet_files
-    from otel_llm.readers.formats.parquet_claims import MAGIC
     from otel_llm.readers.records import InputError
 
     try:
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                return False
         columns = parquet_files.columns(path)
-    except (InputError, OSError):
+    except InputError:
         return False
     return not columns >= clickhouse.COLUMNS and _TOKEN_TIMES.isdisjoint(columns)
 

@@ -24,7 +24,7 @@ from otel_llm.audit.input.load_inputs import Inputs
 from otel_llm.audit.input.parquet_streams import read_batches
 from otel_llm.audit.input.stream_batch import BATCH_TOKENS
 from otel_llm.journal.reader import records_since
-from otel_llm.readers.formats.parquet_files import FREE_BYTES
+from otel_llm.readers.formats.parquet_claims import FREE_BYTES
 from otel_llm.readers.io.bytestream import CHUNK_BYTES, MOST_EXPANSION, open_chunks
 from otel_llm.readers.io.journal_format import Record, Splitter, frame, split
 from otel_llm.readers.records import InputError

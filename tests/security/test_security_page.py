@@ -25,7 +25,7 @@ from otel_llm.core.scanning import parts
 from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.live import exposition, feed, history, labels, user_metrics, viewers
 from otel_llm.live.page import PIECE_BYTES
-from otel_llm.readers.formats import parquet_files
+from otel_llm.readers.formats import parquet_claims
 from otel_llm.readers.io import bytestream, journal_format, skipped
 from otel_llm.relay.settings import Limits as RelayLimits
 from otel_llm.rules.decisions.output_file import PRIVATE
@@ -68,7 +68,7 @@ CONSTANTS: dict[str, object] = {
     "times its size that a gzip or zstd recording expands": bytestream.MOST_EXPANSION,
     "bytes of a record of a journal": journal_format.MAX_RECORD_BYTES,
     "bytes of one message, JSON line or JSON document": skipped.MAX_DOCUMENT_BYTES,
-    "times its bytes that the values of a Parquet row group take": parquet_files.MOST_EXPANSION,
+    "times its bytes that the values of a Parquet row group take": parquet_claims.MOST_EXPANSION,
     "bytes of an answer of a receiver that are read": post.MOST_ANSWER_BYTES,
     "bytes of an answer that `top` reads": asking.MOST_ANSWER_BYTES,
     "alerts that are kept": firing.MOST_ALERTS,
@@ -142,6 +142,6 @@ def test_every_limit_of_the_settings_is_on_the_page() -> None:
 def test_other_numbers_of_the_page() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert f"refused after {bytestream.FREE_BYTES} bytes" in page
-    assert f"refused once that is more than {parquet_files.FREE_BYTES} bytes" in page
+    assert f"refused once that is more than {parquet_claims.FREE_BYTES} bytes" in page
     assert f"and {PIECE_BYTES // 1024} KiB of a long answer in memory at most" in page
     assert f"| {PRIVATE:04o} |" in page

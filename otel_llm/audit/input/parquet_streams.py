@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from otel_llm.audit.input.stream_batch import BATCH_STREAMS, BATCH_TOKENS, STREAMS, lists, token_lists
-from otel_llm.readers.formats.parquet_claims import MAGIC, RowGroup, row_groups
-from otel_llm.readers.formats.parquet_files import columns, opened, refuse_claims
+from otel_llm.readers.formats.parquet_claims import RowGroup, row_groups
+from otel_llm.readers.formats.parquet_files import columns, opened
 from otel_llm.readers.io.bytestream import STDIN
 from otel_llm.readers.records import InputError
 from otel_llm.slo.classes import KINDS, OUTCOMES
@@ -50,15 +50,9 @@ def holds_streams(path: Path) -> bool:
     if path == STDIN or not path.is_file():  # a pipe is read once
         return False
     try:
-        with path.open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                return False
-    except OSError:
-        return False  # reading it raises the error
-    try:
         names = columns(path)
     except InputError:
-        return False
+        return False  # reading it raises the error
     return T_SECONDS in names or "times_ns" in names
 
 
@@ -75,7 +69,6 @@ def read_batches(path: Path, most_streams: int = BATCH_STREAMS) -> Iterator[pa.R
     try:
         with opened(path, buffer_bytes=2**20) as file:
             groups = row_groups(path, file.metadata)
-            refuse_claims(path, groups)
             names = set(file.schema_arrow.names)
             wanted = [name for name in (*STREAMS.names, T_SECONDS) if name in names]
             if "times_ns" in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from otel_llm.audit.csv_cells import GUARDED
 from otel_llm.audit.tables import arrow_type, pandas_types
+from otel_llm.readers.formats.parquet_claims import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from otel_llm.audit.tables import Kind
-
-_PARQUET: Final = b"PAR1"
 
 
 class TableError(ValueError):
@@ -43,11 +42,11 @@ def read_table(
         OSError: it cannot be read.
     """
     with path.open("rb") as file:
-        head = file.read(4)
+        head = file.read(len(MAGIC))
     kinds = {name: arrow_type(kind) for name, kind in columns.items()}
     metadata: Mapping[bytes, bytes] = {}
     try:
-        if head == _PARQUET:
+        if head == MAGIC:
             table = _parquet(path, kinds)
             metadata = table.schema.metadata or {}
         elif head[:1] in {b"{", b""}:

@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 MAGIC: Final = b"PAR1"
+MOST_EXPANSION: Final = 100
+"""The most bytes of values for a byte of a row group, once there are FREE_BYTES: times of tokens reach 4."""
+FREE_BYTES: Final = 64 * 2**20
+_VALUE_BYTES: Final = 8
 _TAIL_BYTES: Final = 8
 """Behind the description: its length, and MAGIC."""
 
@@ -54,13 +58,15 @@ def row_groups(path: Path, metadata: Any, shown: Path | None = None) -> list[Row
     `metadata`: the file's as pyarrow has read it, which says the same of the rows unless the file is damaged.
 
     Raises:
-        InputError: the file cannot be read, or its description is not whole, or no such.
+        InputError: the file cannot be read, or its description is damaged, or a row group claims values of more than
+            FREE_BYTES and MOST_EXPANSION times its own bytes.
     """
     try:
         groups = _row_groups(_Thrift(_description(path)))
         if [group.rows for group in groups] == [
             metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)
         ]:
+            _refuse_claims(shown or path, groups)
             return groups
         problem = "its description can be read in two ways"
     except (_BrokenError, OSError) as error:
@@ -68,6 +74,17 @@ def row_groups(path: Path, metadata: Any, shown: Path | None = None) -> list[Row
     except IndexError:
         problem = "its description ends early"
     raise InputError(f"{shown or path}: no whole Parquet file: {problem}")
+
+
+def _refuse_claims(path: Path, groups: Iterable[RowGroup]) -> None:
+    """Refuse a file that claims far more values than its bytes can hold: a list of one repeated value takes none."""
+    for group in groups:
+        most = max(group.values, group.rows)
+        if _VALUE_BYTES * most > max(FREE_BYTES, MOST_EXPANSION * group.packed_bytes):
+            raise InputError(
+                f"{path}: Parquet of {group.packed_bytes} bytes that claims {most} values in a column: if that is"
+                " meant, write it in row groups of fewer rows"
+            )
 
 
 def _description(path: Path) -> bytes:

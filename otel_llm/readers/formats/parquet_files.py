@@ -21,13 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from otel_llm.readers.formats.form import Head
-    from otel_llm.readers.formats.parquet_claims import RowGroup
     from otel_llm.readers.io.skipped import Received, Skipped
 
-MOST_EXPANSION: Final = 100
-"""The most bytes of values for a byte of a row group, once there are FREE_BYTES: times of tokens reach 4."""
-FREE_BYTES: Final = 64 * 2**20
-_VALUE_BYTES: Final = 8
 _MAX_SPOOLED_BYTES: Final = 64 * 2**30
 
 
@@ -40,8 +35,15 @@ def columns(path: Path) -> frozenset[str]:
     """Return the names of the columns of a Parquet file.
 
     Raises:
-        InputError: it is no Parquet file, or cut: the description is at its end.
+        InputError: it cannot be read, is no Parquet file, or is cut: the description is at its end.
     """
+    try:
+        with path.open("rb") as plain:
+            begin = plain.read(len(MAGIC))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if begin != MAGIC:  # before pyarrow is imported
+        raise InputError(f"{path}: no Parquet file")
     with opened(path) as file:
         return frozenset(file.schema_arrow.names)
 
@@ -53,7 +55,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
         InputError: it is broken, or holds something else.
     """
     with spooled(path, chunks) as plain, opened(plain, path) as file:
-        refuse_claims(path, row_groups(plain, file.metadata, path))
+        row_groups(plain, file.metadata, path)  # or it is refused
         names = frozenset(file.schema_arrow.names)
         if not names >= clickhouse.COLUMNS:
             found = ", ".join(sorted(names)[:8])
@@ -79,21 +81,6 @@ def opened(plain: Path, shown: Path | None = None, buffer_bytes: int = 0) -> Ite
         raise InputError(f"{shown or plain}: no whole Parquet file: {error}") from None
     with file:
         yield file
-
-
-def refuse_claims(path: Path, groups: Iterable[RowGroup]) -> None:
-    """Refuse a file that claims far more values than its bytes can hold: a list of one repeated value takes none.
-
-    Raises:
-        InputError: a row group claims more than FREE_BYTES and MOST_EXPANSION times its own bytes.
-    """
-    for group in groups:
-        most = max(group.values, group.rows)
-        if _VALUE_BYTES * most > max(FREE_BYTES, MOST_EXPANSION * group.packed_bytes):
-            raise InputError(
-                f"{path}: Parquet of {group.packed_bytes} bytes that claims {most} values in a column: if that is"
-                " meant, write it in row groups of fewer rows"
-            )
 
 
 def unpacked(path: Path, folder: Path) -> Path:
