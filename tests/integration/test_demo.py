@@ -19,7 +19,7 @@ STARVING_NS = 600_000_000
 
 
 def late(journal: Path) -> set[str]:
-    """Return the traces of which the collector knew no token for so long that the rule may have fired."""
+    """Return the traces in which a segment arrived more than STARVING_NS after the newest token received before it."""
     last_ns: dict[str, int] = {}
     found = set()
     for receipt_ns, span in received_spans(journal):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.commands import wait_until
+from support.commands import wait_until, wait_until_equal
 from support.integration.dashboards import Expression, queries, variables
 from support.integration.interop_prometheus import Prometheus
 from support.integration.monitored_fleet import Fleet, fleet
@@ -41,18 +41,9 @@ def test_every_expression_of_a_dashboard_has_data(watched: tuple[Fleet, Promethe
     _, prometheus = watched
     expressions = [*queries(), *variables()]
     assert len(expressions) > 150
-    latest: set[tuple[str, str]] = set()
-
-    def all_there() -> bool:
-        latest.clear()
-        latest.update(empty(prometheus, expressions, measured_at="client"))
-        return latest == EMPTY.keys()
-
-    try:
-        wait_until("all expressions have data", all_there)
-    except AssertionError:
-        assert latest == EMPTY.keys()
-        raise
+    wait_until_equal(
+        "all expressions have data", lambda: empty(prometheus, expressions, measured_at="client"), set(EMPTY)
+    )
 
 
 def test_an_expression_of_a_label_that_is_not_there_is_empty(watched: tuple[Fleet, Prometheus]) -> None:

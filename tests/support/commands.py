@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,21 @@ def collector(folder: Path, *arguments: str | Path) -> Iterator[Collector]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def wait_until_equal(what: str, find: Callable[[], object], wanted: object) -> None:
+    """Poll until `find()` returns what is wanted; fail naming `what` and what it returned last."""
+    found: list[object] = []
+
+    def equal() -> bool:
+        found[:] = [find()]
+        return found == [wanted]
+
+    try:
+        wait_until(what, equal)
+    except AssertionError:
+        assert found == [wanted], what
+        raise
 
 
 def wait_until(what: str, holds: object, every_s: float = 0.02) -> None:

@@ -17,8 +17,8 @@ def free_ports(count: int) -> list[int]:
     """Return ports without a listener a moment ago, below those that the system gives to clients.
 
     A client that tries to connect while the server is down could be given the server's own port otherwise. A server
-    takes its port when its process has started, seconds later: till then nobody else of this run gets it, neither
-    another process of pytest-xdist, each of which has ports of its own, nor this one.
+    binds its port when its process has started, seconds later. So each process of pytest-xdist draws from its own
+    ports, and does not return its newest ports again.
     """
     first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()[0])
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

@@ -101,7 +101,7 @@ def test_how_a_reply_ends(
 
 
 class Impatient(socket.socket):
-    """A socket that waits for a tenth of a second, whatever it is told."""
+    """A socket that keeps a timeout of 0.1 s: it ignores any other that is set."""
 
     __slots__ = ()
 

@@ -23,6 +23,7 @@ from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.service import Service
 from otel_llm.relay.settings import Failover, Preempt
 from otel_llm.relay.settings.file import load_settings
+from otel_llm.rules.decisions.files import read_back
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.web.address import Address
 
@@ -72,12 +73,8 @@ class Rig:
         return await asyncio.wait_for(settled, WITHIN_S)
 
     def decisions(self) -> list[dict[str, Any]]:
-        """Return the records so far."""
-        path = self.folder / "decisions.jsonl"
-        text = path.read_text() if path.exists() else ""
-        return [
-            json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()
-        ]  # the last one may be half there
+        """Return the records that are written so far."""
+        return [json.loads(line) for line in read_back(self.folder / "decisions.jsonl")]
 
     @property
     def recorded(self) -> Recorded:
