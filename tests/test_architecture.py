@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import grpc
+import pytest
 from support.commands import wait_until
 from support.otlp import T0_NS, export, request_span, stream_spans
 
@@ -40,6 +41,7 @@ def test_the_steps_are_few_and_their_functions_exist() -> None:
         assert callable(reduce(getattr, name.split("."), module))
 
 
+@pytest.mark.essential
 def test_an_export_takes_the_steps_in_order(tmp_path: Path) -> None:
     wanted = {(str(ROOT / path), name): place for place, (path, name) in enumerate(STEPS)}
     order: list[int] = []

@@ -62,6 +62,7 @@ def _result(done: Result) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.system
 def test_the_json_of_the_contract_and_a_recording_that_the_audit_reads(url: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = _bench(url, *SHORT, "--out", out, "--class", "voice", "--header", "x-team=not-kept", "--format", "json")
@@ -97,6 +98,7 @@ def test_the_json_of_the_contract_and_a_recording_that_the_audit_reads(url: str,
     assert baseline.exit_code == 0, baseline.output
 
 
+@pytest.mark.system
 def test_the_table_says_first_whether_the_run_is_valid(url: str, tmp_path: Path) -> None:
     page = tmp_path / "load.html"
     done = _bench(url, *SHORT, "--html", page)
@@ -117,6 +119,7 @@ def test_the_table_says_first_whether_the_run_is_valid(url: str, tmp_path: Path)
     assert "send lag" in text
 
 
+@pytest.mark.system
 def test_a_warm_up_is_left_out_and_set_aside(url: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     load = ("--duration", "1s", "--rate", "20", "--arrivals", "constant", "--warmup", "500ms")
@@ -127,6 +130,7 @@ def test_a_warm_up_is_left_out_and_set_aside(url: str, tmp_path: Path) -> None:
     assert json.loads(_audit(out / "warmup", "--format", "json").stdout)["requests"] == 10
 
 
+@pytest.mark.system
 def test_a_closed_loop_is_labelled_so(url: str) -> None:
     found = _result(_bench(url, "--concurrency", "2", "--requests", "8", "--warmup", "0", "--format", "json"))
     assert found["loop"] == "closed"

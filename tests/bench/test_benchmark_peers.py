@@ -96,6 +96,7 @@ def asked(port: int, path: str, body: dict[str, Any] | None = None) -> bytes:
     return found
 
 
+@pytest.mark.system
 def test_the_server_that_keeps_the_truth_takes_what_the_clients_send() -> None:
     with truth_server(1000.0, min(os.sched_getaffinity(0))) as port:
         assert json.loads(asked(port, "/v1/models"))["data"][0]["id"] == "bench"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.requirements import require
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from collector_load.encodings import sparse
@@ -194,8 +194,8 @@ def test_the_last_table_has_medians_and_what_the_source_takes_of_the_other() -> 
     assert note.startswith("!: it did not evaluate all")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("rotel") is None, reason="no rotel: pip install rotel")
 def test_what_comes_through_rotel_says_the_same() -> None:
+    require("rotel")
     direct, forwarded = recorded("small"), recorded("small", "rotel")
     back_ns = T0_NS - forwarded.start_ns
     received = said(forwarded.messages())

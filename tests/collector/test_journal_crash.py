@@ -43,6 +43,7 @@ APPENDING = """
 """
 
 
+@pytest.mark.essential
 def test_every_acknowledged_record_is_read_back_after_kill_9(tmp_path: Path) -> None:
     """Over several lives of one folder, each killed at some moment of writing, closing or compressing."""
     rng = random.Random(4)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.requirements import skip_without
 
 from compat.matrix import ENVIRONMENTS, MATRIX, Case
 from compat.runner import Runner
 
-pytestmark = pytest.mark.compat
 SHORT = [case for case in MATRIX if case.short]
 
 
@@ -28,7 +28,7 @@ def test_the_short_set_takes_three_environments_at_most() -> None:
 def test_a_package_is_recorded_as_promised(case: Case, runner: Runner) -> None:
     environment = ENVIRONMENTS[case.environment]
     if not environment.ready:
-        pytest.skip("no compat environments: `make compat-env` makes them")
+        skip_without("compat")
     verdicts = list(runner.run(case, environment, case.short, case.ways[:1]))
     faults = {
         f"{one.mode}, {one.variant}, {one.way}": one.faults

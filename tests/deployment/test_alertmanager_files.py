@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,10 +12,11 @@ from pathlib import Path
 import pytest
 import yaml
 from support.actions.action_receiver import Receiver, receiving
-from support.actions.alertmanager import ADVICE, Alertmanager, alertmanager
+from support.actions.alertmanager import Alertmanager, alertmanager
 from support.anchors import leads
 from support.commands import wait_until, wait_until_equal
 from support.integration.monitored_fleet import alertmanager_config
+from support.requirements import found_program
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "collector" / "alertmanager" / "alertmanager.yml"
@@ -41,9 +41,7 @@ def sent() -> set[str]:
 
 
 def amtool(*arguments: str) -> str:
-    found = shutil.which("amtool")
-    if found is None:
-        pytest.skip(f"no Alertmanager (amtool) on the path: {ADVICE}")
+    found = found_program("alertmanager", "amtool")
     done = subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -22,8 +22,6 @@ from otel_llm.relay.settings.file import load_settings as load_relay_settings
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo
 
-pytestmark = pytest.mark.helm
-
 NAMES = [path.name.removesuffix("-values.yaml") for path in VALUES]
 GATEWAY = ROOT / "collector" / "otelcol" / "gateway.yaml"
 TOKEN = "0123456789abcdef0123456789abcdef"

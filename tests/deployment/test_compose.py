@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from support.deployment.charts import TOOLS, tool
+from support.deployment.charts import tool
+from support.requirements import HELM
 
 from otel_llm.actions.execute.executors import RELAY_DOES
 from otel_llm.collector.config.schema import load_settings
@@ -39,12 +40,11 @@ def services() -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.helm
 @pytest.mark.parametrize("name", LINTERS)
 def test_linters_find_nothing(name: str) -> None:
     program, *arguments = LINTERS[name]
     command = [tool(str(program)), *map(str, arguments)]
-    done = subprocess.run(command, cwd=TOOLS, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=HELM, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

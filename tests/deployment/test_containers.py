@@ -32,8 +32,6 @@ DOCKERFILE = ROOT / "collector" / "docker" / "Dockerfile"
 COMPOSE = ROOT / "collector" / "compose" / "compose.yaml"
 TOKEN = "0123456789abcdef0123456789abcdef"
 
-pytestmark = pytest.mark.wheel
-
 
 @pytest.fixture(scope="module")
 def stages() -> dict[str, Stage]:
@@ -95,7 +93,6 @@ def a_stream(instance: str, request: int = 1) -> bytes:
     return export(*spans).SerializeToString()
 
 
-@pytest.mark.helm
 def test_a_pod_of_the_chart_runs_with_its_files_as_a_kubelet_lays_them(image: Image, tmp_path: Path) -> None:
     (values,) = (path for path in VALUES if path.name == "closed-values.yaml")
     chart = rendered([values])[values]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from support.integration.dashboards import DASHBOARDS, FOLDER, panels
+from support.requirements import require
 
 OF_PROMETHEUS = {"step", "titleFormat", "textFormat"}
 """Keys of an annotation that belong to the source: the SDK's type has those of every source."""
@@ -29,7 +30,7 @@ def lost(given: Any, kept: Any, at: str = "") -> list[str]:
 
 def through_the_sdk(dashboard: dict[str, Any]) -> Any:
     """Return a dashboard read into the types of Grafana 11.6 and written again: what they do not know is gone."""
-    pytest.importorskip("grafana_foundation_sdk", reason="no grafana-foundation-sdk: pip install -e '.[dev]'")
+    require("grafana-sdk")
     plugins = importlib.import_module("grafana_foundation_sdk.cog.plugins")
     plugins.register_default_plugins()
     read = importlib.import_module("grafana_foundation_sdk.models.dashboard").Dashboard.from_json(dashboard)

@@ -75,7 +75,6 @@ def test_values_that_a_command_sets_exist() -> None:
             at = at.get(key, {})
 
 
-@pytest.mark.helm
 def test_the_values_of_the_page_install_the_chart(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```yaml\n(# values\.yaml\n.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
     (tmp_path / "values.yaml").write_text(text, encoding="utf-8")

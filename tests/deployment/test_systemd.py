@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from support.commands import run
+from support.requirements import found_program
 
 from otel_llm.collector.config.schema import load_settings
 
@@ -20,10 +20,7 @@ MOST_EXPOSED = 15
 
 @pytest.fixture
 def analyze() -> str:
-    path = shutil.which("systemd-analyze")
-    if path is None:
-        pytest.skip("no systemd: systemd-analyze is not on the path")
-    return path
+    return found_program("systemd", "systemd-analyze")
 
 
 def test_systemd_reads_the_unit(analyze: str, tmp_path: Path) -> None:

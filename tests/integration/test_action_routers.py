@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from actions.orders import NOW_NS, order
 from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
 from support.ports import free_ports
+from support.requirements import require
 
 from otel_llm.actions.execute.engines import RouterDrain
 from otel_llm.actions.execute.executor import Reply
@@ -32,8 +32,8 @@ def worker(came: Came, before: int) -> Say:
 
 @contextmanager
 def router(module: str, log: Path, *workers: str) -> Iterator[str]:
-    if importlib.util.find_spec(module) is None:
-        pytest.skip(f"no router: {module} is not installed")
+    require("sglang_router")
+    require("vllm_router")
     port, port_of_metrics = free_ports(2)
     command = [
         *(sys.executable, "-m", f"{module}.launch_router", "--host", "127.0.0.1", "--port", str(port)),

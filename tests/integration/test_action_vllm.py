@@ -15,7 +15,7 @@ from support.actions.acting import acting, post_raw, records
 from support.commands import Collector, collector, wait_until
 from support.integration.vllm_server import TOKENS_A_CHUNK, VllmServer
 
-pytestmark = [pytest.mark.vllm, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 RULES = """\
 version: 1

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.integration.vllm_server import VENV, VllmServer
+from support.integration.vllm_server import VllmServer
 from support.readers.bench_figures import check_vllm
 from support.readers.bench_read import judged, read
+from support.requirements import VLLM
 
 from otel_llm.demo.demo_children import OFFLINE
 
-pytestmark = [pytest.mark.vllm, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 TOKENS = 24
 
 
@@ -25,8 +26,8 @@ def bench(server: VllmServer, folder: Path, prompts: list[str], *more: str) -> t
     asked.write_text(json.dumps([{"conversations": [{"value": prompt}, {"value": "..."}]} for prompt in prompts]))
     result = folder / "result.json"
     command = [
-        *(str(VENV / "bin" / "vllm"), "bench", "serve", "--base-url", server.url.removesuffix("/v1")),
-        *("--model", "tiny", "--tokenizer", str(VENV / "tiny"), "--seed", "1", "--ignore-eos"),
+        *(str(VLLM / "bin" / "vllm"), "bench", "serve", "--base-url", server.url.removesuffix("/v1")),
+        *("--model", "tiny", "--tokenizer", str(VLLM / "tiny"), "--seed", "1", "--ignore-eos"),
         *("--dataset-name", "sharegpt", "--dataset-path", str(asked), "--sharegpt-output-len", str(TOKENS)),
         *("--num-prompts", str(len(prompts)), "--disable-shuffle"),
         *("--save-result", "--save-detailed", "--result-filename", str(result), *more),

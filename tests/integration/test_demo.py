@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.commands import WAIT_S, run
 from support.integration.interop_journal import received_spans
 
@@ -32,6 +33,7 @@ def late(journal: Path) -> set[str]:
     return found
 
 
+@pytest.mark.essential
 def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
     # On a busy machine a minute was nearly too short.
     shown = run("demo", "--out", tmp_path / "out", timeout_s=2 * WAIT_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import WAIT_S, environment, run, wait_until
-from support.integration.vllm_server import VENV
+from support.requirements import VLLM, require
 
 import otel_llm.audit
 from otel_llm.demo.demo_readers import read
@@ -85,10 +85,8 @@ def test_nothing_is_left_running_where_it_is_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.vllm
 def test_two_real_vllm_of_which_one_is_stopped(tmp_path: Path) -> None:
-    if not (VENV / "ready").exists():
-        pytest.skip("no vLLM environment: run `make vllm-env`")
-    shown = run("demo", "--relay", "--vllm", VENV, "--out", tmp_path / "out", timeout_s=600)
+    require("vllm")
+    shown = run("demo", "--relay", "--vllm", VLLM, "--out", tmp_path / "out", timeout_s=600)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert figures(shown.stdout)["replies identical, token for token"][1] == "12 of 12"

@@ -14,8 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
-from support.audit.chromium import browser, chromium
+from support.audit.chromium import browser
 from support.commands import WAIT_S, environment
+from support.requirements import has, require
 
 import otel_llm.audit
 
@@ -49,7 +50,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
             assert line, said
             said += line
         statuses, texts = asyncio.run(ask_all(found[1]))
-        page = None if chromium() is None else use_page(found[1])
+        page = use_page(found[1]) if has("chromium") else None
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=WAIT_S)
         assert process.returncode == 0, printed
@@ -151,10 +152,9 @@ def test_the_rows_are_printed_joined(shown: Shown) -> None:
             assert re.match(r" {10}client ", below)
 
 
-@pytest.mark.browser
 def test_the_page_streams_and_stops(shown: Shown) -> None:
-    if shown.page is None:
-        pytest.skip("no Chromium: `apt-get install --no-install-recommends chromium`")
+    require("chromium")
+    assert shown.page is not None
     assert shown.page["asked"] == "<b>Why</b>?"
     assert shown.page["reply"].startswith(WORDS)
     assert shown.page["complaints"] == []

@@ -11,19 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.requirements import VLLM, require
 
 import otel_llm.audit
 
 ROOT = Path(__file__).parents[2]
-VENV = ROOT / ".venv-vllm"
-
-pytestmark = pytest.mark.vllm
 
 
 @pytest.fixture(scope="module")
 def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not (VENV / "ready").exists():
-        pytest.skip("no vLLM environment: run `make vllm-env`")
+    require("vllm")
     out = tmp_path_factory.mktemp("h200")
     small = (
         "--attn-implementation sdpa --cb-block-size 32 --cb-num-blocks 128 --cb-max-batch-tokens 256 --dtype float32"
@@ -31,7 +28,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(
         [
             *(sys.executable, str(ROOT / "examples" / "h200" / "run.py"), "--out", str(out)),
-            *("--server-python", str(VENV / "bin" / "python"), "--shape", "tiny", "--device", "cpu"),
+            *("--server-python", str(VLLM / "bin" / "python"), "--shape", "tiny", "--device", "cpu"),
             *("--prompt-words", "20", "--tokens", "8,40", "--slots", "4", "--seconds", "3", "--leave", "0.3"),
             *("--cb", small),
         ],

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from support.commands import collector, environment
 from support.integration import interop_rows
+from support.requirements import NODE_PACKAGES, found_program, require
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "node" / "index.cjs"
-PACKAGES = ROOT / ".venv-node" / "node_modules"
+PACKAGES = NODE_PACKAGES / "node_modules"
 
 
 @pytest.fixture
 def node() -> str:
-    program = shutil.which("node")
-    if program is None:
-        pytest.skip("no Node.js on the path: `apt-get install --no-install-recommends nodejs npm`")
-    if not (PACKAGES.parent / "ready").exists():
-        pytest.skip("no Node.js exporters: run `make node-env`")
-    return program
+    require("node-exporters")
+    return found_program("node", "node")
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

@@ -23,6 +23,7 @@ EXPORTERS: dict[str, Callable[[Collector], SpanExporter]] = {
 }
 
 
+@pytest.mark.essential
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_the_official_exporter_delivers(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_HEADERS", "OTEL_RESOURCE_ATTRIBUTES"):

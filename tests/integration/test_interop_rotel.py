@@ -17,6 +17,7 @@ from support.integration import interop_rows
 from support.integration.interop_journal import received_spans
 from support.integration.interop_sdk import deliver
 from support.ports import free_ports
+from support.requirements import require
 
 
 def accepts(address: str) -> bool:
@@ -31,10 +32,11 @@ def accepts(address: str) -> bool:
 @contextmanager
 def rotel(folder: Path, endpoint: str, protocol: str) -> Iterator[tuple[str, str]]:
     """Run the Collector, forwarding traces to `endpoint`; give its gRPC and HTTP address."""
+    require("rotel")
     # The binary is a file of the package, which is not imported: that would be its own embedded client.
     found = importlib.util.find_spec("rotel")
-    if found is None or found.origin is None:
-        pytest.skip("no rotel (a Collector from PyPI): `pip install rotel`")
+    assert found is not None
+    assert found.origin is not None
     # This Collector cannot pick a port itself.
     at_grpc, at_http = (f"127.0.0.1:{port}" for port in free_ports(2))
     command = [

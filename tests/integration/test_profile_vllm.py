@@ -25,7 +25,7 @@ BUDGET = 2048
 LOAD = "--levels 1,4,8 --ladder-s 2 --input 4:300 --output 2:60"
 SHORT = "--rounds 1 --seconds 4 --shares 0.3 --input 4:300 --output 2:60 --json errors.json --html errors.html"
 
-pytestmark = [pytest.mark.vllm, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 
 def steps() -> list[str]:

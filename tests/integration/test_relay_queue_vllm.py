@@ -24,7 +24,7 @@ from support.relay.readers import Reply, read, read_all
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 
-pytestmark = [pytest.mark.vllm, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 APART_S = 0.02
 SLO = """\

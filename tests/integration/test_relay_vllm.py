@@ -31,7 +31,7 @@ from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.request import judge
 
-pytestmark = [pytest.mark.vllm, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 STREAMS = int(os.environ.get("OTEL_LLM_RELAY_STREAMS", "20"))
 ROUNDS = int(os.environ.get("OTEL_LLM_RELAY_ROUNDS", "1"))

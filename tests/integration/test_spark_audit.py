@@ -15,8 +15,6 @@ from support.audit.spark_rows import check, rows
 from otel_llm import audit
 from otel_llm.audit.input.stream_batch import STREAMS
 
-pytestmark = pytest.mark.spark
-
 PAGE = Path(__file__).parents[2] / "docs" / "audit-spark.md"
 
 

@@ -23,6 +23,7 @@ import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.otlp_receiver import HttpReceiver
 from support.ports import free_ports
+from support.requirements import VLLM, require
 from support.spans import records_of
 
 import otel_llm
@@ -31,12 +32,9 @@ from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode
 
-VENV = Path(__file__).parents[2] / ".venv-vllm"
 SCRIPT = Path(__file__).parents[2] / "examples" / "h200" / "serve.py"
 START_S = 240.0
 WAIT_S = 60.0
-
-pytestmark = pytest.mark.vllm
 
 
 @dataclass
@@ -95,7 +93,7 @@ def serving(log: Path, *options: str) -> Iterator[Server]:
     """Run `transformers serve`; it serves once `ready` returned."""
     [port] = free_ports(1)
     command = [
-        *(str(VENV / "bin" / "python"), "-P", str(SCRIPT), "serve", str(VENV / "tiny"), "--device", "cpu"),
+        *(str(VLLM / "bin" / "python"), "-P", str(SCRIPT), "serve", str(VLLM / "tiny"), "--device", "cpu"),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "float32", *options),
     ]
     with HttpReceiver() as received, log.open("w") as written:
@@ -122,8 +120,7 @@ def serving(log: Path, *options: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    if not (VENV / "ready").exists():
-        pytest.skip("no vLLM environment: run `make vllm-env`")
+    require("vllm")
     folder = tmp_path_factory.mktemp("transformers")
     with contextlib.ExitStack() as running:
         started = {
@@ -149,7 +146,7 @@ def client_rows(url: str, lengths: list[int], leave_after: int | None = None) ->
             for length in lengths:
                 asked: dict[str, Any] = {"max_tokens": length, "stream_options": {"include_usage": True}}
                 stream = client.chat.completions.create(
-                    model=str(VENV / "tiny"), messages=[{"role": "user", "content": "def f(x):"}], stream=True, **asked
+                    model=str(VLLM / "tiny"), messages=[{"role": "user", "content": "def f(x):"}], stream=True, **asked
                 )
                 usage = None
                 with stream:
@@ -193,7 +190,7 @@ def reply(url: str, length: int, begun: threading.Event | None = None) -> None:
     """Ask for a reply of so many tokens and read it; `begun` is set once some of it came."""
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         for _ in client.chat.completions.create(
-            model=str(VENV / "tiny"),
+            model=str(VLLM / "tiny"),
             messages=[{"role": "user", "content": f"def f{length}(x):"}],
             max_tokens=length,
             stream=True,

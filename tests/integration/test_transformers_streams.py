@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.requirements import VLLM, require
 
 from otel_llm import semconv
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode, parse
 
-VENV = Path(__file__).parents[2] / ".venv-vllm"
 SCRIPT = Path(__file__).parents[1] / "support" / "instrumentation" / "transformers_streams.py"
-
-pytestmark = pytest.mark.vllm
 
 
 class Run:
@@ -40,11 +38,10 @@ class Run:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    if not (VENV / "ready").exists():
-        pytest.skip("no vLLM environment: run `make vllm-env`")
+    require("vllm")
     folder = tmp_path_factory.mktemp("transformers")
     done = subprocess.run(
-        [str(VENV / "bin" / "python"), "-P", str(SCRIPT), str(VENV / "tiny"), str(folder)],
+        [str(VLLM / "bin" / "python"), "-P", str(SCRIPT), str(VLLM / "tiny"), str(folder)],
         env=os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"},
         capture_output=True,
         text=True,

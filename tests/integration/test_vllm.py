@@ -14,7 +14,7 @@ import otel_llm
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.resolved import Assembled
 
-pytestmark = [pytest.mark.vllm, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ AT_ONCE = 8
 LONG = 450
 QUESTION: Any = [{"role": "user", "content": "def f(x):"}]
 
-pytestmark = [pytest.mark.vllm, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from support.integration.uv_command import uv
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.wheel
-
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
@@ -27,6 +25,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "venv", wheel
 
 
+@pytest.mark.essential
 def test_the_wheel_from_bare_to_demo(installed: tuple[Path, Path], tmp_path: Path) -> None:
     venv, wheel = installed
     command = venv / "bin" / "otel-llm"

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit.chromium import Page, browser, chromium
+from support.audit.chromium import Page, browser
 from support.commands import Collector, collector
 from support.live_feed import HOSTILE
 from support.live_load import NS, Load, Reader
 from support.ports import free_ports
+from support.requirements import require
 
-pytestmark = [pytest.mark.browser, pytest.mark.alone]
+pytestmark = pytest.mark.alone
 
 TOKEN = "a-token-of-this-test"
 STALLED, HEALTHY, OTHERS = 7, 8, 20
@@ -36,8 +37,7 @@ def readers() -> list[Reader]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if chromium() is None:
-        pytest.skip("no Chromium on this machine (Debian package chromium)")
+    require("chromium")
     folder = tmp_path_factory.mktemp("live")
     (folder / "tokens").write_text(f"{TOKEN}\n")
     (folder / "tokens").chmod(0o600)

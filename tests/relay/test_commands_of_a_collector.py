@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
+import pytest
 from support.actions.acting import acting, records
 from support.commands import WAIT_S, Collector, collector
 from support.ports import free_ports
@@ -194,6 +195,7 @@ async def drained(folder: Path) -> AsyncIterator[World]:
             await asyncio.gather(*world.readers, return_exceptions=True)
 
 
+@pytest.mark.essential
 def test_once_over_a_restart_of_the_collector(tmp_path: Path) -> None:
     async def go() -> None:
         async with drained(tmp_path) as world:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
+from support.requirements import skip_without
 
 LOOPBACK = """
 import fcntl, socket, struct, sys
@@ -25,8 +25,10 @@ def in_a_namespace_of_its_own() -> list[str]:
     for command in (["unshare", "-m"], ["unshare", "-Urm"]):
         tried = [*command, "mount", "-t", "tmpfs", "none", "/mnt"]
         if not subprocess.run(tried, capture_output=True, check=False).returncode:
-            return command
-    pytest.skip("no mount namespace: neither root nor user namespaces are allowed here")
+            break
+    else:
+        skip_without("mount-namespace")
+    return command
 
 
 @contextmanager
@@ -43,4 +45,4 @@ def in_a_network_of_its_own() -> Iterator[list[str]]:
             if holder.stdout.readline():
                 yield ["nsenter", "-t", str(holder.pid), *enter]
                 return
-    pytest.skip("no network namespace: neither root nor user namespaces are allowed here")
+    skip_without("network-namespace")

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.audit.chromium import Page, browser, chromium
+from support.audit.chromium import Page, browser
 from support.audit.figures import check
 from support.audit.report_tables import fleet
+from support.requirements import require
 
 from otel_llm.audit.report.html_page import plotly_script
 from otel_llm.audit.report.report import build
@@ -20,8 +21,6 @@ from otel_llm.rules.files.slo_file import load_slo
 COUNT = 100_000
 MOST_BYTES = 1_000_000
 """What a report may be larger than the script that draws it."""
-
-pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +45,7 @@ def markup() -> str:
 
 @pytest.fixture(scope="module")
 def page(markup: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    if chromium() is None:
-        pytest.skip("no Chromium on this machine (Debian package chromium)")
+    require("chromium")
     path = tmp_path_factory.mktemp("large") / "report.html"
     path.write_text(markup, encoding="utf-8")
     with browser() as one:
@@ -70,6 +68,7 @@ def test_a_hundred_thousand_requests_are_a_small_page(markup: str) -> None:
     assert len(markup.encode()) - len(plotly_script()) < MOST_BYTES
 
 
+@pytest.mark.essential
 def test_it_draws_everything_without_a_word_on_the_console_or_the_network(page: Page) -> None:
     assert page.complaints() == []
     assert page.requests() == []

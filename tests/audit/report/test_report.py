@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit.chromium import Page, browser, chromium
+from support.audit.chromium import Page, browser
 from support.audit.figures import check
 from support.otlp import T0_NS, Value, export, segment_span, stream_spans
 from support.recordings import vector_classes, vector_messages, write_form
+from support.requirements import require
 from support.vectors import FOLDER
 
 import otel_llm.audit
@@ -31,7 +32,6 @@ HOSTILE = (
     "<!--<script>",
     "{{constructor.constructor('alert(1)')()}}",
 )
-needs_browser = pytest.mark.browser
 
 
 class Seen(HTMLParser):
@@ -213,8 +213,7 @@ def strings(value: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Page]:
-    if chromium() is None:
-        pytest.skip("no Chromium on this machine (Debian package chromium)")
+    require("chromium")
     with browser() as page:
         yield page
 
@@ -227,7 +226,6 @@ def drawn(chrome: Page) -> int:
     return pictures
 
 
-@needs_browser
 def test_a_browser_runs_nothing_of_it_and_asks_for_nothing(chrome: Page, hostile_page: Path) -> None:
     chrome.open(hostile_page)
     drawn(chrome)
@@ -247,7 +245,6 @@ def test_a_browser_runs_nothing_of_it_and_asks_for_nothing(chrome: Page, hostile
     )
 
 
-@needs_browser
 def test_the_page_cannot_reach_the_network_nor_run_another_script(chrome: Page, hostile_page: Path) -> None:
     chrome.open(hostile_page)
     chrome.evaluate(
@@ -262,7 +259,6 @@ def test_the_page_cannot_reach_the_network_nor_run_another_script(chrome: Page, 
     chrome.events.clear()
 
 
-@needs_browser
 def test_pictures_show_values_on_hover_and_follow_the_colour_scheme(chrome: Page, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     otel_llm.audit.load(FOLDER / "rows.jsonl").write_html(page)

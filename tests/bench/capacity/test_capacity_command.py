@@ -103,6 +103,7 @@ def test_a_sweep_and_an_objective_of_each_tier_are_refused(tmp_path: Path) -> No
     assert "every_tier" in run("--simulate", tiers).output
 
 
+@pytest.mark.system
 def test_a_server_is_probed_and_each_probe_is_recorded(tmp_path: Path) -> None:
     out = tmp_path / "probes"
     with SseServer({MODEL: counted(3)}) as server:
@@ -124,6 +125,7 @@ def test_a_server_is_probed_and_each_probe_is_recorded(tmp_path: Path) -> None:
     assert (kept["settings"]["rate"], kept["settings"]["duration_s"]) == (None, None), "the search sets them"
 
 
+@pytest.mark.system
 def test_a_probe_that_no_plan_can_hold_ends_the_search_with_the_interval_so_far() -> None:
     with SseServer({MODEL: counted(3)}) as server:
         found = found_by(
@@ -133,6 +135,7 @@ def test_a_probe_that_no_plan_can_hold_ends_the_search_with_the_interval_so_far(
     assert "shorten the load" in found["why"]
 
 
+@pytest.mark.system
 def test_requests_that_fail_are_counted_by_kind() -> None:
     cut = Reply([*words(2), Cut()])
     with SseServer({MODEL: After(counted(OUTPUT_TOKENS), cut)}) as server:

@@ -8,7 +8,6 @@ import logging
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -18,15 +17,14 @@ from support.instrumentation.matrix import CASES, HOLDS
 from support.instrumentation.recorded import Recorded, ids
 from support.instrumentation.stack_litellm import LiteLLM
 from support.instrumentation.wire_server import WireServer
+from support.requirements import require
 from support.sse_server import SseServer
 
 import otel_llm
 from otel_llm import semconv
 
-needs_litellm = pytest.mark.skipif(find_spec("litellm") is None, reason="no litellm here: run `make litellm-env`")
 # Its own and pydantic's deprecations, and the sockets that it leaves to the garbage collector, bare as well.
-theirs = pytest.mark.filterwarnings("ignore")
-pytestmark = [needs_litellm, theirs]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 STACK = LiteLLM()
 MODES = ("sync", "async")
@@ -49,6 +47,7 @@ def until_dropped(recorded: Recorded) -> None:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    require("litellm")
     # Imported here, so that the rest of the suite never sees it; it would ask the network for its prices.
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     import litellm

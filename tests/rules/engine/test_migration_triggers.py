@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.requirements import TRACES, require
 
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.slo_file import load_slo
@@ -286,11 +287,8 @@ def test_in_figure_10_the_idle_rule_fires_never_or_later() -> None:
 
 @pytest.fixture(scope="module")
 def trace() -> list[Request]:
-    for folder in (ROOT / "shared", ROOT.parent / "shared"):
-        file = folder / "traces" / "azure_2023_conv.csv"
-        if file.is_file():
-            return read_trace(file)
-    pytest.skip("no traces: shared/traces/azure_2023_conv.csv is not beside the repository")
+    require("traces")
+    return read_trace(TRACES / "azure_2023_conv.csv")
 
 
 def test_the_trace_is_read(trace: list[Request]) -> None:

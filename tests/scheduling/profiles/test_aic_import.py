@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from support.requirements import require
 
 from otel_llm.cli.commands.profile_command import profile
 from otel_llm.scheduling.profiles import load_profile
@@ -139,7 +140,7 @@ def test_without_the_extra_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("name", ["h100", "h200"])
 def test_the_tables_that_ship_are_made_again(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("aiconfigurator_core", reason="no aiconfigurator-core")
+    require("aiconfigurator")
     limits = ("--model", "meta-llama/Meta-Llama-3.1-8B", "--kv-tokens", "900000", "--backend-version", "0.24.0")
     result = run(*limits, "--system", f"{name}_sxm", "--out", tmp_path / "made")
     assert result.exit_code == 0, result.output

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.requirements import TRACES, require
 
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
 from otel_llm.scheduling.workload.trace_file import read_trace
@@ -17,7 +18,6 @@ MOONCAKE = (
     '{"timestamp": 27, "input_length": 7322, "output_length": 490, "hash_ids": [0, 14]}\n\n'
     '{"timestamp": 27.5, "input_length": 6758, "output_length": 0}\n'
 )
-TRACES = Path(__file__).parents[4] / "shared" / "traces"
 
 
 def written(folder: Path, text: str | bytes) -> Path:
@@ -95,7 +95,6 @@ def test_any_text_is_a_trace_or_refused(tmp_path_factory: pytest.TempPathFactory
     assert rows is None or rows > 0
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason="no traces")
 @pytest.mark.parametrize(
     ("name", "rows", "minutes"),
     [
@@ -105,6 +104,7 @@ def test_any_text_is_a_trace_or_refused(tmp_path_factory: pytest.TempPathFactory
     ],
 )
 def test_the_public_traces_are_read(name: str, rows: int, minutes: int) -> None:
+    require("traces")
     trace = read_trace(TRACES / name)
     assert len(trace) == rows
     assert (trace.times_ns[-1] - trace.times_ns[0]) / 60e9 == pytest.approx(minutes, abs=1)

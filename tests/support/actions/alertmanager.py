@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import urllib.error
 import urllib.request
@@ -13,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.actions.action_receiver import Receiver
 from support.commands import wait_until
 from support.ports import free_ports
+from support.requirements import found_program
 
 CONFIG = """
 route: {receiver: hook, group_by: [alertname], group_wait: 500ms, group_interval: 1s, repeat_interval: 24h}
@@ -24,15 +23,11 @@ receivers: [{name: hook, webhook_configs: [{url: 'HOOK', send_resolved: true}]}]
 inhibit_rules:
 - {source_matchers: ['alertname="InstanceDraining"'], target_matchers: ['alertname="Starving"'], equal: [instance]}
 """
-ADVICE = "`apt-get install --no-install-recommends prometheus-alertmanager`"
 
 
 def program() -> str:
     """Return where Alertmanager is; skip the test where it is not installed."""
-    found = shutil.which("prometheus-alertmanager")
-    if found is None:
-        pytest.skip(f"no Alertmanager (prometheus-alertmanager) on the path: {ADVICE}")
-    return found
+    return found_program("alertmanager", "prometheus-alertmanager")
 
 
 @dataclass

@@ -6,13 +6,14 @@ import base64
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from support.requirements import BROWSERS, found_program
 
 DEADLINE_S = 60.0
 FLAGS = (
@@ -26,11 +27,6 @@ FLAGS = (
     "--disable-quic",
     "--hide-scrollbars",
 )
-
-
-def chromium() -> str | None:
-    """Return the browser's program, None where none is installed."""
-    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Page:
@@ -135,7 +131,7 @@ def _is_bad(event: dict[str, Any]) -> bool:
 @contextlib.contextmanager
 def browser(width: int = 1200, height: int = 900) -> Iterator[Page]:
     """Start a browser with an empty profile and give its page; it is gone afterwards."""
-    program = chromium()
+    program = found_program("chromium", *BROWSERS)
     assert program is not None
     command_read, command_write = os.pipe()
     answer_read, answer_write = os.pipe()

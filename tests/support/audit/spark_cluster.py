@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
+from support.requirements import SPARK, require
 
-VENV = Path(__file__).parents[3] / ".venv-spark"
 JOB = Path(__file__).with_name("spark_job.py")
 LIMIT_S = 900
 
@@ -19,18 +17,16 @@ def run_python(folder: Path, *arguments: str | Path) -> str:
 
     `folder` takes what Spark writes beside: its work folder lies in its home, which is therefore made of links here.
     """
-    if not (VENV / "ready").exists():
-        pytest.skip("no Spark environment: run `make spark-env`")
-    if shutil.which("java") is None:
-        pytest.skip("no Java: apt-get install --no-install-recommends openjdk-17-jre-headless")
-    (installed,) = VENV.glob("lib/python*/site-packages/pyspark")
+    require("spark")
+    require("java")
+    (installed,) = SPARK.glob("lib/python*/site-packages/pyspark")
     home = folder / "spark-home"
     if not home.exists():
         home.mkdir(parents=True)
         for entry in installed.iterdir():
             if entry.name != "work":
                 (home / entry.name).symlink_to(entry)
-    python = str(VENV / "bin" / "python")
+    python = str(SPARK / "bin" / "python")
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),

@@ -1,16 +1,15 @@
-"""Certificates for tests, made by the `openssl` command: an authority, and what it signs."""
+"""Certificates for tests: an authority, and what it signs."""
 
 from __future__ import annotations
 
 import atexit
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "3")
+import trustme
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Pair:
 
 def authority(name: str = "one") -> Pair:
     """Return a certificate authority; each name is another one."""
-    return _authority(name)
+    return _authority(name)[1]
 
 
 def signed(name: str = "server", by: str = "one") -> Pair:
@@ -35,26 +34,27 @@ def signed(name: str = "server", by: str = "one") -> Pair:
     return _signed(name, by)
 
 
+def write_key(key: trustme.Blob, path: Path) -> None:
+    path.touch(mode=0o600)
+    key.write_to_path(path)
+
+
 @cache
-def _authority(name: str) -> Pair:
+def _authority(name: str) -> tuple[trustme.CA, Pair]:
     folder = Path(tempfile.mkdtemp(prefix="receive-tls-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made = Pair(folder / "ca.pem", folder / "ca.key")
-    _openssl("req", "-x509", *_NEW_KEY, "-subj", f"/CN=authority {name}", "-keyout", made.key, "-out", made.certificate)
-    return made
+    made = trustme.CA(organization_unit_name=name)
+    files = Pair(folder / "ca.pem", folder / "ca.key")
+    made.cert_pem.write_to_path(files.certificate)
+    write_key(made.private_key_pem, files.key)
+    return made, files
 
 
 @cache
 def _signed(name: str, by: str) -> Pair:
-    ca = authority(by)
-    made = Pair(ca.key.with_name(f"{name}.pem"), ca.key.with_name(f"{name}.key"))
-    _openssl(
-        *("req", "-x509", *_NEW_KEY, "-CA", ca.certificate, "-CAkey", ca.key, "-subj", f"/CN={name}"),
-        *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"),
-        *("-keyout", made.key, "-out", made.certificate),
-    )
-    return made
-
-
-def _openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
+    made, files = _authority(by)
+    leaf = made.issue_cert("localhost", "127.0.0.1", common_name=name)
+    pair = Pair(files.key.with_name(f"{name}.pem"), files.key.with_name(f"{name}.key"))
+    leaf.cert_chain_pems[0].write_to_path(pair.certificate)
+    write_key(leaf.private_key_pem, pair.key)
+    return pair

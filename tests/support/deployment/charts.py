@@ -8,21 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.requirements import HELM, require
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "collector" / "helm" / "otel-llm"
 VALUES = sorted((CHART / "ci").glob("*.yaml"))
-TOOLS = ROOT / ".venv-helm"
 
 Manifest = dict[str, Any]
 
 
 def tool(name: str) -> str:
     """Return a program of the environment; skip the test where it is not there."""
-    if not (TOOLS / "ready").exists():
-        pytest.skip("no Helm environment: make helm-env")
-    return str(TOOLS / name)
+    require("helm")
+    return str(HELM / name)
 
 
 def rendered(files: Sequence[Path]) -> dict[Path, Manifest]:

@@ -17,9 +17,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 from support.commands import WAIT_S, wait_until
 from support.namespaces import in_a_namespace_of_its_own
+from support.requirements import skip_without
 
 INIT = Path(__file__).with_name("container_init.py")
 UID = 10001
@@ -60,7 +60,7 @@ def container(
 ) -> list[str]:
     """Return the command that runs a command in a container. Skips the test where a container's user cannot be had."""
     if in_a_namespace_of_its_own() != ["unshare", "-m"]:
-        pytest.skip("no mount namespace: a container's user needs root")
+        skip_without("mount-namespace", "a container's user needs root")
     spec = {
         "root": tempfile.mkdtemp(dir=folder),
         "binds": [one.words() for one in (*this_python(), *mounts)],

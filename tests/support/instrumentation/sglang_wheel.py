@@ -25,7 +25,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.requirements import skip_without
 
 VERSION = "0.5.23"
 MANAGER = "sglang.srt.managers.tokenizer_manager"
@@ -55,7 +55,7 @@ def unpacked(cache: Path) -> Path:
         done = subprocess.run([*command, f"sglang=={VERSION}"], capture_output=True, text=True, check=False)
         wheels = list(folder.glob("*.whl"))
         if done.returncode or not wheels:
-            pytest.skip(f"no network to the package index: no wheel of sglang {VERSION}")
+            skip_without("sglang-wheel", f"no wheel of sglang {VERSION}")
         with zipfile.ZipFile(wheels[0]) as wheel:
             wheel.extractall(folder)
         wheels[0].unlink()

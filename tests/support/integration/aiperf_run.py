@@ -8,10 +8,9 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
+from support.requirements import AIPERF, require
 from support.sse_server import DONE, Json, Reply, SseServer, Step, Wait, chunk, usage, usage_of, words
 
-VENV = Path(__file__).parents[3] / ".venv-aiperf"
 LIMIT_S = 240.0
 REQUESTS = 6
 CHUNKS = 8
@@ -43,8 +42,7 @@ def reply(kind: int) -> Reply:
 
 def profile(folder: Path) -> Path:
     """Run `aiperf profile` with records and raw export against the scripted server; return the folder of results."""
-    if not (VENV / "ready").exists():
-        pytest.skip("no AIPerf environment: run `make aiperf-env`")
+    require("aiperf")
     prompts = folder / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"text": prompt}) + "\n" for prompt in PROMPTS))
     results = folder / "results"
@@ -57,7 +55,7 @@ def profile(folder: Path) -> Path:
 
     with SseServer({"m": answer}) as server:
         command = [
-            *(str(VENV / "bin" / "aiperf"), "profile", "--model", "m", "--url", server.url.removesuffix("/v1")),
+            *(str(AIPERF / "bin" / "aiperf"), "profile", "--model", "m", "--url", server.url.removesuffix("/v1")),
             *("--endpoint-type", "chat", "--streaming", "--tokenizer", str(tokenizer(folder / "tokenizer"))),
             *("--input-file", str(prompts), "--custom-dataset-type", "single_turn", "--use-server-token-count"),
             *("--request-count", str(REQUESTS), "--concurrency", "1", "--export-level", "raw"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import subprocess
 import urllib.error
 import urllib.parse
@@ -14,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.commands import wait_until
 from support.ports import free_ports
+from support.requirements import found_program
 
 # A scrape may take as long as its interval and no longer: on a busy machine a page takes a quarter of a second.
 CONFIG = """
@@ -25,15 +24,11 @@ scrape_configs:
 - job_name: otel-llm
   static_configs: [{targets: ['TARGET']}]
 """
-ADVICE = "`apt-get install --no-install-recommends prometheus`"
 
 
 def program(name: str) -> str:
     """Return where `prometheus` or `promtool` is; skip the test where they are not installed."""
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"no Prometheus ({name}) on the path: {ADVICE}")
-    return found
+    return found_program("prometheus", name)
 
 
 class Prometheus:

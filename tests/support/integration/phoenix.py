@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -15,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.commands import environment
 from support.ports import free_ports
+from support.requirements import PHOENIX, require
 
-VENV = Path(os.environ.get("PHOENIX_VENV") or Path(__file__).parents[3] / ".venv-phoenix")
 START_S = 300.0
 """It imports for half a minute on an idle machine."""
 
@@ -77,9 +75,8 @@ class Phoenix:
 @contextmanager
 def phoenix(folder: Path) -> Iterator[Phoenix]:
     """Run the server with its data in `folder`."""
-    command = VENV / "bin" / "phoenix"
-    if not command.exists():
-        pytest.skip("no Phoenix (a trace backend from PyPI): run `make phoenix-env`")
+    require("phoenix")
+    command = PHOENIX / "bin" / "phoenix"
     http, grpc = free_ports(2)
     settings = {
         "PHOENIX_WORKING_DIR": str(folder),

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+from support.requirements import skip_without
 from uv import find_uv_bin
 
 UV = find_uv_bin()
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 def installed_or_skipped(done: subprocess.CompletedProcess[str]) -> None:
     """Fail where an installation failed; skip the test where only the package index could not be reached."""
     if done.returncode and "Failed to fetch" in done.stderr:
-        pytest.skip("no network to the package index: " + done.stderr.splitlines()[-1])
+        skip_without("index", done.stderr.splitlines()[-1])
     assert done.returncode == 0, done.stderr
 
 

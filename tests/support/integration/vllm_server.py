@@ -16,16 +16,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
 from support.otlp_receiver import HttpReceiver
 from support.ports import free_ports
+from support.requirements import VLLM, require
 
 from otel_llm.demo.demo_children import vllm_command, vllm_environment
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode
 
-VENV = Path(__file__).parents[3] / ".venv-vllm"
 START_S = 300.0
 PLUGIN = "otel-llm-vllm"
 MIDDLEWARE = "otel_llm.instrumentation.server.asgi.StreamMiddleware"
@@ -46,13 +45,12 @@ class VllmServer:
         plugin: bool = False,
         middleware: bool = False,
     ) -> None:
-        if not (VENV / "ready").exists():
-            pytest.skip("no vLLM environment: run `make vllm-env`")
+        require("vllm")
         [self.port] = free_ports(1)
         self.received = HttpReceiver()
         self._log = log.open("w+")
         self._command = [
-            *vllm_command(VENV, self.port),
+            *vllm_command(VLLM, self.port),
             *(("--middleware", MIDDLEWARE) if middleware else ()),
             *more,
         ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
+from support.requirements import require
 
 TABLE = """
 CREATE TABLE otel_traces (
@@ -45,8 +44,7 @@ for path, query in job["queries"].items():
 
 def ask(rows: bytes, queries: dict[Path, str], zone: str = "UTC") -> None:
     """Insert rows (JSONEachRow) into `otel_traces` and write what each query answers to its file."""
-    if find_spec("chdb") is None:
-        pytest.skip("no chdb (ClickHouse as a library, 180 MB): run `make clickhouse-env`")
+    require("chdb")
     job = {
         "table": TABLE,
         "rows": rows.decode(),
