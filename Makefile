@@ -65,8 +65,8 @@ demo-relay: $(VENV)/ready-app ## two servers, one of which stalls, straight and 
 # the cores busy by itself; the tests of programs wait half of their time, so two of their processes share a core.
 CORES := $(shell nproc)
 WORKERS ?= $(CORES)
-FIRST := not system and not world or essential
-SYSTEM := (system and not essential) or hypothesis
+FIRST := first or essential
+SYSTEM := system and not essential or random
 PYTEST = $(BIN)/python -m pytest
 # What is skipped there runs beside it, in the environment that has LiteLLM.
 LITELLM_TESTS := tests/instrumentation/stacks/test_litellm_streams.py
@@ -75,11 +75,10 @@ test: $(VENV)/ready-dev ## all that runs in process, and the essential programs 
 	@$(BIN)/python -m otel_llm.core
 	@$(PYTEST) -n $(WORKERS) --dist worksteal -m '$(FIRST)'
 
-test-system: export OTEL_LLM_TEST_PROFILE := full
 test-system: $(VENV)/ready-dev ## the tests that start programs, and all random ones at full length
 	@$(BIN)/python -m otel_llm.core
 	@failed=0; \
-	$(PYTEST) -n $$((2 * $(WORKERS))) --dist loadfile --no-loadscope-reorder -m '($(SYSTEM)) and not alone' || failed=1; \
+	$(PYTEST) --hypothesis-profile=full -n $$((2 * $(WORKERS))) --dist loadfile --no-loadscope-reorder -m '($(SYSTEM)) and not world and not alone' || failed=1; \
 	$(PYTEST) -m 'system and alone' || failed=1; \
 	exit $$failed
 
@@ -96,7 +95,7 @@ test-world: $(VENV)/ready-dev ## the tests beside other people's software, each 
 
 test-fast: $(VENV)/ready-dev ## the arithmetic, readers, rules and evaluation: for the edit loop
 	@$(BIN)/python -m otel_llm.core
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not system and not world' tests/slo tests/readers tests/rules tests/evaluate tests/test_house.py
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m first tests/slo tests/readers tests/rules tests/evaluate tests/test_house.py
 
 lint: $(VENV)/ready-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from support.requirements import FIRST, REQUIREMENTS, SYSTEM, announced_skips
-from support.tiers import PROGRAM, needs_of_test, tier_of
+from support.examples import register_profiles
+from support.requirements import REQUIREMENTS, SYSTEM, WORLD, announced_skips
+from support.tiers import RANDOM, needs_of_test, tier_of
 
-# Machines are noisy: a slow example says nothing about the code. `quick` tries the same examples in each run.
-settings.register_profile("full", deadline=None)
-settings.register_profile("quick", deadline=None, derandomize=True, database=None)
-settings.load_profile("quick" if os.environ.get("OTEL_LLM_TEST_PROFILE", "quick") == "quick" else "full")
+register_profiles()
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """The audit events of a program that starts."""
@@ -37,8 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         assert isinstance(item, pytest.Function)
         needs = needs_of_test(item.path, item.originalname, frozenset(item.fixturenames))
-        tier = tier_of(needs, {mark.name for mark in item.iter_markers()})
-        for name in (needs - {PROGRAM}) | ({tier} - {FIRST}):
+        marks = {mark.name for mark in item.iter_markers()}
+        if getattr(item.obj, "is_hypothesis_test", False):
+            item.add_marker(RANDOM)
+        for name in needs | {tier_of(needs, marks)}:
             item.add_marker(name)
     # Spread over processes, files that wait for programs begin and small ones end: no process is left with a long one.
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -49,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def is_first(item: pytest.Item) -> bool:
     """Return whether a test is expected to start no program."""
-    return not any(item.iter_markers(SYSTEM)) and not any(item.iter_markers("world"))
+    return not any(item.iter_markers(SYSTEM)) and not any(item.iter_markers(WORLD))
 
 
 @pytest.hookimpl(wrapper=True)

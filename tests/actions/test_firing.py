@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rules.scripted import flushed, one_rule, run
 from support.actions.alerting import T0, S, decision
 from support.chance import chances
+from support.examples import examples
 
 from otel_llm.actions.alerts.alert_formats import annotations_of, event_id, for_alertmanager, label_name
 from otel_llm.actions.alerts.alert_state import State, state_bytes, state_of
@@ -238,7 +239,7 @@ def reread(firing: Firing, saved_s: float) -> State:
     return state_of(json.loads(state_bytes(State(T0 + round(saved_s * S), firing.alerts()))))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(chance=chances(), crash_s=st.integers(1, 60))
 def test_a_crash_at_any_second_loses_nothing_and_doubles_nothing(chance: random.Random, crash_s: int) -> None:
     """Looked at, and written down, every second; the journal is read again from its beginning."""

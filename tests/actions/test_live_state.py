@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import one_rule
+from support.examples import examples
 
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.in_flight import count_by_group, facts_of
@@ -164,7 +165,7 @@ def test_a_runway_at_a_bound_is_in_the_band_above_it(runway_ns: int, band: int) 
     assert counts == {stream.group: [int(at == band) for at in range(len(RUNWAY_BANDS))]}
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from("mn"), st.sampled_from("ab")), min_size=1, max_size=80))
 def test_a_page_is_the_top_of_the_sorted_fleet(drawn: list[tuple[int, str, str]]) -> None:
     fleet = Fleet()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.audit.audit_oracle import one_by_one, windows_one_by_one
 from support.chance import chances
 from support.core.core_fleets import Fleet, fleet
-from support.core.core_spans import examples
+from support.examples import examples
 from support.otlp import T0_NS, export, request_span, stream_spans
 from support.recordings import vector_classes, vector_messages, write_form
 

@@ -1,6 +1,6 @@
 """A backtest over the journal of a run decides what the run decided: the same decisions, in the same order.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/collector/test_backtest_runs.py` looks at a hundred times as many fleets.
+`pytest --hypothesis-profile=long tests/collector/test_backtest_runs.py` looks at 25 times as many fleets.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from support.chance import chances
 from support.collector.backtest_runs import backtested, journaled, lived
 from support.core.core_fleets import Fleet, fleet
 from support.core.core_rules import rule_set
-from support.core.core_spans import examples
 from support.evaluate.groups import scoped
+from support.examples import examples
 
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import Rule, RuleSet

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.otlp import T0_NS
-from support.patience import examples
 
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import file_name
@@ -64,7 +64,7 @@ def put(folder: Path, files: list[Written]) -> None:
             closed.write_bytes(whole[:5] if file.form == "unfinished" else whole)
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(folders(), st.integers(-5, 60))
 def test_replay_is_the_records_since_then_in_order(
     tmp_path_factory: pytest.TempPathFactory, files: list[Written], since: int

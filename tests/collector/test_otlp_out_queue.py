@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import wait_until
-from support.patience import examples
+from support.examples import examples
 
 from otel_llm.collector.export.send_queue import OutQueue
 from otel_llm.export import attempt as attempts
@@ -258,7 +258,7 @@ answer = st.sampled_from([FINE, Attempt("accepted", "some", rejected=2), AGAIN, 
 
 
 @given(st.lists(st.integers(1, 120), max_size=30), st.lists(answer, max_size=30))
-@examples(60)
+@settings(max_examples=examples(60))
 def test_whatever_is_answered_each_item_is_accounted_for_once(
     sizes: list[int], answers: list[Attempt | Exception]
 ) -> None:

@@ -12,7 +12,7 @@ from support.chance import chances
 from support.core.core_cases import MS, at, commit, ends, piece, request, seen, story, take
 from support.core.core_fleets import Fleet, Seen, advances, fleet, slo_classes
 from support.core.core_rules import rule, rule_set
-from support.core.core_spans import examples
+from support.examples import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv

@@ -1,6 +1,6 @@
 """A collector that died goes on as if it had not: the same windows and decisions, none of them twice, and every row.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/collector/test_replay_restart.py` lets a hundred times as many die.
+`pytest --hypothesis-profile=long tests/collector/test_replay_restart.py` lets 25 times as many die.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from support.core.core_cases import SECOND, at, commit, ends, piece, request
 from support.core.core_fleets import Delivery, Fleet, fleet
 from support.core.core_restart import Crash, Restarted, unbroken
 from support.core.core_rules import rule_set
-from support.core.core_spans import examples
+from support.examples import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv

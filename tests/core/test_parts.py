@@ -20,10 +20,10 @@ from opentelemetry.proto.common.v1.common_pb2 import (
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status
 from support.collector.message_mutations import field_of
-from support.core.core_spans import SEED, TIMES_USUAL
 from support.core.dense_exports import TINY, tiny
 from support.core.guarded import GuardedMemory
 from support.core.scan_messages import mutation, random_message
+from support.examples import SEED, examples
 
 from otel_llm.core.scanning import span_fields, tags
 from otel_llm.core.scanning.parts import CHILDREN, EXPORT, MOST_DEPTH, SMALL, count_parts
@@ -63,7 +63,7 @@ def test_as_many_are_counted_as_protobuf_makes() -> None:
     random = Random(SEED)
     compared = alike = 0
     with GuardedMemory(1 << 16) as memory:
-        for _ in range(round(150 * TIMES_USUAL)):
+        for _ in range(examples(150)):
             whole, other = random_message(random), random_message(random)
             small = tiny(
                 random.choice(list(TINY)), random.randint(1, 300), random.choice((b"", b"\x18\x01", b"\x12\x00"))
@@ -86,7 +86,7 @@ def test_as_many_are_counted_as_protobuf_makes() -> None:
                 assert found == expected or raw != whole
                 compared += 1
                 alike += found == expected
-    assert compared > 300 * TIMES_USUAL
+    assert compared > examples(300)
     assert alike > 0.98 * compared
 
 

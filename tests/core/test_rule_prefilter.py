@@ -10,8 +10,8 @@ import pytest
 from rules.drawn_streams import COMMIT, Rows, drawn
 from rules.scripted import View, one_rule
 from support.core.core_rules import rule
-from support.core.core_spans import SEED, TIMES_USUAL
 from support.core.kernel_modes import MODES, shown_in
+from support.examples import SEED, examples
 
 from otel_llm.core.rule_tables import FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
 from otel_llm.core.stream_columns import NEVER
@@ -129,5 +129,5 @@ def digest_of_all(number: int) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_finds_the_same(mode: dict[str, str]) -> None:
-    number = round(200 * TIMES_USUAL)
+    number = examples(200)
     assert shown_in(mode, "core.test_rule_prefilter", f"digest_of_all({number})") == digest_of_all(number)

@@ -9,10 +9,11 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.core.core_spans import SEED, TIMES_USUAL, sent_segment
+from support.core.core_spans import sent_segment
 from support.core.guarded import GuardedMemory
 from support.core.kernel_modes import MODES, shown_in
 from support.core.scan_messages import END_NS, KIND_WORDS, mutation, random_message, sent_request
+from support.examples import SEED, examples
 from support.otlp import T0_NS, export, token
 
 from otel_llm.core.scanning import span_columns as column
@@ -75,10 +76,10 @@ def digest_of_all(number: int) -> str:
 def test_nothing_is_read_outside_of_a_message() -> None:
     read = 0
     with GuardedMemory(1 << 16) as memory:
-        for raw in mutations(round(4000 * TIMES_USUAL)):
+        for raw in mutations(examples(4000)):
             if len(raw) < 1 << 16:
                 read += Arrays().scan(memory.put(raw)) == column.READ
-    assert read > 1000 * TIMES_USUAL
+    assert read > examples(1000)
 
 
 def test_every_beginning_of_a_message_is_read_within_it() -> None:
@@ -91,7 +92,7 @@ def test_every_beginning_of_a_message_is_read_within_it() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_finds_the_same(mode: dict[str, str]) -> None:
-    number = round(300 * TIMES_USUAL)
+    number = examples(300)
     assert shown_in(mode, "core.test_scan", f"digest_of_all({number})") == digest_of_all(number)
 
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.core.core_spans import examples
 from support.core.kernel_modes import MODES, shown_in
+from support.examples import examples
 
 from otel_llm.core import slot_index as core
 from otel_llm.core.stream_columns import INDEX_WIDTH

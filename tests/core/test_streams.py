@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chance import chances
 from support.core.core_fleets import slo_class
-from support.core.core_spans import examples
 from support.core.kernel_modes import MODES, shown_in
+from support.examples import examples
 from support.slo.requests import slo_classes
 
 from otel_llm.core import stream_columns as columns

@@ -1,6 +1,6 @@
 """Rows, windows and decisions do not depend on how a fleet is fed to the evaluator or how its rules are evaluated.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_columns_same.py` tries a hundred times as many fleets.
+`pytest --hypothesis-profile=long tests/evaluate/test_columns_same.py` tries 25 times as many fleets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from support.audit.audit_oracle import audited as of_audit
 from support.chance import chances
 from support.core.core_fleets import Fleet, Seen, advances, fleet
 from support.core.core_rules import rule_set
-from support.core.core_spans import examples, needs_kernels
+from support.core.core_spans import needs_kernels
+from support.examples import examples
 from support.otlp import export
 
 from otel_llm.readers.assemble.assembler import Assembler

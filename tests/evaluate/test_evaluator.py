@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.audit.audit_oracle import audited as of_audit
+from support.examples import examples
 from support.live import Delivery, Live
 from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span, stream_spans, token
 from support.vectors import FOLDER, Vector, vectors
@@ -149,7 +150,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[Delivery], int]:
     return deliveries, draw(st.sampled_from([1, 3, 10])) * SECOND
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(fleets())
 def test_live_rows_and_windows_are_the_audits_to_the_bit(fleet: tuple[list[Delivery], int]) -> None:
     deliveries, window_ns = fleet
@@ -164,7 +165,7 @@ def test_live_rows_and_windows_are_the_audits_to_the_bit(fleet: tuple[list[Deliv
     assert live.windowing.late == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(fleets())
 def test_counters_add_up_to_the_benefit(fleet: tuple[list[Delivery], int]) -> None:
     deliveries, window_ns = fleet
@@ -277,7 +278,7 @@ def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
     return deliveries
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(odd_fleets())
 def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: list[Delivery]) -> None:
     classes = load_slo()

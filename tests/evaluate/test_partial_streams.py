@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.examples import examples
 from support.live import Delivery, Live
 from support.otlp import IDENTITY, T0_NS, export, request_span, stream_spans
 
@@ -217,7 +218,7 @@ ONE = ["one"]
 THREE = ["a", "b", "c"]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(fleets())
 def test_counters_of_a_steady_fleet_are_those_of_one_collector(fleet: list[Sent]) -> None:
     never = 2 * T0_NS
@@ -228,7 +229,7 @@ def test_counters_of_a_steady_fleet_are_those_of_one_collector(fleet: list[Sent]
     assert sum(live.evaluator.counts["partial"] for live in three) == 0
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(fleets(), st.integers(0, 12_000))
 def test_a_collector_that_is_added_costs_at_most_the_streams_that_moved(fleet: list[Sent], change_ms: int) -> None:
     change_ns = T0_NS + change_ms * MS

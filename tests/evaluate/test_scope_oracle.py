@@ -1,6 +1,6 @@
 """Rules of scopes instance and class against an oracle: what ended is noted where it is judged, and added up anew.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_scope_oracle.py` tries a hundred times as many.
+`pytest --hypothesis-profile=long tests/evaluate/test_scope_oracle.py` tries 25 times as many.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from rules.scripted import ruleset
 from support.chance import chances
 from support.core.core_fleets import Fleet, Seen, advances, fleet
-from support.core.core_spans import examples
 from support.evaluate.groups import scoped
+from support.examples import examples
 
 from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
 from otel_llm.readers.rows import Row

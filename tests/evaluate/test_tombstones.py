@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from otel_llm.evaluate.tombstones import Tombstones
 
@@ -12,7 +13,7 @@ def key(number: int) -> tuple[bytes, bytes]:
     return number.to_bytes(16, "big"), bytes(7) + b"\x01"
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.sampled_from([1, 3, 10]),
     st.lists(st.tuples(st.integers(0, 39), st.sampled_from([0, 0, 1, 127])), min_size=1, max_size=150),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from support.chance import chances
 from support.core.core_cases import at, commit, ends, piece, request, seen, take
 from support.core.core_fleets import Seen, fleet, slo_classes
-from support.core.core_spans import examples
+from support.examples import examples
 from support.otlp import IDENTITY
 
 from otel_llm import semconv

@@ -1,6 +1,6 @@
 """Windows are charged a part of the streams at a time, and are the audit's all the same; their clock never stands.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/test_window_parts.py` draws a hundred times as many fleets.
+`pytest --hypothesis-profile=long tests/evaluate/test_window_parts.py` draws 25 times as many fleets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from support.audit.audit_oracle import audited as of_audit
 from support.chance import chances
 from support.core.core_cases import SECOND, at, commit, ends, piece, seen, take
 from support.core.core_fleets import Delivery, Fleet, Seen
-from support.core.core_spans import examples, sent_segment
+from support.core.core_spans import sent_segment
+from support.examples import examples
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span
 
 from otel_llm import semconv

@@ -11,6 +11,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+from support.examples import examples
 
 from otel_llm import semconv
 from otel_llm.export.records import Origin, Record, RequestRecord, Segment, SpanEvent, mark
@@ -79,7 +80,7 @@ def by_content(message: ExportTraceServiceRequest) -> list[tuple[bytes, str, byt
     return sorted((*key, sorted(spans)) for key, spans in groups.items())
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(records=st.lists(st.one_of(segments(), requests), max_size=5))
 def test_our_bytes_are_the_standard_encoders_message(records: list[Record]) -> None:
     assert by_content(decoded(records)) == by_content(encode_spans([readable(record) for record in records]))

@@ -8,9 +8,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 from support.collector.message_mutations import OF_MESSAGES, field_of
-from support.core.core_spans import TIMES_USUAL
 from support.core.dense_exports import dense
 from support.core.scan_messages import random_message
+from support.examples import examples
 
 from otel_llm.readers.otlp.cutting import cut_export
 
@@ -50,7 +50,7 @@ def test_no_span_is_lost_or_moved(part_bytes: int) -> None:
 def test_messages_of_every_shape() -> None:
     random = Random(2)
     cut = 0
-    for _ in range(round(200 * TIMES_USUAL)):
+    for _ in range(examples(200)):
         raw = random_message(random) + random_message(random)
         parts = cut_export(raw, random.choice((50, 300, 3_000)))
         cut += len(parts) > 1
@@ -61,7 +61,7 @@ def test_messages_of_every_shape() -> None:
         except Exception:  # noqa: BLE001
             continue
         assert all_spans(cut_export(broken, 300)) == expected, broken.hex()
-    assert cut > 100 * TIMES_USUAL
+    assert cut > examples(100)
 
 
 def test_what_would_repeat_much_comes_whole() -> None:

@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.pausing import owned_of
 from support.relay.readers import Reply, read
@@ -483,7 +484,7 @@ def test_any_field_of_any_type_is_answered(tmp_path: Path) -> None:
             stalled = await Stalled(running).begin()
             loop, number = asyncio.get_running_loop(), iter(range(10_000))
 
-            @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
             @given(st.data())
             def change(data: st.DataObject) -> None:
                 verb = data.draw(st.sampled_from(["migrate", "preempt", "abort", "drain", "scale"]))

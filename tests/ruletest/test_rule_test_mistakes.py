@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from otel_llm.backtest.cases.case_reader import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
@@ -56,7 +57,7 @@ tests:
 """
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     edits=st.lists(
         st.tuples(st.integers(0, len(WHOLE)), st.integers(0, 4), st.text(" \n-:{}[],'0123456789amsx.#", max_size=3)),

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from support.examples import examples
 from support.instrumentation.fake_environment import MS, FakeEnvironment
 
 from otel_llm import semconv
@@ -63,7 +64,7 @@ def recorded(times_ms: list[int], end_ms: int | None, until_ms: int) -> Told:
     return host.told()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     gaps=st.lists(st.sampled_from([1, 10, 49, 50, 125, 249, 250, 251, 400, 1300, 2600]), max_size=60),
     tail=st.sampled_from([None, 0, 3, 250, 700, 3000]),

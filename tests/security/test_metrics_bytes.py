@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, Metric
 from support.commands import collector, wait_until
+from support.examples import examples
 
 from otel_llm.collector.telemetry.self_metrics import own_families
 from otel_llm.live.exposition import SHARED_NS, SharedText, text_of
@@ -74,7 +75,7 @@ def test_usual_names_fill_the_number_of_sets_before_the_bytes() -> None:
     assert len(metrics.series) == MAX_SERIES
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(st.tuples(st.text(max_size=300), st.text(max_size=300)), max_size=40), st.sampled_from([1, 2]))
 def test_no_names_make_a_scrape_longer(names: list[tuple[str, str]], mib: int) -> None:
     metrics = UserMetrics(by_instance=True, max_bytes=mib * MIB)

@@ -8,14 +8,12 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.patience import examples
 
 from otel_llm.slo.exact import ExactSum
 
 floats = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300)
 
 
-@examples()
 @given(st.lists(floats), st.randoms(), st.integers(0, 20))
 def test_the_sum_is_fsums_in_any_order_and_merge(terms: list[float], random: Random, cut: int) -> None:
     expected = math.fsum(terms)
@@ -26,7 +24,6 @@ def test_the_sum_is_fsums_in_any_order_and_merge(terms: list[float], random: Ran
     assert right == ExactSum(reversed(terms))
 
 
-@examples()
 @given(st.lists(floats))
 def test_what_is_added_and_taken_back_leaves_nothing(terms: list[float]) -> None:
     total = ExactSum(terms)

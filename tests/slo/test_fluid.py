@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 from support.slo import oracle
 from support.vectors import document
 
@@ -55,13 +55,13 @@ def test_the_worked_example(expected: dict[str, float]) -> None:
     assert streamed == scalar
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.integers(0, 60), max_size=25).map(sorted), st.sampled_from(FLUIDITIES))
 def test_bisection_finds_what_trying_every_target_finds(times: list[int], fluidity: Fraction) -> None:
     assert fluid_tbt_ns(times, fluidity) == oracle.smallest_fluid_tbt(times, fluidity)
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(ragged, st.sampled_from(FLUIDITIES), st.sampled_from((1, 1_000_003, LONG // 3, 60_000_000_000, 2**40)))
 def test_the_array_form_agrees(times: list[list[int]], fluidity: Fraction, scale: int) -> None:
     scaled = [[time * scale for time in one] for one in times]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 from support.slo.requests import Request, requests, slo_classes
 from support.vectors import vector
 
@@ -32,7 +32,7 @@ def delayed(draw: st.DrawFn) -> tuple[SloClass, Request, Request]:
     return draw(slo_classes()), before, after
 
 
-@examples(500)
+@settings(max_examples=examples(500))
 @given(delayed())
 def test_no_delay_improves_idle_fluidity_line_dslo_or_benefit(case: tuple[SloClass, Request, Request]) -> None:
     slo, *pair = case
@@ -54,7 +54,7 @@ def test_no_delay_improves_idle_fluidity_line_dslo_or_benefit(case: tuple[SloCla
         assert after.met is not True
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(delayed(), st.sampled_from(("reading", "dslo", "e2e")))
 def test_no_delay_helps_to_meet_a_deadline_that_does_not_move(
     case: tuple[SloClass, Request, Request], policy: str

@@ -6,9 +6,9 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 from support.slo import oracle
 from support.slo.requests import Request, cases, requests, slo_classes
 from support.vectors import Vector, vectors
@@ -89,7 +89,7 @@ def test_all_55_worked_requests_are_there_and_judged_at_once() -> None:
     assert len(many) == 55
 
 
-@examples(400)
+@settings(max_examples=examples(400))
 @given(cases())
 def test_the_scalar_form_agrees_with_the_oracle(case: tuple[SloClass, Request]) -> None:
     slo, request = case
@@ -102,14 +102,14 @@ def test_the_scalar_form_agrees_with_the_oracle(case: tuple[SloClass, Request]) 
     assert_cells(found, expected)
 
 
-@examples(400)
+@settings(max_examples=examples(400))
 @given(cases(), st.integers(1, 13))
 def test_the_streaming_form_agrees_to_the_bit_for_every_cut(case: tuple[SloClass, Request], cut: int) -> None:
     slo, request = case
     assert streamed(slo, request, cut) == scalar(slo, request)
 
 
-@examples(200)
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from((1, 7, 1_000_003, LONG // 3)).flatmap(
         lambda scale: st.tuples(
@@ -129,7 +129,6 @@ def test_the_vectorised_form_agrees_to_the_bit(case: tuple[list[SloClass], list[
         assert cells == [verdict.columns()[name] for verdict in expected], name
 
 
-@examples()
 @given(cases(), st.randoms())
 def test_the_order_of_records_changes_nothing(case: tuple[SloClass, Request], random: Random) -> None:
     slo, request = case
@@ -146,7 +145,6 @@ def test_the_order_of_records_changes_nothing(case: tuple[SloClass, Request], ra
     assert scalar(slo, shuffled) == scalar(slo, request)
 
 
-@examples()
 @given(cases(), st.integers(-(10**18), 10**18))
 def test_the_axis_of_the_times_changes_nothing(case: tuple[SloClass, Request], shift: int) -> None:
     slo, request = case

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 from support.slo import oracle
 from support.slo.requests import Request, cases
 
@@ -73,7 +73,7 @@ def idle_at(one: Judged, x_ns: int) -> int:
     return oracle.waited([*arrivals, x_ns - request.commit_ns], one.slo.start_ns + one.slo.pace_ns, one.slo.pace_ns)
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(cases(), st.sampled_from(WINDOWS), st.integers(-(10**12), 10**12))
 def test_every_window_owes_what_happened_in_it_and_the_last_one_the_rest(
     case: tuple[SloClass, Request], size: int, shift: int
@@ -101,7 +101,7 @@ def test_every_window_owes_what_happened_in_it_and_the_last_one_the_rest(
         assert charge.idle_ns == idle_at(one, start + window_ns) - idle_at(one, start)
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(cases(), st.sampled_from(WINDOWS), st.lists(st.integers(0, 5), min_size=1, max_size=5))
 def test_charging_a_live_stream_gives_the_recorded_charges_to_the_bit(
     case: tuple[SloClass, Request], size: int, ahead: list[int]
@@ -127,7 +127,7 @@ def test_charging_a_live_stream_gives_the_recorded_charges_to_the_bit(
     assert [(start, charge) for start, charge in live if charge is not NOTHING] == one.charges(window_ns)
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(cases(), st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90), st.integers(0, 12)), max_size=8))
 def test_whatever_comes_late_the_charges_add_up(
     case: tuple[SloClass, Request], steps: list[tuple[int, int, int]]
@@ -157,7 +157,6 @@ def test_whatever_comes_late_the_charges_add_up(
     assert_adds_up(charges, one.verdict)
 
 
-@examples()
 @given(cases(), st.sampled_from(WINDOWS))
 def test_a_request_that_cannot_be_judged_gets_everything_back_where_it_ends(
     case: tuple[SloClass, Request], size: int

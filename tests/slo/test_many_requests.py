@@ -8,9 +8,9 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 from support.slo.requests import Request, requests, slo_classes
 
 from otel_llm.slo.batch.judged import Judged
@@ -42,7 +42,7 @@ def one_by_one(recorded: Recorded, classes: list[SloClass], index: list[int]) ->
     return found
 
 
-@examples(60)
+@settings(max_examples=examples(60))
 @given(st.lists(slo_classes(), min_size=2, max_size=2), st.lists(requests(), max_size=12), st.integers(1, 30))
 def test_blocks_of_any_size_give_the_same(classes: list[SloClass], found: list[Request], most: int) -> None:
     recorded = Recorded.of(

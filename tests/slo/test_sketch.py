@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 
 from otel_llm.slo.quantiles import LARGEST, RELATIVE_ERROR, SMALLEST, Sketch
 from otel_llm.slo.ranks import P50, P99, nearest_rank, rank
@@ -25,7 +25,7 @@ def sketch_of(numbers: list[float]) -> Sketch:
     return sketch
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(values, shares)
 def test_a_quantile_is_within_one_percent_of_the_exact_nearest_rank(
     numbers: list[float], share: tuple[int, int] | Fraction
@@ -36,7 +36,6 @@ def test_a_quantile_is_within_one_percent_of_the_exact_nearest_rank(
     assert abs(found - exact) <= RELATIVE_ERROR * exact
 
 
-@examples()
 @given(values, st.integers(0, 60))
 def test_merging_is_adding_all_to_one(numbers: list[float], cut: int) -> None:
     left, right = sketch_of(numbers[:cut]), sketch_of(numbers[cut:])
@@ -44,7 +43,6 @@ def test_merging_is_adding_all_to_one(numbers: list[float], cut: int) -> None:
     assert left == sketch_of(numbers)
 
 
-@examples()
 @given(values)
 def test_the_greatest_is_exact(numbers: list[float]) -> None:
     assert sketch_of(numbers).quantile(Fraction(1)) == max(numbers)
@@ -80,7 +78,6 @@ def test_what_is_no_length_is_refused(value: float) -> None:
         Sketch().add(value)
 
 
-@examples()
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.sampled_from((1, 10, 50, 90, 99, 100)))
 def test_nearest_rank_is_numpys_inverted_cdf(numbers: list[int], percent: int) -> None:
     expected = np.percentile(numbers, percent, method="inverted_cdf")

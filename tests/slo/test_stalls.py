@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from support.patience import examples
+from hypothesis import given, settings
+from support.examples import examples
 from support.slo.requests import Request, cases
 from support.vectors import vector
 
@@ -13,7 +13,7 @@ from otel_llm.slo.request import judge, stalls, waits
 S = 10**9
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(cases())
 def test_stalls_add_up_to_the_idle_time_and_do_not_overlap(case: tuple[SloClass, Request]) -> None:
     slo, request = case
@@ -31,7 +31,7 @@ def test_stalls_add_up_to_the_idle_time_and_do_not_overlap(case: tuple[SloClass,
     assert all(0 <= start < end <= verdict.end_ns for start, end in spans)
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(cases())
 def test_idle_is_idle_while_reading_less_what_the_first_token_left_unspent(case: tuple[SloClass, Request]) -> None:
     slo, request = case

@@ -6,9 +6,9 @@ import sys
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 from support.slo import oracle
 from support.slo.requests import Request, cases
 
@@ -47,7 +47,7 @@ def assert_facts(stream: Stream, request: Request, tokens: list[tuple[int, int]]
     return found
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(cases(), st.lists(st.integers(0, 90), min_size=1, max_size=4))
 def test_facts_in_flight_and_lines_are_those_of_the_oracle_at_every_prefix(
     case: tuple[SloClass, Request], waits: list[int]
@@ -64,7 +64,7 @@ def test_facts_in_flight_and_lines_are_those_of_the_oracle_at_every_prefix(
             assert_facts(stream, request, tokens[:count], last + wait * slo.pace_ns // 7)
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(cases(), st.integers(-2, 90), st.sampled_from(OUTCOMES))
 def test_every_prefix_can_be_judged_and_goes_on_unchanged(
     case: tuple[SloClass, Request], end: int, outcome: str
@@ -82,7 +82,7 @@ def test_every_prefix_can_be_judged_and_goes_on_unchanged(
         assert stream.finish(end_ns, outcome) == expected
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(cases(), st.randoms(), st.integers(1, 5))
 def test_late_records_in_any_cut_give_the_same_verdict_and_facts(
     case: tuple[SloClass, Request], random: Random, cut: int
@@ -105,7 +105,6 @@ def test_late_records_in_any_cut_give_the_same_verdict_and_facts(
     assert ordered.resorted == 0
 
 
-@examples()
 @given(cases(), st.integers(0, 40))
 def test_a_prompt_length_learnt_late_counts_as_if_known_from_the_start(
     case: tuple[SloClass, Request], input_tokens: int

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 from support.slo.requests import Request, cases
 
 from otel_llm.slo.classes import TOOL, Benefit, Deadline, SloClass
@@ -72,7 +72,7 @@ def test_ends_are_counted_by_verdict_and_outcome() -> None:
     assert totals.idle.count == 4
 
 
-@examples(100)
+@settings(max_examples=examples(100))
 @given(st.lists(cases(), max_size=6), st.integers(0, 6), st.randoms())
 def test_totals_merge_to_those_of_all_requests_in_any_order(
     found: list[tuple[SloClass, Request]], cut: int, random: Random

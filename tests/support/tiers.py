@@ -31,7 +31,8 @@ STARTERS = {
 """What starts programs, by module: of the standard library, and of the product."""
 ASKING = {"require", "skip_without", "found_program"}
 """The functions of `support.requirements` whose first argument names a requirement."""
-PROGRAM = "program"
+PROGRAM, RANDOM = "program", "random"
+"""What a test may need that is no requirement: it starts programs; it tries random examples."""
 
 
 @dataclass
@@ -114,7 +115,9 @@ def of_import(module: str, name: str | None, attribute: str | None) -> Reached:
         name = attribute
     if name is None:
         return found
-    if (file := module_file(module)) is not None:
+    if (module, name) == ("support.examples", "examples"):
+        found.needs.add(RANDOM)
+    elif (file := module_file(module)) is not None:
         found.places.add((file, name))
     elif name in STARTERS.get(module, ()):
         found.needs.add(PROGRAM)
@@ -160,7 +163,7 @@ def asked(call: ast.Call) -> set[str]:
 
 
 def needs_of(places: Iterable[tuple[Path, str]]) -> set[str]:
-    """Return what definitions need, themselves or by anything they reach: requirements, and `program`."""
+    """Return what definitions need, themselves or by anything they reach."""
     needs: set[str] = set()
     waiting, seen = list(places), set()
     while waiting:
@@ -187,13 +190,13 @@ def fixture_places(path: Path, names: Iterable[str]) -> Iterator[tuple[Path, str
 
 @cache
 def needs_of_test(path: Path, function: str, fixtures: frozenset[str]) -> frozenset[str]:
-    """Return what a test needs: names of requirements, and `program` if it starts programs."""
+    """Return what a test needs: names of requirements, `program` and `random`."""
     return frozenset(needs_of([(path, function), *fixture_places(path, fixtures)]))
 
 
 def tier_of(needs: Iterable[str], marks: Iterable[str]) -> str:
     """Return the tier of a test: the last of those of its needs and of its own marks."""
-    found = {REQUIREMENTS[need].tier for need in needs if need != PROGRAM}
+    found = {REQUIREMENTS[need].tier for need in needs if need in REQUIREMENTS}
     found |= {mark for mark in marks if mark in {SYSTEM, WORLD}}
     if PROGRAM in needs or "alone" in marks:
         found.add(SYSTEM)

@@ -10,6 +10,7 @@ from typing import Any
 from actions.orders import decision
 from hypothesis import given, settings
 from support.chance import chances
+from support.examples import examples
 from support.live import Live
 from support.otlp import IDENTITY, T0_NS, export, segment_span
 
@@ -69,7 +70,7 @@ def test_the_lowest_priority_goes_first_then_the_largest_runway() -> None:
     assert context.candidates(preempt(1, outcome="budget")) == ()
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(chances())
 def test_the_choice_is_that_of_sorting_all_streams(chance: Random) -> None:
     streams = {

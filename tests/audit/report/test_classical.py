@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.audit.report_tables import requests_of
+from support.examples import examples
 
 from otel_llm.audit.report.classical import (
     Confusion,
@@ -79,7 +80,7 @@ figures = st.none() | st.sampled_from([0.0, 0.049999999, 0.05, 0.050000001, 1.0]
 
 
 @given(st.lists(st.tuples(figures, figures), max_size=40))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_request_is_counted_once(drawn: list[tuple[float | None, float | None]]) -> None:
     rows = [request(number, value, value, wait) for number, (value, wait) in enumerate(drawn)]
     for one in confusions(requests_of(rows), CLASSES):

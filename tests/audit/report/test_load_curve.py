@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.audit.figures import check
 from support.audit.report_tables import T0_NS, requests_of, windows_of
+from support.examples import examples
 
 from otel_llm.audit.report.charts.load_curve import (
     ENOUGH,
@@ -30,7 +31,7 @@ spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, 
 
 
 @given(spans)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_mean_in_flight_is_what_counting_at_every_instant_gives(drawn: list[tuple[int, int]]) -> None:
     starts = np.array([start for start, _ in drawn])
     ends = starts + np.array([length for _, length in drawn])
@@ -42,7 +43,7 @@ def test_the_mean_in_flight_is_what_counting_at_every_instant_gives(drawn: list[
 
 
 @given(spans)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_touched_windows_are_those_that_any_request_reaches_into(drawn: list[tuple[int, int]]) -> None:
     starts = np.array([start for start, _ in drawn])
     ends = starts + np.array([length for _, length in drawn])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bench.replies import HEAD, event, exchanged, framed
-from support.patience import examples
+from support.examples import examples
 from support.sse_server import chunk, usage, usage_of
 
 from otel_llm.bench.client.counting_template import CountingTemplate
@@ -47,7 +47,7 @@ def _facts(request: ObservedRequest) -> tuple[object, ...]:
     return request.times_ns, request.kinds, request.outcome, request.end_ns, request.token_basis, request.error
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(streams())
 def test_whole_events_and_halves_give_the_same_tokens(events: list[bytes]) -> None:
     whole = [(place, framed(data)) for place, data in enumerate(events)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 
 from otel_llm.bench.client.load_run import LoadRun
 from otel_llm.bench.client.messages import Ended, Event, Report, Sent
@@ -47,7 +47,7 @@ def scripts(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]], list[tuple[int
     return workers, requests, reports
 
 
-@examples(200)
+@settings(max_examples=examples(200))
 @given(scripts())
 def test_requests_in_flight_as_counted_naively(
     script: tuple[int, list[tuple[int, int]], list[tuple[int, int]]],

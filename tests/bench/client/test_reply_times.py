@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.bench.replies import MS, event, exchanged, framed, reply
-from support.patience import examples
+from support.examples import examples
 from support.sse_server import chunk, usage
 
 from otel_llm.audit.load import load
@@ -32,7 +32,7 @@ def test_tokens_have_the_times_of_their_reads() -> None:
     )
 
 
-@examples(60)
+@settings(max_examples=examples(60))
 @given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=200))
 def test_any_cutting_of_the_bytes_gives_the_same_tokens(cuts: list[int]) -> None:
     whole = b"".join(data for _, data in reply([1, 1, 1]))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 
 from otel_llm.bench.judging.warm_up import BATCH, FEWEST_BATCHES, mser5
 
@@ -44,7 +44,7 @@ def test_a_short_run_is_not_cut(count: int) -> None:
     assert mser5([9.0] * (count // 2) + [1.0] * (count - count // 2)) == 0
 
 
-@examples(100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(0, 1000), min_size=50, max_size=120))
 def test_as_the_definition_has_it(values: list[int]) -> None:
     wanted = _slowly(values)

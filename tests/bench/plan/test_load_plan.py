@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 
 from otel_llm.bench.load_settings import LoadSettings
 from otel_llm.bench.plan.load_plan import LoadShape, PlanError, draw_plan
@@ -37,7 +37,7 @@ def test_constant_arrivals_by_hand() -> None:
     assert plan.output_tokens.tolist() == [3] * 4
 
 
-@examples(30)
+@settings(max_examples=examples(30))
 @given(
     rate=st.fractions(Fraction(1, 10), Fraction(200), max_denominator=100),
     kind=st.sampled_from(["poisson", "constant", "gamma:0.5", "gamma:4"]),

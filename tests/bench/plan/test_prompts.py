@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 
 from otel_llm.bench.plan.prompts import HEAD_WORDS, WORDS, PromptLengths, Prompts, PromptSpec
 
@@ -25,7 +25,7 @@ def test_the_words_number_the_prompts() -> None:
     assert len(set(WORDS)) == len(WORDS) == 256
 
 
-@examples(50)
+@settings(max_examples=examples(50))
 @given(
     seed=st.integers(0, 2**63 - 1),
     salt=st.integers(0, 2**38),

@@ -9,7 +9,7 @@ A relay evaluates the rules of one stream for tokens at most every `LOOK_EVERY_N
 whose segments end where the relay looked: a condition that holds only between two looks is found by neither. That is
 asserted of one stream rule: of several, one that falls due by its own timer is evaluated alone.
 
-`OTEL_LLM_CORE_EXAMPLES=100 pytest tests/evaluate/own_streams/test_first_hand_agrees.py` tries a hundred times as many.
+`pytest --hypothesis-profile=long tests/evaluate/own_streams/test_first_hand_agrees.py` tries 25 times as many.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from rules.scripted import ruleset
 from support.chance import chances
 from support.core.core_fleets import KIND_WORDS, Delivery, Fleet, Seen, slo_classes
 from support.core.core_rules import rule
-from support.core.core_spans import examples, sent_segment
+from support.core.core_spans import sent_segment
 from support.evaluate.own_streams import KeepingSink
+from support.examples import examples
 from support.otlp import T0_NS, Value, request_span, span_id, token, trace_id
 
 from otel_llm import semconv
@@ -334,7 +335,7 @@ def drawn_fleet(random: Random, rules: int) -> Fleet:
     return Fleet(slo_classes(random), rule_set(random, rules), Timeouts(), 10_000 * MS, ())
 
 
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(stories(), chances(), st.sampled_from([0, LOOK_EVERY_NS]), st.booleans())
 def test_rules_decide_as_in_a_collector(told: list[Story], random: Random, look_every_ns: int, lags: bool) -> None:
     fleet = drawn_fleet(random, 1 if look_every_ns else random.randint(1, 3))

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chance import chances
+from support.examples import examples
 from support.slo.requests import slo_classes
 
 from otel_llm.core.stream_columns import RUNNING, RUNNING_END, UNKNOWN, WIDTH
@@ -22,7 +23,7 @@ def state(running: Running) -> dict[str, object]:
     return {name: getattr(running, name) for name in Running.__slots__ if name not in ("_slo", "first_due_ns")}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(chances(), st.lists(slo_classes(), min_size=1, max_size=4))
 def test_rows_say_what_each_stream_alone_says(chance: Random, classes: list[SloClass]) -> None:
     streams = [chance.choice(classes) for _ in range(chance.randrange(1, 12))]

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from support.chance import chances
 from support.core.core_cases import at, commit, piece, seen, take
 from support.core.core_fleets import KIND_WORDS, Seen
-from support.core.core_spans import examples, needs_kernels
+from support.core.core_spans import needs_kernels
+from support.examples import examples
 
 from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.evaluate.streams.stream_table import FRESH

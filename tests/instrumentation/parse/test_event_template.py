@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import context
+from support.examples import examples
 from support.instrumentation.fake_environment import COMMIT_NS, OFFSET_NS, FakeEnvironment
 from support.sse_server import chunk
 
@@ -80,7 +81,7 @@ def read(pieces: list[bytes], path: str = "/chat/completions") -> list[Any]:
     return [ends, marks, reader.recording.done]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(bodies())
 def test_what_the_bytes_tell_is_what_reading_tells(pieces: list[bytes]) -> None:
     told = read(pieces)

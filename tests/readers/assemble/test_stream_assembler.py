@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.chance import chances
 from support.core.core_fleets import Delivery, Fleet, fleet
-from support.core.core_spans import examples
+from support.examples import examples
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, token
 
 from otel_llm import semconv

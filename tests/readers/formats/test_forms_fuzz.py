@@ -13,6 +13,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.readers.foreign_rows import captured
 from support.readers.span_forms import SPAN_FORMS, clickhouse_row, csv_times, each_span, jaeger
 from support.readers.streams import streams_of
@@ -67,7 +68,7 @@ NAMES = [*SPAN_FORMS, "jaeger-pretty.json", "times.csv", "otel_traces.parquet", 
 SIGNS = st.one_of(st.integers(0, 255), st.sampled_from(b'{}[]",:\\x0a-0e'))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.sampled_from(NAMES),
     st.lists(st.tuples(st.integers(0, 2**20), SIGNS), max_size=4),
@@ -93,7 +94,7 @@ def test_any_change_gives_streams_or_a_typed_error(
 CUT_SHOWS = [name for name in NAMES if not name.endswith((".gz", ".zst", ".parquet"))]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(CUT_SHOWS), st.floats(0, 1))
 @example("collector.jsonl", 0.0)
 @example("jaeger.json", 0.9152532846583232)  # behind the point of a number

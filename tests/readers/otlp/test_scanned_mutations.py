@@ -1,6 +1,6 @@
 """Whatever becomes of a message on its way, the scan reads of it what protobuf reads.
 
-Many more mutations: `OTEL_LLM_CORE_EXAMPLES=50 OTEL_LLM_CORE_SEED=7 pytest` of this file.
+Many more mutations: `SEED=7 pytest --hypothesis-profile=long` of this file.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from support.collector.message_mutations import mutate_bytes, mutate_fields
-from support.core.core_spans import SEED, TIMES_USUAL, agree, examples, sent_segment
+from support.core.core_spans import agree, sent_segment
 from support.core.scan_messages import END_NS, messages, mutation, random_message, sent_request, ticks
+from support.examples import SEED, examples
 from support.otlp import T0_NS, export, token
 
 from otel_llm import semconv
@@ -29,7 +30,7 @@ def test_messages_of_any_shape_and_their_mutations_are_read_the_same(raw: bytes,
 def test_thousands_of_mutations_are_read_the_same() -> None:
     random = Random(SEED)
     columns = requests = 0
-    for _ in range(round(150 * TIMES_USUAL)):
+    for _ in range(examples(150)):
         whole, other = random_message(random), random_message(random)
         for _ in range(20):
             raw = mutation(whole, other, random)
@@ -37,8 +38,8 @@ def test_thousands_of_mutations_are_read_the_same() -> None:
                 plain, read = agree(one)
                 columns += 0 if plain is None else len(plain)
                 requests += read
-    assert columns > 1000 * TIMES_USUAL  # or nothing was tried
-    assert requests > 500 * TIMES_USUAL
+    assert columns > examples(1000)  # or nothing was tried
+    assert requests > examples(500)
 
 
 def test_every_cut_and_every_flip_of_one_bit_of_a_message() -> None:

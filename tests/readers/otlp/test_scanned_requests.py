@@ -16,7 +16,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 from support.collector.message_mutations import field_of, parse_fields, varint
 from support.core import core_spans
-from support.core.core_spans import SEED, sent_segment
+from support.core.core_spans import sent_segment
 from support.core.scan_messages import (
     ENDED,
     ENDED_SCALARS,
@@ -32,6 +32,7 @@ from support.core.scan_messages import (
     overlong,
     sent_request,
 )
+from support.examples import SEED
 from support.otlp import T0_NS, Value, attributes_of, export, nested, request_span, token
 
 from otel_llm import semconv

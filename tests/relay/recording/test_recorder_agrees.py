@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.relay.recording import Asked, Chunk, Rig
 from support.relay.recording import Choice as Part
 
@@ -76,7 +77,7 @@ LATE_USAGE = [("tokens", 0, 1, "content", True, 0), ("finish", 0, 0), ("wait", 6
 """What the verdict of the first of two choices depends on is stated when it has long finished."""
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @example(slo_class="prompted", choices=2, script=LATE_USAGE, outcome="completed", lag_ms=0)
 @given(
     slo_class=st.sampled_from(["chat", "reads", "prompted", "unknown"]),

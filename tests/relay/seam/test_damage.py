@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.relay.fake_model import FakeModel, Json
 from support.relay.resuming import owned, pieces_of
 
@@ -58,7 +59,7 @@ def written(reply: Reply, leg: Leg, data: bytes, splits: list[int]) -> bytes:
     return out
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     data=st.sampled_from(STREAMS), damage=DAMAGE, splits=st.lists(st.integers(0, 5000), max_size=6), ids=st.booleans()
 )
@@ -77,7 +78,7 @@ def test_a_damaged_stream_passes_as_it_came(
     assert all(line in found for line in data.splitlines() if line and b"ids" not in line)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     first=st.sampled_from(STREAMS),
     cut=st.integers(0, 3000),
@@ -132,7 +133,7 @@ def test_values_near_the_depth_that_is_read(carried: int | None) -> None:
             assert written(reply, Leg(reply, "vllm", carried), data, [])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(
     data=st.lists(st.sampled_from([b"a", b"bcd", b"\n", b"\r", b"\r\n", b"x" * 9]), max_size=20).map(b"".join),
     splits=st.lists(st.integers(0, 100), max_size=12),

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from otel_llm.relay.seam.chunk import parse
 from otel_llm.relay.seam.edit import with_head, without_ids
@@ -81,7 +82,7 @@ def no_role(choice: Pairs) -> Pairs:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(text=CHUNKS, ending=st.sampled_from(["\n", "\r\n", " \r", ""]), space=st.sampled_from(["", " "]))
 @example('{"token_ids":[1],"token_ids":null}', "\n", " ")
 @example('{"token\\u005fids":[1],"x":{"a":1,"token_ids":[2]}}', "\n", " ")
@@ -104,7 +105,7 @@ def test_nothing_but_the_ids_is_removed(text: str, ending: str, space: str) -> N
         assert edited == line
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(text=CHUNKS, role=st.booleans())
 @example('{"id":"x","id":null,"created":1e400,"choices":[{"delta":{"role":"a"},"delta":{"a":1,"role":"b"}}]}', True)
 def test_nothing_but_the_head_is_replaced(text: str, role: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.relay.fake_model import EOS, Detokenizer, FakeModel, Json
 from support.relay.resuming import Resumed, Seen, run, seen_of
 
@@ -83,7 +84,7 @@ def test_every_cut_within_a_chunk(endpoint: str, ids: bool, ending: bytes) -> No
             check(run(body, models_of(2, pauses=False), [chunk], torn=torn, ending=ending), whole)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(
     endpoint=st.sampled_from(["chat", "completions"]),
     words=st.text("abcdefgh é你", max_size=6),
@@ -128,7 +129,7 @@ def test_any_cuts_and_splits(
         check(resumed, whole)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(
     endpoint=st.sampled_from(["chat", "completions"]),
     intervals=st.lists(st.integers(1, 7), min_size=3, max_size=3),

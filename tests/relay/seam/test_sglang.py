@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.relay.fake_model import FakeModel, Json
 from support.relay.fake_sglang import FakeSglangModel, decode
 from support.relay.resuming import Resumed, Seen, owned, run, seen_of
@@ -252,7 +253,7 @@ def test_running_usage_does_not_go_back_behind_ids_without_text() -> None:
     check(run(body, models, [6, 0], kind="sglang"), whole, skip_special=False)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(
     words=st.text("abcdefgh é你", min_size=1, max_size=6),
     ids=st.booleans(),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.rig import Rig, at_rest, rig
@@ -155,7 +156,7 @@ def test_a_client_that_leaves_in_a_race_closes_both(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     after=st.integers(0, 40),
     per_chunk=st.integers(1, 4),

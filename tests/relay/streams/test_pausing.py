@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.readers import Reply, read
@@ -130,7 +131,7 @@ def test_the_reader_reads_on_until_less_than_two_seconds_are_left(tmp_path: Path
     asyncio.run(go())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(pauses=[3, 9, 18, 3], per_chunk=1, chat=True, ids=True, backends=2)  # paused again before it has text
 @given(
     pauses=st.lists(st.integers(1, 20), min_size=1, max_size=4),

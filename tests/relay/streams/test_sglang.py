@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.relay.fake_engine import FakeEngine, Fault, FaultKind
 from support.relay.fake_sglang import FakeSglangEngine, FakeSglangModel
 from support.relay.readers import Reply
@@ -92,7 +93,7 @@ def test_a_broken_completion_goes_on_at_another_sglang(tmp_path: Path, kind: Fau
     asyncio.run(go())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     after=st.integers(0, 40),
     per_chunk=st.integers(1, 5),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, S, Segment, View, flushed, key, one_rule, ruleset, run, story
+from support.examples import examples
 
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
@@ -461,7 +462,7 @@ BUSY = busy()
 
 
 @given(traffic(), st.lists(st.integers(1, 4), max_size=4))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_same_records_give_the_same_decisions(segments: list[Segment], sizes: list[int]) -> None:
     until = 10 * S
     whole = run(BUSY, segments, until)

@@ -13,6 +13,7 @@ from itertools import groupby
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, Receiver, Segment, View, one_rule, run, story
+from support.examples import examples
 
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.rules.language.condition import Condition
@@ -239,12 +240,12 @@ def agree(rules: RuleSet, segments: list[Segment]) -> None:
 
 
 @given(rules_drawn(CONDITIONS), scripts())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 def test_the_engine_sees_what_brute_force_sees(rules: RuleSet, segments: list[Segment]) -> None:
     agree(rules, segments)
 
 
 @given(rules_drawn(SLANTED), scripts(grid_ms=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_sums_and_products_cross_where_brute_force_sees_it(rules: RuleSet, segments: list[Segment]) -> None:
     agree(rules, segments)

@@ -14,7 +14,7 @@ from rules.scripted import View, one_rule
 from support.chance import chances
 from support.core.core_fleets import MS
 from support.core.core_rules import expression, rule
-from support.core.core_spans import examples
+from support.examples import examples
 
 from otel_llm.core.rule_tables import ALWAYS, BY_ENGINE, FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
 from otel_llm.core.stream_columns import NEVER

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules.first_hand import RULES, FirstHand, migrations
 from rules.scripted import COMMIT, MS, View, key, ruleset
+from support.examples import examples
 
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
@@ -191,7 +192,7 @@ def test_a_refutation_ahead_of_a_look_is_begun_at_its_own_instant() -> None:
     more=st.sampled_from([LONG, "keep_firing_for: 400ms", "resolve_when: 'gap_seconds < 0.1'", "for: 100ms"]),
     limit=st.integers(1, 3),
 )
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_refutations(gaps_ms: list[int], refutes_ms: list[int | None], when: str, more: str, limit: int) -> None:
     tokens_ms = [sum(gaps_ms[: at + 1]) for at in range(len(gaps_ms))]
     end_ms = tokens_ms[-1] + 600

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 from otel_llm.rules.engine.sliding_window import PARTS, SlidingWindow, Totals, merged
 from otel_llm.slo.ranks import P99
@@ -25,7 +26,7 @@ def same(left: Totals, right: Totals) -> bool:
     return left == right
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     window_s=st.sampled_from((60, 300, 3600)),
     steps=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 50), st.booleans()), max_size=60),

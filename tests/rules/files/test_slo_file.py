@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 
 from otel_llm.rules.files import shipped
 from otel_llm.rules.files.shipped import shipped_rules_dir, shipped_slo_file
@@ -230,7 +230,7 @@ keys = st.sampled_from(
 )
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(st.dictionaries(keys, values, max_size=3))
 def test_any_class_is_loaded_or_refused(body: dict[str, object]) -> None:
     text = yaml.safe_dump({"version": 1, "default": "a", "classes": {"a": body}})

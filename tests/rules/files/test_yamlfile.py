@@ -6,9 +6,9 @@ import pickle
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.patience import examples
+from support.examples import examples
 
 from otel_llm.rules.files.durations import exact, parse_duration_ns
 from otel_llm.rules.files.source_map import RuleError
@@ -171,7 +171,7 @@ fragments = st.sampled_from(
 )  # fmt: skip
 
 
-@examples(300)
+@settings(max_examples=examples(300))
 @given(st.binary(max_size=60) | st.lists(fragments, max_size=30).map(lambda parts: "".join(parts).encode()))
 def test_any_bytes_give_data_or_a_config_error(raw: bytes) -> None:
     for text in (raw, b"version: 1\n" + raw):

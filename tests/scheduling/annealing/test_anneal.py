@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chance import chances
+from support.examples import examples
 from support.scheduling.annealing_oracle import (
     NS,
     PLAIN,
@@ -51,7 +52,7 @@ def objective(plan: Plan, jobs: list[Job], profile: Profile) -> Fraction:
 @pytest.mark.parametrize("max_batch", [1, 2, 4])
 @pytest.mark.parametrize("profile", [PLAIN, STEEP, Hidden(SMALL), Uneven()])
 @given(chance=chances())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_exact_is_the_best_of_all_schedules(profile: Profile, max_batch: int, chance: Random) -> None:
     jobs = drawn_jobs(chance, 1, 5)
     plan = exact(jobs, profile, max_batch)
@@ -62,7 +63,7 @@ def test_exact_is_the_best_of_all_schedules(profile: Profile, max_batch: int, ch
 @pytest.mark.parametrize("max_batch", [1, 2, 4])
 @pytest.mark.parametrize("profile", [PLAIN, STEEP, Hidden(SMALL), Uneven()])
 @given(chance=chances())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_the_optimum_is_found_from_any_start(profile: Profile, max_batch: int, chance: Random) -> None:
     """Annealing mostly finds it alone. From a drawn order the programmes have to, and through several rounds."""
     jobs = drawn_jobs(chance, 1, 5)
@@ -84,7 +85,7 @@ def test_exact_is_the_best_of_all_schedules_of_seven_jobs(max_batch: int, seed: 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @given(chance=chances(), seed=st.integers(0, 3))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 def test_annealing_is_at_most_the_optimum_and_at_least_its_starts(schedule: str, chance: Random, seed: int) -> None:
     jobs, max_batch = drawn_jobs(chance, 1, 8), chance.choice([1, 2, 4])
     plan = anneal(jobs, PLAIN, max_batch, seed, schedule)

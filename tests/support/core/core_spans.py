@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,16 +22,8 @@ from otel_llm.readers.records import DecodeError
 from otel_llm.readers.segment_columns import SegmentColumns
 from otel_llm.readers.spans.attributes import DEFAULT_LIMITS, AttributeLimits
 
-TIMES_USUAL = float(os.environ.get("OTEL_LLM_CORE_EXAMPLES", "1"))
-"""How many times as many examples and mutations as usual the tests of the evaluator's core try."""
-SEED = int(os.environ.get("OTEL_LLM_CORE_SEED", "1"))
 LOCAL, REMOTE = 0x101, 0x301
 needs_kernels = pytest.mark.skipif(not COMPILED, reason="no numba: plain mode reads every message by protobuf")
-
-
-def examples(usual: int) -> int:
-    """Return how many examples a test is to try."""
-    return max(1, round(usual * TIMES_USUAL))
 
 
 def as_sent(span: Span, flags: int = LOCAL) -> Span:

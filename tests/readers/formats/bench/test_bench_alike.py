@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.readers.bench_files import NS, UPTIME_NS, WALL_NS, WRITERS, Asked, Chunk, gaps_ns
 from support.readers.bench_read import judged, read
 
@@ -96,7 +97,7 @@ def told_apart(asked: list[Asked]) -> bool:
 
 @pytest.mark.parametrize("form", FULL)
 @given(asked=requests())
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_a_token_a_chunk_gives_the_same_row_in_every_form(form: str, asked: list[Asked]) -> None:
     assume(form != "sglang" or told_apart(asked))  # real clocks never give that
     streams, skipped = read(WRITERS[form](asked))
@@ -116,7 +117,7 @@ def test_a_token_a_chunk_gives_the_same_row_in_every_form(form: str, asked: list
 
 @pytest.mark.parametrize("form", FULL)
 @given(asked=requests(most_tokens=4))
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_chunks_of_several_tokens_give_the_same_row_where_the_form_counts_them(form: str, asked: list[Asked]) -> None:
     assume(form != "sglang" or told_apart(asked))
     streams, _ = read(WRITERS[form](asked))
@@ -146,7 +147,7 @@ def test_the_commit_is_when_the_client_decided_to_send(form: str) -> None:
 
 
 @given(asked=requests(most_tokens=3))
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 def test_guidellm_has_the_first_token_and_the_end(asked: list[Asked]) -> None:
     streams, skipped = read(WRITERS["guidellm"](asked))
     expected = judged([truth(one) for one in asked])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 from support.readers.bench_files import NS, WRITERS, Asked, Chunk
 from support.readers.bench_read import judged, read, recognised
 
@@ -46,7 +47,7 @@ def spoilt(data: bytes, draw: st.DataObject) -> bytes:
 
 @pytest.mark.parametrize("form", sorted(WRITERS))
 @given(draw=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_junk_in_any_place_costs_at_most_the_file(form: str, draw: st.DataObject) -> None:
     data = spoilt(WRITERS[form](ASKED), draw)
     if recognised(data) is None:
@@ -64,7 +65,7 @@ def test_junk_in_any_place_costs_at_most_the_file(form: str, draw: st.DataObject
 
 @pytest.mark.parametrize("form", sorted(WRITERS))
 @given(draw=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_file_cut_or_changed_anywhere_is_read_as_far_as_it_goes(form: str, draw: st.DataObject) -> None:
     data = bytearray(WRITERS[form](ASKED))
     data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
