@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from support.audit.chromium import Page, browser, chromium
+from support.audit.chromium import Page, browser
+from support.requirements import has
 
 WRITING_SHARE = 0.2
 SEGMENT_TOKENS = 8
@@ -213,7 +214,7 @@ def main() -> None:
             found.append(measure(collector, case, queries, seconds))
             progress(f"{case}: {found[-1].cores:.3f} cores, {found[-1].kilobytes_s:.1f} kB/s a viewer")
         shown = None
-        if not chosen.no_browser and chromium() is not None:
+        if not chosen.no_browser and has("chromium"):
             page = stack.enter_context(browser(1440, 1000))
             shown = in_browser(page, collector.web, seconds)
         flying = streams_of(collector.web)["in_flight"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import _posixsubprocess
 import gc
 import os
+import platform
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import pytest
@@ -79,12 +80,13 @@ def watched(start: Callable[..., int]) -> Callable[..., int]:
     return starting
 
 
+platform.uname().processor  # noqa: B018  asks a program once, for SDKs that tell their platform
 sys.addaudithook(watch)
 _posixsubprocess.fork_exec = watched(_posixsubprocess.fork_exec)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     started, STARTED[:] = STARTED[:], []
     if started and report.passed and is_first(item):

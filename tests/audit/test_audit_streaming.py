@@ -120,6 +120,7 @@ def recorded(tmp_path: Path) -> Path:
     return write_form(tmp_path, "journal.otlp", vector_messages())
 
 
+@pytest.mark.system
 def test_several_processes_give_the_same(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     classes = vector_classes()
@@ -134,6 +135,7 @@ def test_several_processes_give_the_same(tmp_path: Path) -> None:
     assert audit.load(path, slo=classes, jobs=2).judged_table == one.judged_table  # too small for a second process
 
 
+@pytest.mark.system
 def test_a_process_that_dies_is_said(tmp_path: Path) -> None:
     single = [batch.slice(0, 1) for batch in Inputs([recorded(tmp_path)]).batches()] * 4
     with pytest.raises(audit.WorkerError, match="--jobs 1"):

@@ -42,6 +42,7 @@ def test_the_command_is_in_the_list_of_commands() -> None:
     assert COMMANDS["simulate"][:2] == ("otel_llm.cli.commands.simulate_command", "simulate")
 
 
+@pytest.mark.system
 def test_json_is_a_function_of_scenario_and_seed_and_not_of_jobs(path: Path) -> None:
     first = runs_of(path, "--seed", "7", "--jobs", "1")
     assert [row["settings"] for row in first["runs"]] == [
@@ -109,6 +110,7 @@ def test_a_faulty_scenario_is_named(path: Path, jobs: str) -> None:
     assert f"{path}:9:3: workload.tiers: the shares add up to 0.8 (they must add up to 1)" in result.stderr
 
 
+@pytest.mark.system
 def test_a_run_that_is_refused_in_a_process_is_named(path: Path) -> None:
     path.write_text(path.read_text().replace("[1000000, 3000000]", "[0.000000001, 3000000]"))
     result = run(path, "--jobs", "2")

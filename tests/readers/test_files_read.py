@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.otlp import T0_NS, export, segment_span
+from support.pairwise import pairwise
 from support.recordings import read_inputs
 
 from otel_llm.readers.assemble.resolved import Assembled
@@ -84,49 +85,40 @@ def requests(items: Iterable[Received | Assembled]) -> list[Received]:
     return [item for item in items if not isinstance(item, Assembled)]
 
 
-@pytest.mark.parametrize("name", ["a.otlp", "a.jsonl", "a.bin", "noname"])
-@pytest.mark.parametrize("packed", [bytes, gzip.compress, zstandard.compress])
+CONTENTS = {
+    "journal": (JOURNAL, RECEIVED),
+    "collector-proto": (b"".join(struct.pack(">I", len(raw)) + raw for raw in RAWS), WITHOUT_RECEIPT),
+    "collector-json": (b"".join(struct.pack(">I", len(line)) + line for line in LINES), WITHOUT_RECEIPT),
+    "collector-zstd": (
+        b"".join(struct.pack(">I", len(z)) + z for z in map(zstandard.compress, RAWS)),
+        WITHOUT_RECEIPT,
+    ),
+    "lines": (JSON_LINES, WITHOUT_RECEIPT),
+    "no-newline": (JSON_LINES.rstrip(), WITHOUT_RECEIPT),
+    "crlf": (JSON_LINES.replace(b"\n", b"\r\n"), WITHOUT_RECEIPT),
+    "blank-lines": (b"\n\n  " + JSON_LINES.replace(b"\n", b"\n\n"), WITHOUT_RECEIPT),
+    "bom": (b"\xef\xbb\xbf" + JSON_LINES, WITHOUT_RECEIPT),
+    "pretty": (json_line(MESSAGES[0], indent=2), WITHOUT_RECEIPT[:1]),
+    "protobuf": (RAWS[0], WITHOUT_RECEIPT[:1]),
+    "empty": (b"", []),
+    "blank": (b"\n \n", []),
+    "empty-exports": (b"{}\n{}", [(ExportTraceServiceRequest(), None)] * 2),
+}
+
+
 @pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (JOURNAL, RECEIVED),
-        (b"".join(struct.pack(">I", len(raw)) + raw for raw in RAWS), WITHOUT_RECEIPT),
-        (b"".join(struct.pack(">I", len(line)) + line for line in LINES), WITHOUT_RECEIPT),
-        (
-            b"".join(struct.pack(">I", len(z)) + z for z in map(zstandard.compress, RAWS)),
-            WITHOUT_RECEIPT,
-        ),
-        (JSON_LINES, WITHOUT_RECEIPT),
-        (JSON_LINES.rstrip(), WITHOUT_RECEIPT),
-        (JSON_LINES.replace(b"\n", b"\r\n"), WITHOUT_RECEIPT),
-        (b"\n\n  " + JSON_LINES.replace(b"\n", b"\n\n"), WITHOUT_RECEIPT),
-        (b"\xef\xbb\xbf" + JSON_LINES, WITHOUT_RECEIPT),
-        (json_line(MESSAGES[0], indent=2), WITHOUT_RECEIPT[:1]),
-        (RAWS[0], WITHOUT_RECEIPT[:1]),
-        (b"", []),
-        (b"\n \n", []),
-        (b"{}\n{}", [(ExportTraceServiceRequest(), None)] * 2),
-    ],
-    ids=[
-        "journal",
-        "collector-proto",
-        "collector-json",
-        "collector-zstd",
-        "lines",
-        "no-newline",
-        "crlf",
-        "blank-lines",
-        "bom",
-        "pretty",
-        "protobuf",
-        "empty",
-        "blank",
-        "empty-exports",
-    ],
+    *pairwise(
+        {
+            "name": ["a.otlp", "a.jsonl", "a.bin", "noname"],
+            "packed": [bytes, gzip.compress, zstandard.compress],
+            "content": CONTENTS,
+        }
+    )
 )
 def test_content_is_seen_whatever_the_name_and_the_packing(
-    write: Write, name: str, packed: Callable[[bytes], bytes], data: bytes, expected: list[Received]
+    write: Write, name: str, packed: Callable[[bytes], bytes], content: str
 ) -> None:
+    data, expected = CONTENTS[content]
     assert read(write(name, packed(data))) == (expected, Counter())
 
 

@@ -20,7 +20,7 @@ def square(point: Point) -> dict[str, str | int | float | None]:
     return {"square": load**2, "nothing": None}
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.system)])
 def test_all_points_are_computed_in_their_order(jobs: int, tmp_path: Path) -> None:
     done: list[int] = []
     rows = run_points(tmp_path / "t.csv", POINTS, square, jobs, done.append)

@@ -31,4 +31,4 @@ def register_profiles() -> None:
 
 def examples(usual: int) -> int:
     """Return how many examples to try; `usual` is their number in the profile `full`."""
-    return max(min(usual, FEWEST), usual * settings.default.max_examples // PERCENT["full"])
+    return max(min(usual, FEWEST), usual * settings().max_examples // PERCENT["full"])

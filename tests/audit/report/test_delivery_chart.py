@@ -6,6 +6,7 @@ import json
 
 import pytest
 from support.audit.figures import check
+from support.pairwise import pairwise
 
 from otel_llm.audit.report.charts.delivery_chart import COLUMNS, MOST_SHADES, timeline_figure
 from otel_llm.audit.report.charts.timeline import build
@@ -25,10 +26,16 @@ POLICIES = [
 ]
 
 
-@pytest.mark.parametrize("deadline", POLICIES, ids=lambda one: f"{one.policy}-{one.first_ns}")
-@pytest.mark.parametrize("outcome", ["completed", "error"])
-@pytest.mark.parametrize("tokens", [FIGURE_1B, [], [0], [50 * MS] * 7], ids=["1b", "none", "one", "burst"])
-@pytest.mark.parametrize("until_ns", [None, 0, 900 * MS, 60_000 * MS])
+@pytest.mark.parametrize(
+    *pairwise(
+        {
+            "deadline": POLICIES,
+            "outcome": ["completed", "error"],
+            "tokens": [FIGURE_1B, [], [0], [50 * MS] * 7],
+            "until_ns": [None, 0, 900 * MS, 60_000 * MS],
+        }
+    )
+)
 def test_every_kind_of_delivery_is_a_valid_figure(
     deadline: Deadline, outcome: str, tokens: list[int], until_ns: int | None
 ) -> None:

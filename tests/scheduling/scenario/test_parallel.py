@@ -38,6 +38,7 @@ def path(tmp_path: Path) -> Path:
     return scenario(tmp_path, SCENARIO.replace("requests: 50", "requests: 2000000") + SWEEP)
 
 
+@pytest.mark.system
 def test_a_killed_process_is_an_error_with_a_remedy(path: Path) -> None:
     stop = threading.Event()
     killer = threading.Thread(target=kill_a_process, args=(stop,))
@@ -54,6 +55,7 @@ def test_a_killed_process_is_an_error_with_a_remedy(path: Path) -> None:
     )
 
 
+@pytest.mark.system
 def test_the_command_says_so_without_a_traceback(path: Path) -> None:
     stop = threading.Event()
     killer = threading.Thread(target=kill_a_process, args=(stop,))
@@ -68,6 +70,7 @@ def test_the_command_says_so_without_a_traceback(path: Path) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.system
 def test_ctrl_c_is_for_the_command_alone(tmp_path: Path) -> None:
     path = scenario(tmp_path, SCENARIO + SWEEP)
 

@@ -30,7 +30,7 @@ def simulated(path: Path, *arguments: str | Path) -> list[dict[str, Any]]:
     return runs
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.system)])
 @pytest.mark.parametrize("warmup", ["0s", "100us"])
 def test_the_audit_says_the_attainment_of_the_simulator(tmp_path: Path, jobs: str, warmup: str) -> None:
     path = scenario(tmp_path, CROWDED.replace("requests: 50", f"requests: 80\n  warmup: {warmup}") + SWEEP)
