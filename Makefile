@@ -60,11 +60,11 @@ demo: $(VENV)/ready-app ## everything on this machine: server, instrumented clie
 demo-relay: $(VENV)/ready-app ## two servers, one of which stalls, straight and through the relay, side by side (half a minute)
 	@$(BIN)/otel-llm demo --relay --out $(OUT)
 
-# Three tiers: what runs in process and the essential programs; programs; other people's software. Which tier a test is
-# of, the tests themselves tell (tests/support/tiers.py). Those marked `alone` run one at a time. The first tier keeps
-# the cores busy by itself; the tests of programs wait half of their time, so two of their processes share a core.
+# Three tiers: what runs in process and the essential programs; programs; other people's software. A test's tier is read
+# from its source (tests/support/tiers.py). Tests marked `alone` run one at a time. The first tier waits a fifth of its
+# time, so it runs one process more than there are cores; tests of programs wait half of theirs: two processes a core.
 CORES := $(shell nproc)
-WORKERS ?= $(CORES)
+WORKERS ?= $(shell echo $$(($(CORES) + 1)))
 FIRST := first or essential
 SYSTEM := system and not essential or random
 PYTEST = $(BIN)/python -m pytest
@@ -78,7 +78,7 @@ test: $(VENV)/ready-dev ## all that runs in process, and the essential programs 
 test-system: $(VENV)/ready-dev ## the tests that start programs, and all random ones at full length
 	@$(BIN)/python -m otel_llm.core
 	@failed=0; \
-	$(PYTEST) --hypothesis-profile=full -n $$((2 * $(WORKERS))) --dist loadfile --no-loadscope-reorder -m '($(SYSTEM)) and not world and not alone' || failed=1; \
+	$(PYTEST) --hypothesis-profile=full -n $$((2 * $(CORES))) --dist loadfile --no-loadscope-reorder -m '($(SYSTEM)) and not world and not alone' || failed=1; \
 	$(PYTEST) -m 'system and alone' || failed=1; \
 	exit $$failed
 
@@ -88,7 +88,7 @@ test-world: $(VENV)/ready-dev ## the tests beside other people's software, each 
 	if [ -e $(LITELLM_VENV)/ready ]; then \
 	  $(LITELLM_VENV)/bin/python -m pytest $(LITELLM_TESTS) >$(LITELLM_VENV)/tests.log 2>&1 & beside=$$!; \
 	fi; \
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'world and not alone' || failed=1; \
+	$(PYTEST) -n $(CORES) --dist loadfile --no-loadscope-reorder -m 'world and not alone' || failed=1; \
 	$(PYTEST) -m 'world and alone' || failed=1; \
 	if [ -n "$$beside" ]; then wait $$beside || failed=1; cat $(LITELLM_VENV)/tests.log; fi; \
 	exit $$failed
@@ -122,7 +122,7 @@ $(VLLM_VENV)/ready: | $(UV)
 	$(VLLM_VENV)/bin/python -c 'import $(VLLM_SERVES)'
 	@touch $@
 
-vllm-env: $(VLLM_VENV)/ready ## a real vLLM for this machine's CPU (a minute, 2.5 GB)
+vllm-env: $(VLLM_VENV)/ready ## a real vLLM for this machine's CPU (two minutes, 5.3 GB)
 
 test-vllm: $(VENV)/ready-dev $(VLLM_VENV)/ready ## the tests against a real vLLM
 	$(BIN)/python -m pytest -m vllm
