@@ -12,6 +12,7 @@ from support.commands import environment
 SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
 
+@pytest.mark.world
 @pytest.mark.alone
 def test_live_equals_audit_after_a_while(tmp_path: Path) -> None:
     command = [sys.executable, str(SOAK), "--minutes", "0.25", "--tokens-per-s", "2000", "--folder", str(tmp_path)]

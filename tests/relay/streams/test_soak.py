@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from support.relay.soak import soak
 
 
+@pytest.mark.world
 def test_every_request_is_accounted_for_and_nothing_is_left_open(tmp_path: Path) -> None:
     found = asyncio.run(soak(tmp_path, seconds=4.0, clients=12))
     assert found.problems == []

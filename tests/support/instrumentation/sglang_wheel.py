@@ -17,6 +17,7 @@ import importlib
 import logging
 import subprocess
 import sys
+import tempfile
 import time
 import types
 import zipfile
@@ -48,18 +49,23 @@ METHODS = {
 
 
 def unpacked(cache: Path) -> Path:
-    """Return the folder of the unpacked wheel; fetched once, skipped where it cannot be."""
+    """Return the folder of the unpacked wheel; fetched once, skipped if it cannot be.
+
+    Whole or not at all: several processes may want it at once.
+    """
     folder = cache / VERSION
-    if not (folder / "ready").exists():
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
-        done = subprocess.run([*command, f"sglang=={VERSION}"], capture_output=True, text=True, check=False)
-        wheels = list(folder.glob("*.whl"))
-        if done.returncode or not wheels:
-            skip_without("sglang-wheel", f"no wheel of sglang {VERSION}")
-        with zipfile.ZipFile(wheels[0]) as wheel:
-            wheel.extractall(folder)
-        wheels[0].unlink()
-        (folder / "ready").touch()
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as made:
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", made]
+            done = subprocess.run([*command, f"sglang=={VERSION}"], capture_output=True, text=True, check=False)
+            wheels = list(Path(made).glob("*.whl"))
+            if done.returncode or not wheels:
+                skip_without("sglang-wheel", f"no wheel of sglang {VERSION}")
+            with zipfile.ZipFile(wheels[0]) as wheel:
+                wheel.extractall(Path(made, "unpacked"))
+            with contextlib.suppress(OSError):  # another process was first
+                Path(made, "unpacked").rename(folder)
     return folder
 
 
