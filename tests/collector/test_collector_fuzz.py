@@ -1,7 +1,7 @@
 """Any bytes at the listeners, and any mutation of valid messages, give a status; never a crash, a hang or growth.
 
 100,000 cases by default, most of them where a message is taken in, in this process; the same ones in each run. More by
-hand: `OTEL_LLM_FUZZ_CASES=5000000 OTEL_LLM_FUZZ_SEED=7 pytest tests/collector/test_collector_fuzz.py -s`. A case that
+hand: `OTEL_LLM_FUZZ_CASES=5000000 SEED=7 pytest tests/collector/test_collector_fuzz.py -s`. A case that
 fails is shown as hex.
 """
 
@@ -32,6 +32,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from support.collector.message_mutations import OF_MESSAGES, mutate_bytes, mutate_json, varint
 from support.commands import WAIT_S, Collector, collector, wait_until
 from support.core.dense_exports import near_the_bound
+from support.examples import SEED
 from support.otlp import T0_NS, attributes_of, export, request_span, segment_span, stream_spans, token
 
 from otel_llm import semconv
@@ -53,7 +54,6 @@ from otel_llm.shared.errors import RefusalError
 from otel_llm.shared.web.address import Address
 
 CASES = int(os.environ.get("OTEL_LLM_FUZZ_CASES", "100000"))
-SEED = int(os.environ.get("OTEL_LLM_FUZZ_SEED", "1"))
 MESSAGES, DOCUMENTS = CASES * 80 // 100, CASES * 15 // 100
 CALLS, POSTS, RAW_GRPC, RAW_HTTP = CASES * 2 // 100, CASES // 100, CASES // 100, CASES // 100
 MS = 1_000_000

@@ -56,13 +56,13 @@ every_stack = pytest.mark.parametrize(("stack", "mode"), PAIRS)
 
 
 def ends() -> Iterator[Any]:
-    """Yield each stack with each case, in one of its modes in turns: every pair of stack, mode and case."""
+    """Yield each stack with each case in each mode; the first tier takes one mode of each, in turn."""
     for first, stack in enumerate(STACKS):
         for place, name in enumerate(CASES):
             modes = [mode for mode in stack.modes if matrix.why_not(stack, name, mode) is None]
-            if modes:
-                mode = modes[(first + place) % len(modes)]
-                yield pytest.param(stack, mode, name, id=f"{stack.name}, {mode}, {name}")
+            for mode in modes:
+                marks = [] if mode == modes[(first + place) % len(modes)] else [pytest.mark.system]
+                yield pytest.param(stack, mode, name, id=f"{stack.name}, {mode}, {name}", marks=marks)
 
 
 ENDS = list(ends())
@@ -149,12 +149,14 @@ PLACES = [at_the_commit, at_the_first_chunk, at_the_end]
 
 
 def bugs() -> Iterator[Any]:
-    """Yield each stack in each mode with each of four cases, and the three places of a bug in turns."""
+    """Yield each stack in each mode with four cases and three places of a bug; the first tier takes one place each."""
     for first, (stack, mode) in enumerate((one, mode) for one in STACKS for mode in one.modes):
         for place, name in enumerate(["end", "error", "with", "cancel"]):
             if matrix.why_not(stack, name, mode) is None:
-                where = PLACES[(first + place) % len(PLACES)]
-                yield pytest.param(stack, mode, name, where, id=f"{stack.name}, {mode}, {name}, {where.__name__}")
+                for turn, where in enumerate(PLACES):
+                    marks = [] if turn == (first + place) % len(PLACES) else [pytest.mark.system]
+                    shown = f"{stack.name}, {mode}, {name}, {where.__name__}"
+                    yield pytest.param(stack, mode, name, where, id=shown, marks=marks)
 
 
 BUGS = list(bugs())

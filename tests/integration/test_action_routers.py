@@ -32,8 +32,6 @@ def worker(came: Came, before: int) -> Say:
 
 @contextmanager
 def router(module: str, log: Path, *workers: str) -> Iterator[str]:
-    require("sglang_router")
-    require("vllm_router")
     port, port_of_metrics = free_ports(2)
     command = [
         *(sys.executable, "-m", f"{module}.launch_router", "--host", "127.0.0.1", "--port", str(port)),
@@ -58,6 +56,7 @@ def listed(url: str) -> str:
 
 @pytest.mark.parametrize("module", ["sglang_router", "vllm_router"])
 def test_a_drained_worker_leaves_a_real_routers_list_and_the_other_stays(module: str, tmp_path: Path) -> None:
+    require("sglang_router") if module == "sglang_router" else require("vllm_router")
     legacy = module == "vllm_router"
     first, second = Receiver(worker), Receiver(worker)
     with receiving(first), receiving(second), router(module, tmp_path / "log", first.url, second.url) as url:

@@ -1,7 +1,7 @@
 """How many examples the random tests try, by hypothesis' profile: `pytest --hypothesis-profile=full`.
 
-`quick` tries a quarter of the examples, the same ones in each run; `full` tries other ones each time; `long` tries 25
-times as many, by hand. Long seeded fuzzers, which draw from `random.Random`, take another seed from SEED.
+`quick` tries a quarter of the examples, the same ones in each run; `full` tries different examples in each run; `long`
+tries 25 times as many, by hand. Long seeded fuzzers, which draw from `random.Random`, take another seed from SEED.
 """
 
 from __future__ import annotations

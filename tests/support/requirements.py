@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 VLLM = ROOT / ".venv-vllm"
 SPARK = ROOT / ".venv-spark"
@@ -62,7 +60,7 @@ REQUIREMENTS = {
     "spark": Requirement(WORLD, "no Spark environment", "make spark-env", environment(SPARK)),
     "java": Requirement(WORLD, "no Java", installed("openjdk-17-jre-headless"), program("java")),
     "aiperf": Requirement(WORLD, "no AIPerf environment", "make aiperf-env", environment(AIPERF)),
-    "phoenix": Requirement(WORLD, "no Phoenix", "make phoenix-env", environment(PHOENIX)),
+    "phoenix": Requirement(WORLD, "no Phoenix", "make phoenix-env", (PHOENIX / "bin" / "phoenix").exists),
     "helm": Requirement(WORLD, "no Helm environment", "make helm-env", environment(HELM)),
     "compat": Requirement(WORLD, "no compat environments", "make compat-env", lambda: COMPAT.is_dir()),
     "litellm": Requirement(WORLD, "no litellm", "make litellm-env", package("litellm")),
@@ -90,7 +88,10 @@ REQUIREMENTS = {
         FIRST, "no aiconfigurator-core", "pip install -e '.[aic]'", package("aiconfigurator_core")
     ),
     "traces": Requirement(
-        FIRST, "no traces", "the public traces in ../shared/traces; examples/migration-triggers says how", TRACES.is_dir
+        FIRST,
+        "no traces",
+        "put the public traces into ../shared/traces; examples/migration-triggers says how",
+        (TRACES / "azure_2023_conv.csv").is_file,
     ),
 }
 
@@ -104,6 +105,8 @@ def announced_skips() -> tuple[str, ...]:
 
 def skip_without(name: str, detail: str = "") -> NoReturn:
     """Skip the test for a requirement that this machine lacks."""
+    import pytest  # not where benchmarks use this module
+
     needed = REQUIREMENTS[name]
     pytest.skip(f"{needed.missing}: {detail or needed.remedy}")
 

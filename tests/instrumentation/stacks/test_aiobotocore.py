@@ -35,6 +35,7 @@ MESSAGES: list[Any] = [{"role": "user", "content": [{"text": "hello"}]}]
 STREAM = {"Content-Type": bedrock.CONTENT_TYPE}
 
 pytestmark = [
+    pytest.mark.world,
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning"),
 ]

@@ -1,4 +1,4 @@
-"""How a stream of the real SDK ends, in every way, sync and async: once, as it was, and unnoticed by the caller."""
+"""Ends of streams that only the OpenAI SDK has; `test_matrix.py` has those of every client."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, 
 
 import otel_llm
 from otel_llm import semconv
-
-
-class CallersOwnError(Exception):
-    """What an application raises while it reads."""
 
 
 @dataclass
@@ -184,7 +180,6 @@ def then(*steps: Any) -> Callable[[], Reply]:
     return lambda: Reply([*words(3), *steps])
 
 
-ERROR_EVENT = Raw(b'data: {"error": {"message": "overloaded", "code": 503}}\n\n')
 GARBAGE = Raw(b"data: {not json\n\n")
 CASES = {
     "end, by next": Scenario("completed", 10, ten, by_next, by_anext),
