@@ -34,7 +34,7 @@ endif
 # Some images forbid bytecode: each of the hundreds of programs that the tests start would compile this package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-relay demo-relay-vllm test test-system test-world test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env helm-env relay-peers-env lint format bench wheel clean
+.PHONY: help demo demo-relay demo-relay-vllm kernels test test-system test-world test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env helm-env relay-peers-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 19
@@ -68,34 +68,34 @@ WORKERS ?= $(shell echo $$(($(CORES) + 1)))
 FIRST := first or essential
 SYSTEM := system and not essential or random
 PYTEST = $(BIN)/python -m pytest
+BY_FILE := --dist loadfile --no-loadscope-reorder
 # `make test-world` skips these tests in .venv and runs them at the same time in .venv-litellm.
 LITELLM_TESTS := tests/instrumentation/stacks/test_litellm_streams.py
 
-test: $(VENV)/ready-dev ## all that runs in process, and the essential programs (under eight minutes)
+kernels: $(VENV)/ready-dev ## compile the kernels before tests start their processes
 	@$(BIN)/python -m otel_llm.core
+
+test: kernels ## all that runs in process, and the essential programs (under eight minutes)
 	@$(PYTEST) -n $(WORKERS) --dist worksteal --randomly-seed=1 -m '$(FIRST)'
 
-test-system: $(VENV)/ready-dev ## the tests that start programs, and all random ones at full length
-	@$(BIN)/python -m otel_llm.core
+test-system: kernels ## the tests that start programs, and all random ones at full length
 	@failed=0; \
-	$(PYTEST) --hypothesis-profile=full -n $$((2 * $(CORES))) --dist loadfile --no-loadscope-reorder -m '($(SYSTEM)) and not world and not alone' || failed=1; \
+	$(PYTEST) --hypothesis-profile=full -n $$((2 * $(CORES))) $(BY_FILE) -m '($(SYSTEM)) and not world and not alone' || failed=1; \
 	$(PYTEST) -m 'system and alone' || failed=1; \
 	exit $$failed
 
-test-world: $(VENV)/ready-dev ## the tests beside other people's software, each in its environment if that is there
-	@$(BIN)/python -m otel_llm.core
+test-world: kernels ## the tests beside other people's software, each in its environment if that is there
 	@failed=0; beside=; \
 	if [ -e $(LITELLM_VENV)/ready ]; then \
 	  $(LITELLM_VENV)/bin/python -m pytest $(LITELLM_TESTS) >$(LITELLM_VENV)/tests.log 2>&1 & beside=$$!; \
 	fi; \
-	$(PYTEST) -n $(CORES) --dist loadfile --no-loadscope-reorder -m 'world and not alone' || failed=1; \
+	$(PYTEST) -n $(CORES) $(BY_FILE) -m 'world and not alone' || failed=1; \
 	$(PYTEST) -m 'world and alone' || failed=1; \
 	if [ -n "$$beside" ]; then wait $$beside || failed=1; cat $(LITELLM_VENV)/tests.log; fi; \
 	exit $$failed
 
-test-fast: $(VENV)/ready-dev ## the arithmetic, readers, rules and evaluation: for the edit loop
-	@$(BIN)/python -m otel_llm.core
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m first tests/slo tests/readers tests/rules tests/evaluate tests/test_house.py
+test-fast: kernels ## the arithmetic, readers, rules and evaluation: for the edit loop
+	@$(PYTEST) -n $(WORKERS) $(BY_FILE) -m first tests/slo tests/readers tests/rules tests/evaluate tests/test_house.py
 
 lint: $(VENV)/ready-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -125,7 +125,7 @@ $(VLLM_VENV)/ready: | $(UV)
 vllm-env: $(VLLM_VENV)/ready ## a real vLLM for this machine's CPU (two minutes, 5.3 GB)
 
 test-vllm: $(VENV)/ready-dev $(VLLM_VENV)/ready ## the tests against a real vLLM
-	$(BIN)/python -m pytest -m vllm
+	$(PYTEST) -m vllm
 
 demo-vllm: $(VENV)/ready-app $(VLLM_VENV)/ready ## the demo against a real vLLM on the CPU
 	@$(BIN)/otel-llm demo --out $(OUT) --vllm $(VLLM_VENV)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.examples import register_profiles
-from support.requirements import REQUIREMENTS, SYSTEM, WORLD, announced_skips
+from support.requirements import FIRST, REQUIREMENTS, WORLD, announced_skips
 from support.tiers import RANDOM, needs_of_test, tier_of
 
 register_profiles()
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def is_first(item: pytest.Item) -> bool:
     """Return whether a test is expected to start no program."""
-    return not any(item.iter_markers(SYSTEM)) and not any(item.iter_markers(WORLD))
+    return item.get_closest_marker(FIRST) is not None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +72,7 @@ def test_a_program_that_a_test_of_the_first_tier_starts_fails_it(start: str, tmp
         cwd=tmp_path, env=environment() | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"1 (failed|error).*1 passed|1 passed.*1 (failed|error)|1 failed, 1 passed", done.stdout)
+    assert "1 failed, 1 passed" in done.stdout
     assert "the test started a program" in done.stdout
 
 

@@ -16,7 +16,6 @@ VLLM = ROOT / ".venv-vllm"
 SPARK = ROOT / ".venv-spark"
 AIPERF = ROOT / ".venv-aiperf"
 HELM = ROOT / ".venv-helm"
-COMPAT = ROOT / ".venv-compat"
 NODE_PACKAGES = ROOT / ".venv-node"
 PHOENIX = Path(os.environ.get("PHOENIX_VENV") or ROOT / ".venv-phoenix")
 TRACES = ROOT.parent / "shared" / "traces"
@@ -45,9 +44,9 @@ def environment(folder: Path) -> Callable[[], bool]:
     return (folder / "ready").exists
 
 
-def package(*modules: str) -> Callable[[], bool]:
-    """Return a check that packages are installed beside the tests."""
-    return lambda: all(find_spec(module) for module in modules)
+def package(module: str) -> Callable[[], bool]:
+    """Return a check that a package is installed beside the tests."""
+    return lambda: find_spec(module) is not None
 
 
 def installed(names: str) -> str:
@@ -62,7 +61,7 @@ REQUIREMENTS = {
     "aiperf": Requirement(WORLD, "no AIPerf environment", "make aiperf-env", environment(AIPERF)),
     "phoenix": Requirement(WORLD, "no Phoenix", "make phoenix-env", (PHOENIX / "bin" / "phoenix").exists),
     "helm": Requirement(WORLD, "no Helm environment", "make helm-env", environment(HELM)),
-    "compat": Requirement(WORLD, "no compat environments", "make compat-env", lambda: COMPAT.is_dir()),
+    "compat": Requirement(WORLD, "no compat environments", "make compat-env"),
     "litellm": Requirement(WORLD, "no litellm", "make litellm-env", package("litellm")),
     "aiobotocore": Requirement(WORLD, "no aiobotocore", "pip install aiobotocore", package("aiobotocore")),
     "chdb": Requirement(WORLD, "no chdb", "make clickhouse-env", package("chdb")),
