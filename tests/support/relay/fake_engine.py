@@ -95,6 +95,7 @@ class FakeEngine:
         self._turns: dict[Asked, asyncio.Semaphore] = {}
         self._progress = asyncio.Condition()
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
@@ -120,25 +121,26 @@ class FakeEngine:
         # Cancelled handlers are how a client that went away is noticed, also while a stream stalls.
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
+        assert self._runner.server is not None
         # Of those that no client is given: it is free still when an engine that was stopped starts again.
-        site = web.TCPSite(self._runner, "127.0.0.1", port or free_ports(1)[0])
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        self.port = port or free_ports(1)[0]
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._runner.server, "127.0.0.1", self.port)
 
     async def stop(self) -> None:
         """Close the port and every stream."""
-        if self._runner is None:
+        if self._runner is None or self._listener is None:
             return
         runner, self._runner = self._runner, None
-        server = runner.server
-        assert server is not None
-        await runner.cleanup()
-        # A connection that was accepted meanwhile stays open, and warns in the garbage of a later test.
+        listener, self._listener = self._listener, None
+        # asyncio forgets a connection that was accepted just before its server closes (CPython 3.11): it would warn in
+        # the garbage of a later test. So nothing more is accepted, what was accepted becomes known, and then it closes.
+        for port in listener.sockets:
+            asyncio.get_running_loop().remove_reader(port.fileno())
         for _ in range(3):
             await asyncio.sleep(0)
-            for connection in server.connections:
-                if connection.transport is not None:
-                    connection.transport.abort()
+        listener.close()
+        await runner.cleanup()
 
     async def __aenter__(self) -> Self:
         await self.start()
