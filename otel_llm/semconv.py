@@ -82,6 +82,8 @@ GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 GEN_AI_USAGE_PROMPT_TOKENS: Final = "gen_ai.usage.prompt_tokens"
 GEN_AI_USAGE_COMPLETION_TOKENS: Final = "gen_ai.usage.completion_tokens"
+GEN_AI_USAGE_REASONING_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+"""The part of the output tokens that is reasoning."""
 GEN_AI_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
 
 # Histograms, seconds. The names of the conventions' own repository; `names.RENAMED_METRICS` has those before.
@@ -121,6 +123,20 @@ OPENINFERENCE_SPAN_KIND: Final = "openinference.span.kind"
 OPENINFERENCE_MODEL: Final = "llm.model_name"
 OPENINFERENCE_PROMPT_TOKENS: Final = "llm.token_count.prompt"
 OPENINFERENCE_COMPLETION_TOKENS: Final = "llm.token_count.completion"
+OUTPUT_TOKENS: Final = (
+    GEN_AI_USAGE_OUTPUT_TOKENS,
+    GEN_AI_USAGE_COMPLETION_TOKENS,
+    OPENINFERENCE_COMPLETION_TOKENS,
+)
+"""The names under which spans state the tokens of a reply, reasoning included; the first one counts."""
+REASONING_TOKENS: Final = (
+    GEN_AI_USAGE_REASONING_TOKENS,
+    "gen_ai.usage.reasoning_tokens",
+    "gen_ai.usage.output_tokens.reasoning",
+    "llm.usage.reasoning_tokens",
+    "llm.token_count.completion_details.reasoning",
+)
+"""The names under which spans state the part of it that is reasoning; the first one counts."""
 OPENINFERENCE_FIRST_TOKEN_EVENT: Final = "First Token Stream Event"  # noqa: S105
 LANGFUSE_COMPLETION_START: Final = "langfuse.observation.completion_start_time"
 LANGFUSE_MODEL: Final = "langfuse.observation.model.name"

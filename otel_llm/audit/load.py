@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.audit.input.load_inputs import Inputs, load_streams
+from otel_llm.audit.input.load_inputs import Inputs, Tokens, load_streams
 from otel_llm.audit.input.retained import ALL_TOKENS, WORST, Retained
 from otel_llm.audit.kernel.judged_columns import in_order, masked
 from otel_llm.audit.kernel.window_totals import Windows
@@ -58,6 +58,7 @@ def load(
     observe: Callable[[pa.RecordBatch], None] | None = None,
     progress: Callable[[int], None] | None = None,
     limits: Limits = DEFAULT_LIMITS,
+    tokens: Tokens = "stated",
 ) -> Audit:
     """Audit recorded streams: journals, OTLP, benchmark results, Parquet of token times; the form is sniffed.
 
@@ -65,7 +66,8 @@ def load(
     request by that class; `window` is a duration as `10s` or in seconds, and `windows=False` charges none. `jobs`
     processes share the work (a script that asks for more than one must guard its main part, as multiprocessing has
     it). `keep`: trace ids whose deliveries are kept; `observe` is called with every batch of STREAMS; `progress` is
-    called with the bytes read so far; `limits` bound the memory.
+    called with the bytes read so far; `limits` bound the memory. `tokens="recorded"` judges the recorded tokens even
+    of replies that state a total.
 
     Raises:
         InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them.
@@ -81,12 +83,13 @@ def load(
     classes = load_slo(slo) if slo is None or isinstance(slo, str | Path) else slo
     if class_name is not None:
         classes = classes.judging(class_name)
-    inputs = Inputs([Path(path) for path in paths], strict=strict, progress=progress, held_bytes=limits.held_bytes)
+    every = [Path(path) for path in paths]
+    inputs = Inputs(every, strict=strict, progress=progress, held_bytes=limits.held_bytes, tokens=tokens)
     charged, retained = Windows(), Retained(keep, limits.retained_tokens, limits.retained_worst)
     judged: list[pa.RecordBatch] = []
     work = Work(classes, window_ns if windows else None, LATENESS_NS)
-    with closing(inputs.batches()) as batches, closing(outcomes(batches, work, jobs)) as every:
-        for found in every:
+    with closing(inputs.batches()) as batches, closing(outcomes(batches, work, jobs)) as results:
+        for found in results:
             if observe is not None:
                 observe(found.streams)
             judged.append(found.judged)

@@ -31,6 +31,7 @@ _INTEGER: Final = {
     "start_unix_nano",
     "tokens",
     "tokens_read",
+    "tokens_recorded",
     "stalls",
     "deadlines",
     "deadline_misses",

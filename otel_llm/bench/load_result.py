@@ -189,7 +189,7 @@ def judge_run(
         requests=len(measured),
         length_ns=max(ends) - measured[0].intended_ns if ends else 0,
         errors=Counter(one.error for one in measured if one.error is not None),
-        token_basis=_weakest(measured),
+        token_basis=UNSTATED if audit is None else _weakest(audit),
         prompt_tokens={
             "asked": _mean([one.input_tokens for one in measured]),
             "counted": _mean([one.prompt_tokens for one in measured if one.prompt_tokens is not None]),
@@ -202,8 +202,10 @@ def judge_run(
     )
 
 
-def _weakest(requests: Sequence[ObservedRequest]) -> str:
-    found = {one.token_basis for one in requests if one.times_ns}
+def _weakest(audit: Audit) -> str:
+    table = audit.judged_table
+    counted = zip(table.column("token_basis").to_pylist(), table.column("tokens").to_pylist(), strict=True)
+    found = {basis for basis, tokens in counted if tokens}
     return next((basis for basis in BASES if basis in found), UNSTATED)
 
 

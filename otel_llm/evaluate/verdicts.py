@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_llm import semconv
+from otel_llm.evaluate.streams.final_verdict import final_verdict
 from otel_llm.evaluate.streams.lifecycle import StreamEvent
 from otel_llm.evaluate.streams.stream_in_flight import group_of
 from otel_llm.readers.assemble.received_stream import ReceivedStream, missing_segments
@@ -134,12 +135,12 @@ class Verdicts:
         verdict: Verdict | None = None
         row: Callable[[], Row]
         if resolved.complete and stream.begun and resolved.end_ns is not None:
-            verdict = stream.stream.finish(resolved.end_ns, resolved.outcome)
+            verdict, resolved = final_verdict(stream.stream, resolved, resolved.end_ns)
             if verdict.skewed:
                 self._counts["skewed_tokens"] += verdict.skewed
             if missing := missing_segments(stream.received):
                 self._counts["missing_empty_segments"] += missing
-            row = partial(verdict_row, resolved, slo.name, verdict)
+            row = partial(verdict_row, resolved, slo.name, verdict, len(stream.stream.times_ns))
         else:
             times_ns, kinds = stream.token_times() if tokens is None else tokens
             # Computed now, so that a sink that stores it does not keep the token times alive.

@@ -23,8 +23,11 @@ Row: TypeAlias = dict[str, Cell]
 _NO_VERDICT: dict[str, Cell] = dict.fromkeys(VERDICT_COLUMNS)
 
 
-def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell]) -> Row:
-    """Return the row of a complete stream; `verdict` has the VERDICT_COLUMNS."""
+def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell], recorded: int | None) -> Row:
+    """Return the row of a stream; `verdict` has the VERDICT_COLUMNS.
+
+    `recorded`: its recorded tokens, None if their times are not known.
+    """
     row: Row = {
         "trace_id": resolved.trace_id.hex(),
         "span_id": resolved.span_id.hex(),
@@ -35,6 +38,7 @@ def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell]) ->
         "measured_at": resolved.measured_at,
         "outcome": resolved.outcome,
         "start_unix_nano": resolved.commit_ns,
+        "tokens_recorded": recorded,
         "token_basis": resolved.token_basis,
         "coverage": resolved.coverage,
         "queue_s": resolved.queue_s,
@@ -43,9 +47,9 @@ def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell]) ->
     return {name: row[name] for name in REQUEST_COLUMNS}
 
 
-def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict) -> Row:
-    """Return the row of a stream that was judged."""
-    return judged_row(resolved, class_name, dict(verdict.columns()))
+def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict, recorded: int) -> Row:
+    """Return the row of a stream that was judged; `recorded`: its recorded tokens."""
+    return judged_row(resolved, class_name, dict(verdict.columns()), recorded)
 
 
 def unjudged_row(
@@ -61,7 +65,7 @@ def unjudged_row(
         values["ttft_s"] = resolved.foreign.ttft_s
         values["e2e_s"] = resolved.foreign.e2e_s
         if not times_ns:
-            return judged_row(resolved, class_name, values)
+            return judged_row(resolved, class_name, values, None)
     values["tokens"] = len(times_ns)
     values["tokens_read"] = len(times_ns) if kinds is None else sum(kind in reads for kind in kinds)
     if kinds is None and CONTENT not in reads:
@@ -78,4 +82,4 @@ def unjudged_row(
         read = [time for i, time in enumerate(known) if (CONTENT if kinds is None else kinds[i]) in reads]
         if read:
             values["ttfo_s"] = seconds(max(0, min(read) - commit_ns))
-    return judged_row(resolved, class_name, values)
+    return judged_row(resolved, class_name, values, len(times_ns))

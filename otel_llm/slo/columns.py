@@ -39,6 +39,7 @@ REQUEST_COLUMNS: Final = (
     "start_unix_nano",
     "tokens",
     "tokens_read",
+    "tokens_recorded",
     "token_basis",
     "coverage",
     "ttft_s",

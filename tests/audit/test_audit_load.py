@@ -7,7 +7,7 @@ import json
 import math
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import zstandard
@@ -299,3 +299,36 @@ def test_where_nobody_says_when_requests_were_sent_there_is_no_span_and_no_rate(
     said = tmp_path / "said.csv"
     said.write_text("request,t_seconds,commit_s\na,1790000000.2,1790000000\n")
     assert otel_llm.audit.load(said).summary()["span_s"] == pytest.approx(0.2)
+
+
+CHUNKS = """request,t_seconds,commit_s,token_basis,output_tokens,reasoning_tokens
+a,1.0,0.5,chunk,6,
+a,2.0,,,,
+b,1.0,0.5,,6,
+c,1.0,0.5,estimated,9,
+"""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows"),
+    [
+        ("stated", [(6, 2, "estimated"), (1, 1, "exact"), (1, 1, "estimated")]),
+        ("recorded", [(2, 2, "chunk"), (1, 1, "exact"), (1, 1, "estimated")]),
+    ],
+)
+def test_the_stated_total_is_judged_unless_the_recorded_tokens_are_asked_for(
+    tokens: Literal["stated", "recorded"], rows: list[tuple[int, int, str]], tmp_path: Path
+) -> None:
+    path = tmp_path / "chunks.csv"
+    path.write_text(CHUNKS)
+    found = otel_llm.audit.load(path, tokens=tokens)
+    assert sorted((row["tokens"], row["tokens_recorded"], row["token_basis"]) for row in found.rows) == sorted(rows)
+
+
+def test_a_delivery_is_drawn_with_the_tokens_that_were_judged(tmp_path: Path) -> None:
+    path = tmp_path / "chunks.csv"
+    path.write_text("".join(CHUNKS.splitlines(keepends=True)[:3]))
+    found = otel_llm.audit.load(path)
+    delivery = found.delivery(0)
+    assert delivery is not None
+    assert len(delivery.times_ns) == 6

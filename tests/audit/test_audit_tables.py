@@ -29,6 +29,7 @@ FULL: Row = {
     "start_unix_nano": 1_790_000_000_123_456_789,
     "tokens": 2,
     "tokens_read": 2,
+    "tokens_recorded": 2,
     "token_basis": "exact",
     "coverage": 1.0,
     "ttft_s": 0.1,

@@ -43,7 +43,7 @@ def test_files_of_several_tools_are_audited_together(tmp_path: Path, packed: boo
         paths[-1].write_bytes(gzip.compress(data) if packed else data)
     requests = load(*paths).requests
     assert requests["model"].value_counts().to_dict() == {"tiny": 8, "m": 6}
-    assert requests["tokens"].sum() == 6 * 25 + 56
+    assert requests["tokens"].sum() == 6 * 24 + 56
     # The same file under two names: the same requests, once.
     twice = load(paths[0], fixtures / "vllm_chat.json")
     assert len(twice.requests) == 6

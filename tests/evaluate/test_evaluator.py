@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.audit.audit_oracle import audited as of_audit
 from support.examples import examples
 from support.live import Delivery, Live
-from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span, stream_spans, token
+from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, stream_spans, token
 from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
@@ -116,6 +116,22 @@ def test_worked_requests_live(vector: Vector) -> None:
             assert row[name] == value, name
 
 
+def endings(recorded: int) -> st.SearchStrategy[dict[str, Value]]:
+    """Draw how the tokens were counted, and what the reply states of them."""
+    totals = st.sampled_from([None, recorded, 3 * recorded, recorded // 3, recorded + 1, 250 * recorded, 0])
+    reasoning = st.sampled_from([None, None, 0, 1, recorded])
+    return st.builds(
+        lambda basis, total, thought: {
+            semconv.TOKEN_BASIS: basis,
+            **({} if total is None else {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: total}),
+            **({} if thought is None else {semconv.GEN_AI_USAGE_REASONING_TOKENS: thought}),
+        },
+        st.sampled_from(["exact", "chunk", "chunk", "estimated"]),
+        totals,
+        reasoning,
+    )
+
+
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[list[Delivery], int]:
     """Several streams, each cut, delayed, shuffled, repeated and sometimes holed, all inside the lateness."""
@@ -136,6 +152,7 @@ def fleets(draw: st.DrawFn) -> tuple[list[Delivery], int]:
             end_ns=end,
             outcome=outcome or "completed",
             segment_tokens=draw(st.sampled_from([1, 5, 64])),
+            ending=draw(endings(len(times))),
         )
         if outcome is None:
             spans = spans[:-1]
@@ -146,7 +163,9 @@ def fleets(draw: st.DrawFn) -> tuple[list[Delivery], int]:
                 delay = draw(st.sampled_from([0, 5, 40, 700])) * MS
                 deliveries.append((span.end_time_unix_nano + delay, export(span)))
         if draw(st.booleans()):
-            deliveries.append((end + 300 * MS, export(request_span(request=request, start_ns=commit, end_ns=end))))
+            said = {**IDENTITY, **draw(endings(len(times)))}
+            span = request_span(request=request, start_ns=commit, end_ns=end, attributes=said)
+            deliveries.append((end + 300 * MS, export(span)))
     return deliveries, draw(st.sampled_from([1, 3, 10])) * SECOND
 
 

@@ -24,6 +24,7 @@ from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.segments.choices import Choices
 from otel_llm.instrumentation.segments.chunks import ChunkReader
+from otel_llm.instrumentation.segments.statements import Statements
 
 QUESTION: dict[str, Any] = {"model": "m", "messages": [], "stream": True}
 
@@ -53,7 +54,8 @@ BUGS = [
     (ChunkReader, "__call__"),
     (ChunkReader, "is_plain"),
     (ChunkReader, "basis"),
-    (ChunkReader, "span_attributes"),
+    (Statements, "span_attributes"),
+    (Statements, "segment_attributes"),
     (Choices, "take"),
     (Choices, "cut"),
     (Choices, "last"),

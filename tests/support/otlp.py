@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
@@ -154,8 +155,12 @@ def stream_spans(
     outcome: str = "completed",
     segment_tokens: int = 64,
     identity: Mapping[str, Value] = IDENTITY,
+    ending: Mapping[str, Value] = MappingProxyType({}),
 ) -> list[Span]:
-    """Return all segments of one stream as a recorder would cut them: the commit, the tokens, the end."""
+    """Return all segments of one stream as a recorder would cut them: the commit, the tokens, the end.
+
+    `ending`: further attributes of the last one.
+    """
     spans = [segment_span(request=request, choice=choice, start_ns=commit_ns, attributes=identity)]
     pieces = [tokens_ns[i : i + segment_tokens] for i in range(0, len(tokens_ns), segment_tokens)] or [()]
     start = commit_ns
@@ -169,6 +174,7 @@ def stream_spans(
                 semconv.TOKENS: len(tokens_ns),
                 semconv.TOKEN_BASIS: "exact",
                 semconv.SEGMENTS: len(pieces) + 1,
+                **ending,
             }
         spans.append(
             segment_span(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from otel_llm.audit.input import parquet_streams
-from otel_llm.audit.input.stream_batch import batches
+from otel_llm.audit.input.stream_batch import batches, without_totals
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.assemble.stream_assembler import HELD_BYTES, StreamAssembler
 from otel_llm.readers.files import read_raw
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble.stream_columns import Streams
     from otel_llm.readers.batch import Batch
 
+Tokens: TypeAlias = Literal["stated", "recorded"]
+"""Which tokens are judged: the total that a reply states, or those that were recorded."""
 GROUP_BYTES: Final = 4 * 2**20
 """About the bytes of records that are decoded together."""
 GROUP_RECORDS: Final = 4096
@@ -64,12 +66,14 @@ class Inputs:
         progress: Callable[[int], None] | None = None,
         held_bytes: int = HELD_BYTES,
         group_records: int = GROUP_RECORDS,
+        tokens: Tokens = "stated",
     ) -> None:
         self.skipped = Strict() if strict else Skipped()
         self._paths = paths
         self._progress = progress
         self._assembler = StreamAssembler(held_bytes=held_bytes)
         self._group_records = group_records
+        self._tokens = tokens
         self._seen: set[tuple[bytes, bytes, int]] = set()
         self._messages = 0
         self._read_bytes = 0
@@ -81,6 +85,8 @@ class Inputs:
 
     def batches(self) -> Generator[pa.RecordBatch]:
         """Yield the streams of all paths, in no particular order.
+
+        With `tokens="recorded"` they state no total, so that the recorded tokens are judged.
 
         Raises:
             InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them.
@@ -95,14 +101,14 @@ class Inputs:
                     given[unpacked(path, folder)] = path
             files = list(given)
             spans = [path for path in files if not parquet_streams.holds_streams(path)]
-            yield from batches(self._streams(spans))
+            yield from map(self._judged_by, batches(self._streams(spans)))
             for path in files:
                 if path not in spans:
                     with self._spared(path, given[path]):
                         for batch in parquet_streams.read_batches(path):
                             self._messages += 1
                             self._report_progress(self._read_bytes + parquet_streams.BATCH_BYTES)
-                            yield batch
+                            yield self._judged_by(batch)
                         self._messages += 1
         finally:
             self._assembler.close()
@@ -115,6 +121,9 @@ class Inputs:
                 empty = "it is empty" if len(files) == 1 else "they are empty"
                 raise InputError(f"{names}: no export request found: {empty}; {EXPECTED}")
             raise InputError(f"{names}: no export request found{found}; pass a journal folder or a file of OTLP traces")
+
+    def _judged_by(self, streams: pa.RecordBatch) -> pa.RecordBatch:
+        return streams if self._tokens == "stated" else without_totals(streams)
 
     @contextmanager
     def _spared(self, path: Path, named: Path) -> Iterator[None]:

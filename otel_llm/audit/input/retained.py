@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from otel_llm.audit.input.resampled import resampled
 from otel_llm.audit.input.stream_batch import from_batch
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Retained:
         self._rank("fluidity_index", streams, judged, falling=False, most=2 * self._worst)
 
     def find(self, key: Key) -> Assembled | None:
-        """Return the delivery of a request by its trace id, span id (hexadecimal) and choice."""
+        """Return the delivery of a request by its trace id, span id (hexadecimal) and choice, as it is judged."""
         if self._by_key is None:
             ranked = [batch for found in self._ranked.values() for _, batch in found]
             self._by_key = {}
@@ -58,7 +59,7 @@ class Retained:
                 for row, (trace_id, span_id, choice) in enumerate(zip(*names, strict=True)):
                     self._by_key[trace_id.hex(), span_id.hex(), choice] = (batch, row)
         found = self._by_key.get(key)
-        return None if found is None else from_batch(found[0].slice(found[1], 1))[0]
+        return None if found is None else from_batch(next(resampled(found[0].slice(found[1], 1))).streams)[0]
 
     def _rank(self, name: str, streams: pa.RecordBatch, judged: pa.RecordBatch, *, falling: bool, most: int) -> None:
         column = judged.column(name)

@@ -42,6 +42,8 @@ STREAMS: Final = pa.schema(
         pa.field("known_tokens", pa.int64(), nullable=False),
         pa.field("known_until_ns", pa.int64()),
         pa.field("input_tokens", pa.int64()),
+        pa.field("output_tokens", pa.int64()),
+        pa.field("reasoning_tokens", pa.int64()),
         pa.field("exact_resume", pa.bool_(), nullable=False),
         pa.field("offset_ns", pa.int64()),
         pa.field("queue_s", pa.float64()),
@@ -57,9 +59,10 @@ STREAMS: Final = pa.schema(
 `trace_id` (16 bytes) and `span_id` (8) of the request span; `attributes`: a JSON object that a class's `match` is
 compared with; `commit_ns`, `end_ns`, `known_until_ns` and `times_ns` (the tokens' arrivals) in unix ns, or ns on an
 axis of the recording's own; `times_ns` is sorted where the stream is `complete`, in order of index where tokens are
-missing; `kinds`: a code a token (0 content, 1 reasoning, 2 tool), null where all is content; `offset_ns`: how far the
-sender's clock was ahead of the receiver's. `foreign`: another instrumentation's span, with its own statements. The
-other columns are those of a row of `--requests`.
+missing; `kinds`: a code a token (0 content, 1 reasoning, 2 tool), null where all is content; `output_tokens` and
+`reasoning_tokens`: the totals that the reply stated, null if it has other choices; `offset_ns`: how far the sender's
+clock was ahead of the receiver's. `foreign`: another instrumentation's span, with its own statements. The other columns
+are those of a row of `--requests`.
 """
 
 BATCH_TOKENS: Final = 1_000_000
@@ -90,6 +93,14 @@ def to_batch(streams: Sequence[Assembled] | Streams) -> pa.RecordBatch:
     )
 
 
+def without_totals(streams: pa.RecordBatch) -> pa.RecordBatch:
+    """Return streams whose replies state no total."""
+    nothing = pa.nulls(len(streams), pa.int64())
+    totals = {"output_tokens", "reasoning_tokens"}
+    arrays = [nothing if name in totals else streams.column(name) for name in streams.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=streams.schema)
+
+
 def lists(times_ns: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> pa.ListArray:
     """Return token times (N,) int64, those of stream r from `offsets[r]` to `offsets[r + 1]`, as a column of lists.
 
@@ -114,6 +125,12 @@ def token_lists(column: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
         return column.values.slice(first, last - first), offsets - first
     lengths = np.where(column.is_valid().to_numpy(zero_copy_only=False), np.diff(offsets), 0)
     return column.flatten(), np.concatenate(([0], np.cumsum(lengths)))
+
+
+def token_times(streams: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return all token times of a batch (N,) int64, ns, and the offsets of its streams (R + 1,)."""
+    values, offsets = token_lists(streams.column("times_ns"))
+    return values.to_numpy(), offsets
 
 
 def dictionary_of(column: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], list[str | None]]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from otel_llm.audit.input.stream_batch import dictionary_of, from_batch, token_lists
+from otel_llm.audit.input.resampled import Resampled, resampled
+from otel_llm.audit.input.stream_batch import dictionary_of, from_batch, token_times
 from otel_llm.audit.tables import REQUESTS, arrow_type
 from otel_llm.readers.rows import unjudged_row
 from otel_llm.slo.batch.judged import Masked
@@ -55,9 +56,15 @@ def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
     """
     if streams.column("outcome").null_count:
         raise ValueError("a stream has no outcome")
+    return pa.concat_batches([_judge(part, classes) for part in resampled(streams)])
+
+
+def _judge(part: Resampled, classes: SloClasses) -> pa.RecordBatch:
+    streams, tokens_recorded, skewed = part
     slos, index, unknown = _classes_of(streams, classes)
     complete = streams.column("complete").to_numpy(zero_copy_only=False)
     cells: dict[str, pa.Array] = {
+        "tokens_recorded": pa.array(tokens_recorded, mask=_without_times(streams)),
         "trace_id": _hex(streams.column("trace_id")),
         "span_id": _hex(streams.column("span_id")),
         "slo_class": pa.array([slos[one].name for one in index.tolist()], pa.string()),
@@ -73,13 +80,20 @@ def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
     spread = {name: _spread(judged.column(name), at, len(streams)) for name in VERDICT_COLUMNS}
     spread["fluid_tbt_ns"] = _spread(fluid.masked(), at, len(streams))
     spread["idle_ns"] = _spread(Masked(judged.idle_ns, judged.column("idle_s").known), at, len(streams))
-    spread["skewed"] = _spread(Masked(judged.skewed, np.ones(len(at), np.bool_)), at, len(streams))
+    spread["skewed"] = _spread(Masked(judged.skewed + skewed[at], np.ones(len(at), np.bool_)), at, len(streams))
     _unjudged(streams, np.flatnonzero(~complete), slos, index, spread)
     for name, (values, known) in spread.items():
         cells[name] = pa.array(values, JUDGED.field(name).type, mask=~known)
     cells["skewed"] = pa.array(spread["skewed"].values, pa.int64())
     cells["end_unix_nano"] = _ends(streams)
     return pa.RecordBatch.from_arrays([cells[name] for name in JUDGED.names], schema=JUDGED)
+
+
+def _without_times(streams: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return which streams (R,) bool are foreign spans without token times."""
+    foreign: npt.NDArray[np.bool_] = streams.column("foreign").to_numpy(zero_copy_only=False)
+    foreign &= np.diff(token_times(streams)[1]) == 0
+    return foreign
 
 
 def recorded(streams: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> Recorded:
@@ -106,12 +120,6 @@ def recorded(streams: pa.RecordBatch, which: npt.NDArray[np.bool_]) -> Recorded:
         kinds=kinds,
         input_tokens=Masked(prompts.fill_null(0).to_numpy(), prompts.is_valid().to_numpy(zero_copy_only=False)),
     )
-
-
-def token_times(streams: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return all token times of a batch (N,) int64, ns, and the offsets of its streams (R + 1,)."""
-    values, offsets = token_lists(streams.column("times_ns"))
-    return values.to_numpy(), offsets
 
 
 def _classes_of(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from otel_llm.audit.kernel.judge_batch import recorded, token_times
+from otel_llm.audit.input.stream_batch import token_times
+from otel_llm.audit.kernel.judge_batch import recorded
 from otel_llm.slo.batch.ragged import block_of, by_class
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.ledger import MOST_WINDOWS, Ledger

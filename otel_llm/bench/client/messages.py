@@ -96,7 +96,7 @@ class Ended(NamedTuple):
     basis: str
     prompt_tokens: int | None
     output_tokens: int | None
-    reasoning_tokens: int
+    reasoning_tokens: int | None
 
 
 Event = Sent | Tokens | Ended

@@ -6,8 +6,6 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.slo.classes import REASONING
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -28,12 +26,12 @@ class ObservedRequest:
     the connect, or of the write on an open connection. `input_tokens`, `output_tokens`: as planned.
 
     `times_ns`, `kinds`: one entry for each token so far, in order of arrival (codes of `slo.classes.KINDS`); a chunk of
-    k tokens has k equal times. Until the end a chunk that the server does not count is one token; a reply whose tokens
-    are `estimated` gets both anew at its end.
+    k tokens has k equal times. A chunk that the server does not count is one token.
 
     `end_ns`, `outcome` (of `slo.classes.OUTCOMES`): None while it is in flight. `error`: the kind of a failure
     (`http_429`, `refused` ...), None for a reply that completed. `token_basis`: exact, estimated or chunk.
-    `prompt_tokens`: as the server counted them, None where it did not.
+    `prompt_tokens`, `stated_tokens`, `stated_reasoning`: as the server counted the prompt, the reply, and its
+    reasoning; None if it did not.
     """
 
     number: int
@@ -48,6 +46,8 @@ class ObservedRequest:
     error: str | None = None
     token_basis: str | None = None
     prompt_tokens: int | None = None
+    stated_tokens: int | None = None
+    stated_reasoning: int | None = None
     placed: bool = False
     """Whether it is among the run's `requests`."""
 
@@ -70,22 +70,7 @@ class ObservedRequest:
                 self.kinds.extend([kind] * count)
 
     def end(self, event: Ended) -> None:
-        """Note the end, and spread the server's own count over the chunks where it counted none of them."""
+        """Note the end."""
         self.end_ns, self.outcome, self.error = event.end_ns, event.outcome, event.error
         self.token_basis, self.prompt_tokens = event.basis, event.prompt_tokens
-        if event.basis == CHUNK and event.output_tokens is not None and self.kinds:
-            hidden = 0 if REASONING in self.kinds else event.reasoning_tokens
-            total = event.output_tokens - hidden
-            if 0 < total <= MOST_TOKENS:
-                self._spread(total)
-                self.token_basis = ESTIMATED
-
-    def _spread(self, total: int) -> None:
-        """Give each chunk its share: behind chunk j of C (from 0) there are total (j + 1) / C tokens, rounded down."""
-        chunks = len(self.kinds)
-        times, kinds = self.times_ns, self.kinds
-        self.times_ns, self.kinds = array("q"), bytearray()
-        for place in range(chunks):
-            count = total * (place + 1) // chunks - len(self.kinds)
-            self.times_ns.extend([times[place]] * count)
-            self.kinds.extend([kinds[place]] * count)
+        self.stated_tokens, self.stated_reasoning = event.output_tokens, event.reasoning_tokens

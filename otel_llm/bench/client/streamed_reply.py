@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from otel_llm import semconv
 from otel_llm.bench.client.counting_template import CountingTemplate
 from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.instrumentation.parse.sse_chunks import ChunkTap
-from otel_llm.instrumentation.segments.chunks import ChunkReader, count_of
+from otel_llm.instrumentation.segments.chunks import ChunkReader
 from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
 
 if TYPE_CHECKING:
     from otel_llm.instrumentation.parse.sse_chunks import Api
-    from otel_llm.instrumentation.segments.choices import Item, Reader
+    from otel_llm.instrumentation.segments.choices import Item
     from otel_llm.instrumentation.segments.chunks import Reading
 
 MAX_EVENT_BYTES: Final = 1 << 25
@@ -24,46 +23,6 @@ TOO_LONG: Final = "event_too_long"
 CLIENT_BUG: Final = "client_bug"
 
 
-class UsageReader:
-    """A reader that also knows the tokens of reasoning that a server counts and does not stream."""
-
-    def __init__(self, inner: Reader) -> None:
-        self._inner = inner
-        self.plain = inner.plain
-        self.reasoning_tokens = 0
-
-    def is_plain(self, chunk: object, /) -> bool:
-        """Return whether a chunk is the common one."""
-        return self._inner.is_plain(chunk)
-
-    def __call__(self, chunk: object, /) -> Reading:
-        """Return the reading of a chunk."""
-        usage: Any = getattr(chunk, "usage", None)
-        if usage is not None:
-            details = getattr(usage, "completion_tokens_details", None)
-            self.reasoning_tokens = count_of(getattr(details, "reasoning_tokens", None)) or 0
-        reading = self._inner(chunk)
-        self.plain = self._inner.plain
-        return reading
-
-    def count_one(self) -> None:
-        """Count one token more: see `ChunkReader.count_one`."""
-        assert isinstance(self._inner, ChunkReader)  # noqa: S101
-        self._inner.count_one()
-
-    def basis(self, choice: int) -> str:
-        """Return the basis of a choice's token counts."""
-        return self._inner.basis(choice)
-
-    def segment_attributes(self) -> dict[str, Any]:
-        """Return the attributes of the last segment."""
-        return dict(self._inner.segment_attributes())
-
-    def span_attributes(self) -> dict[str, Any]:
-        """Return the reply's own statements."""
-        return dict(self._inner.span_attributes())
-
-
 class Reply:
     """One streamed reply, a `StreamRecorder` whose clock stands at the read of the bytes at hand.
 
@@ -71,7 +30,7 @@ class Reply:
     """
 
     def __init__(self, api: Api) -> None:
-        self.reader = UsageReader(api.reader())
+        self.reader = api.reader()
         self.items: list[Item] = []
         self.end_ns: int | None = None
         self.outcome: str | None = None
@@ -89,6 +48,7 @@ class Reply:
         self._at_ns = at_ns
         begins = self._parser.between
         if begins and not self.done and self._template.of(data):
+            assert isinstance(self.reader, ChunkReader)  # noqa: S101
             self.reader.count_one()
             self._tokens += 1
             self.items.append((at_ns, self._newest))
@@ -117,16 +77,6 @@ class Reply:
         """End it as failed, unless it has ended."""
         if not self.done:
             self.end_ns, self.outcome, self.error = at_ns, outcome, error
-
-    @property
-    def prompt_tokens(self) -> int | None:
-        """Return the prompt's length as the server counted it."""
-        return count_of(self.reader.span_attributes().get(semconv.GEN_AI_USAGE_INPUT_TOKENS))
-
-    @property
-    def output_tokens(self) -> int | None:
-        """Return the reply's length as the server counted it at the end, reasoning that it hides included."""
-        return count_of(self.reader.span_attributes().get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))
 
     @property
     def basis(self) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from otel_llm.audit.calibrate.alpha_fit import TooLittleError
 from otel_llm.audit.calibrate.prefill import fit_prefill, prompts_of
+from otel_llm.audit.input.resampled import resampled
 from otel_llm.audit.kernel.judge_batch import recorded
 from otel_llm.slo.batch.many_fluid import fluid_tbt_many
 from otel_llm.slo.classes import Objective, SloClass
@@ -30,9 +31,9 @@ def fluid_rate_of(streams: Iterable[pa.RecordBatch], reads: tuple[int, ...]) -> 
     """
     slo = SloClass(reads=reads, objective=Objective())
     targets: list[int] = []
-    for batch in streams:
-        complete = batch.column("complete").to_numpy(zero_copy_only=False)
-        found = fluid_tbt_many(recorded(batch, complete), [slo])
+    for judged in (part.streams for batch in streams for part in resampled(batch)):
+        complete = judged.column("complete").to_numpy(zero_copy_only=False)
+        found = fluid_tbt_many(recorded(judged, complete), [slo])
         targets += found.values[found.known].tolist()
     return fluid_token_rate(targets)
 

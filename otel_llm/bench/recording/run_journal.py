@@ -21,6 +21,7 @@ from otel_llm.export.wire import export_request
 from otel_llm.instrumentation.parse.wires import provider_of
 from otel_llm.instrumentation.segments.choices import Choices
 from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.instrumentation.segments.statements import Statements
 from otel_llm.journal.journal import Journal
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class RequestRecords:
         choices = Choices(1, commit_ns, self._offset_ns, origin, self._getrandbits, self._identity, reader)
         segments = choices.commit()
         segments += choices.take(items_of(request))
-        segments += choices.last(self.end_unix_ns(request), request.outcome, reader.segment_attributes())
+        segments += choices.last(self.end_unix_ns(request), request.outcome, reader.said.segment_attributes(alone=True))
         return export_request(segments)
 
 
@@ -112,6 +113,10 @@ class _Known:
 
     def __init__(self, request: ObservedRequest) -> None:
         self._request = request
+        self.said = Statements()
+        self.said.input_tokens = request.prompt_tokens
+        self.said.output_tokens = request.stated_tokens
+        self.said.reasoning_tokens = request.stated_reasoning
 
     def is_plain(self, _chunk: object, /) -> bool:
         """Return False: no chunk is read here."""
@@ -124,15 +129,6 @@ class _Known:
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return the basis of the request's counts."""
         return self._request.token_basis or "chunk"
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the prompt's length where the server counted it."""
-        tokens = self._request.prompt_tokens
-        return {} if tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: tokens}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return nothing: there is no request span."""
-        return {}
 
 
 def items_of(request: ObservedRequest) -> list[Item]:

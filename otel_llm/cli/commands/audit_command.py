@@ -12,7 +12,7 @@ import click
 
 from otel_llm.audit import load, objectives, terminal, write
 from otel_llm.audit.input import parquet_streams
-from otel_llm.audit.input.load_inputs import BrokenRecordError
+from otel_llm.audit.input.load_inputs import BrokenRecordError, Tokens
 from otel_llm.audit.kernel.workers import WorkerError, cores
 from otel_llm.cli.output import comparison_view
 from otel_llm.cli.output.echo import CSV_RAW, echo, write_data
@@ -72,6 +72,13 @@ _FILE = click.Path(path_type=Path)
 @click.option("--window", default="10s", show_default=True, metavar="LENGTH", help="Length of a window, as 10s or 1m.")
 @click.option("--html", type=_FILE, metavar="OUT", help="Write the report: one page that needs no network.")
 @click.option("--streams", type=_FILE, metavar="OUT", help="Write the token times as .parquet, for later audits.")
+@click.option(
+    "--tokens",
+    type=click.Choice(["stated", "recorded"]),
+    default="stated",
+    show_default=True,
+    help="Judge the total that a reply states of itself, or the tokens as they were recorded.",
+)
 @click.option("--csv-raw", is_flag=True, help=CSV_RAW)
 @click.option("--strict", is_flag=True, help="Stop at the first broken record, and exit 1.")
 @click.option(
@@ -89,6 +96,7 @@ def audit(
     window: str,
     html: Path | None,
     streams: Path | None,
+    tokens: Tokens,
     csv_raw: bool,
     strict: bool,
     jobs: int | None,
@@ -116,8 +124,9 @@ def audit(
                 strict=strict,
                 observe=comparison.observing(slo, class_name, observe),
                 progress=advance,
+                tokens=tokens,
             )
-        comparison.read(slo=slo, class_name=class_name, jobs=jobs or cores(), strict=strict)
+        comparison.read(slo=slo, class_name=class_name, jobs=jobs or cores(), strict=strict, tokens=tokens)
         if requests is not None:
             found.write_requests(requests, csv_raw=csv_raw)
         if windows is not None:

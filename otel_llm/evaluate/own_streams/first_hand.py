@@ -20,7 +20,8 @@ import numpy as np
 
 from otel_llm.evaluate.group_facts import groups_for
 from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
-from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream, write
+from otel_llm.evaluate.own_streams.own_stream import UNSTATED, Identity, OwnStream, Statement, write
+from otel_llm.evaluate.streams.final_verdict import final_verdict
 from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.rows import verdict_row
@@ -198,18 +199,17 @@ class FirstHand:
         self._changed(stream, now_ns, anew=True)
 
     def end(
-        self, stream: OwnStream, end_ns: int, outcome: str, now_ns: int, *, token_basis: str | None = None
+        self, stream: OwnStream, end_ns: int, outcome: str, now_ns: int, stated: Statement = UNSTATED
     ) -> Verdict | None:
-        """Judge a stream and remove it; return its verdict, None where it has ended already.
-
-        `token_basis`: of the last segment.
+        """Judge a stream and remove it; return its verdict, None if it has ended already.
 
         Raises:
             ValueError: the outcome is unknown; nothing has changed.
         """
         if stream.ended_ns is not None:
             return None
-        verdict = stream.stream.finish(end_ns, outcome)
+        recorded = len(stream.stream.times_ns)
+        verdict, resolved = final_verdict(stream.stream, stream.resolved(end_ns, outcome, stated), end_ns)
         self._catch_up(now_ns)
         write(self._table, (stream,), now_ns)
         stream.ended_ns, stream.outcome = end_ns, outcome
@@ -221,9 +221,9 @@ class FirstHand:
             self._expect_tick()
         self.counts["judged"] += 1
         self.counts["lost"] += outcome == "lost"
-        self.counts["tokens"] += verdict.tokens
+        self.counts["tokens"] += recorded
         self.counts["skewed_tokens"] += verdict.skewed
-        row = partial(verdict_row, stream.resolved(end_ns, outcome, token_basis), stream.slo.name, verdict)
+        row = partial(verdict_row, resolved, stream.slo.name, verdict, recorded)
         try:
             self.sink.charged(self._meter.close(stream, verdict))
             self.sink.stream_judged(stream, row, verdict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -33,6 +33,22 @@ class Identity:
     measured_at: str = "relay"
     exact_resume: bool = False
     input_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What is known of a stream's tokens at its end, as its last segment and its request span will state it.
+
+    `token_basis`: how they were counted; `output_tokens` and `reasoning_tokens`: the reply's own total, and the part of
+    it that is reasoning, if the request has one choice.
+    """
+
+    token_basis: str | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+UNSTATED: Final = Statement()
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +140,7 @@ class OwnStream(Grouped):
         self.stream.skewed = old.skewed
         self.written_tokens = None
 
-    def resolved(self, end_ns: int, outcome: str, token_basis: str | None) -> Resolved:
+    def resolved(self, end_ns: int, outcome: str, stated: Statement) -> Resolved:
         """Return the data that an audit of its segments would have."""
         who, stream = self.identity, self.stream
         return Resolved(
@@ -137,7 +153,7 @@ class OwnStream(Grouped):
             instance=who.instance,
             measured_at=who.measured_at,
             outcome=outcome,
-            token_basis=token_basis,
+            token_basis=stated.token_basis,
             commit_ns=stream.commit_ns,
             end_ns=end_ns,
             coverage=None if outcome == "lost" else 1.0,
@@ -145,6 +161,8 @@ class OwnStream(Grouped):
             known_tokens=len(stream.times_ns),
             known_until_ns=end_ns,
             input_tokens=stream.input_tokens,
+            output_tokens=stated.output_tokens,
+            reasoning_tokens=stated.reasoning_tokens,
             exact_resume=who.exact_resume,
             offset_ns=0,
         )

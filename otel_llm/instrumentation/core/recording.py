@@ -49,8 +49,7 @@ class Recording:
 
     `append` is all that a reader calls for a chunk; it is the buffer's own `append`, except after an empty segment:
     then the first token wakes the flusher. Reading may happen on one thread and cutting on another: items are appended
-    and removed by single operations of a list, and everything else is behind a lock that no chunk ever takes. lock that
-    no chunk ever takes.
+    and removed by single operations of a list, and everything else is behind a lock that no chunk ever takes.
     """
 
     def __init__(self, environment: RecorderEnvironment, request: Request, reader: Reader) -> None:
@@ -315,11 +314,12 @@ class Recording:
 
     def _put_gaps(self, gaps_ns: list[int]) -> None:
         if gaps_ns and self._span is not None and self._environment.metrics is not None:
-            said = self.reader.span_attributes()
+            said = self.reader.said.span_attributes()
             self._environment.metrics.put(of_chunks(self._request, gaps_ns, self._span.context, said))
 
     def _closing_attributes(self) -> dict[str, AttributeValue]:
-        attributes = self._environment.named(self.reader.segment_attributes())
+        alone = self._choices is not None and self._choices.count == 1
+        attributes = self._environment.named(self.reader.said.segment_attributes(alone=alone))
         if dropped := self._environment.dropped:
             attributes[semconv.DROPPED_SEGMENTS] = dropped
         return attributes
@@ -367,7 +367,7 @@ class Recording:
     def _end_span(self, outcome: str, end_ns: int, error: str | None) -> None:
         if self._span is None:
             return
-        choices, said = self._choices, self._environment.named(self.reader.span_attributes())
+        choices, said = self._choices, self._environment.named(self.reader.said.span_attributes())
         ended, ours, gen_ai, failure = ending(self._request, choices, outcome, error, said)
         # Facts that only we know: an attached span gets them too.
         facts = self._facts if self._gpu is None else {**gpu.attributes(self._gpu), **self._facts}

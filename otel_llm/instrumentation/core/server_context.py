@@ -17,9 +17,9 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
 
-from otel_llm import semconv
 from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation.core.serving import current
+from otel_llm.instrumentation.segments.statements import Statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -47,9 +47,20 @@ class ServerReader:
 
     def __init__(self, text: Reader | None) -> None:
         self._text = text
+        self._said = Statements() if text is None else text.said
         self.adopted = False
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
+
+    @property
+    def said(self) -> Statements:
+        """Return the reply's statements; the engine's counts come before those of the text."""
+        said = self._said
+        if self.input_tokens is not None:
+            said.input_tokens = self.input_tokens
+        if self.output_tokens is not None:
+            said.output_tokens = self.output_tokens
+        return said
 
     def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
         """Return False: nothing is known of a piece before it is read."""
@@ -64,21 +75,6 @@ class ServerReader:
         if self.adopted or self._text is None:
             return "exact"
         return self._text.basis(choice)
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-        attributes = {} if self._text is None else self._text.segment_attributes()
-        if self.input_tokens is not None:
-            attributes[semconv.GEN_AI_USAGE_INPUT_TOKENS] = self.input_tokens
-        return attributes
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the reply's own statements, for the request span."""
-        attributes = {} if self._text is None else self._text.span_attributes()
-        attributes.update(self.segment_attributes())
-        if self.output_tokens is not None:
-            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = self.output_tokens
-        return attributes
 
 
 class ServerContext:

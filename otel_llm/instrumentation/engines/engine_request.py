@@ -19,6 +19,7 @@ from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation, request_builder
 from otel_llm.instrumentation.segments.outcomes import ERROR
+from otel_llm.instrumentation.segments.statements import Statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,9 +38,8 @@ class EngineReader:
     plain = False
 
     def __init__(self) -> None:
-        self.input_tokens: int | None = None
-        self.output_tokens = 0
-        self.finish_reasons: list[str] = []
+        self.said = Statements()
+        self.said.output_tokens = 0
 
     def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
         """Return False: an engine may make several tokens in a step."""
@@ -53,17 +53,9 @@ class EngineReader:
         """Return the basis of the token counts."""
         return "exact"
 
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the usage and the finish reasons."""
-        more = self.segment_attributes()
-        more[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = self.output_tokens
-        if self.finish_reasons:
-            more[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = tuple(self.finish_reasons)
-        return more
+    def count(self, tokens: int) -> None:
+        """Count tokens that the engine made."""
+        self.said.output_tokens = (self.said.output_tokens or 0) + tokens
 
 
 class Generation:
@@ -99,7 +91,7 @@ class Generation:
         try:
             kind = CONTENT
             if self._reader is not None:
-                self._reader.output_tokens += count
+                self._reader.count(count)
             elif self._upstream is not None:
                 kind = self._upstream.kind
             if count == 1 and kind == CONTENT and not (reasoning or choice):
@@ -116,7 +108,7 @@ class Generation:
     def prompt(self, tokens: int) -> None:
         """Note the number of prompt tokens, unless it was known at the commit."""
         if self._reader is not None:
-            self._reader.input_tokens = tokens
+            self._reader.said.input_tokens = tokens
         elif self._upstream is not None:
             self._upstream.reader.input_tokens = tokens
 
@@ -130,7 +122,7 @@ class Generation:
         if self._reader is None:  # the middleware decides
             return
         if reason is not None:
-            self._reader.finish_reasons.append(reason)
+            self._reader.said.finish_reasons[choice] = reason
         if self._unfinished <= 0:
             self._recording.exhausted()
         elif not self.done:

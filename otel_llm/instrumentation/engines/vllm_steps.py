@@ -46,7 +46,7 @@ class Group:
         """
         recording = self.recording
         self._unfinished -= 1
-        self._reader.output_tokens += stream.tokens
+        self._reader.count(stream.tokens)
         recording.attributes(stream.facts())
         if reason == ABORTED:
             recording.closed()

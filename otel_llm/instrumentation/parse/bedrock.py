@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm import semconv
 from otel_llm.export.records import REASONING, TOOL
 from otel_llm.instrumentation.parse.messages import COMPLETE, MessagesReader
 from otel_llm.instrumentation.parse.sse_chunks import View
-from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader, count_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader
+from otel_llm.instrumentation.segments.statements import Statements, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.segments.chunks import Reading
 
 REASONED: Final[Reading] = ((0, REASONING, 1, False),)
@@ -45,26 +44,14 @@ _plain: Final = json.JSONDecoder()
 
 
 class _Counted:
-    """The common facts of a reply in both streams: its usage."""
+    """The common facts of a reply in both streams: each piece of text is a token, and there is a usage."""
 
     def __init__(self) -> None:
-        self.input_tokens: int | None = None
-        self.output_tokens: int | None = None
+        self.said = Statements()
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return the basis of a choice's token counts."""
         return "chunk"
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the reply's own statements, for the request span."""
-        attributes = self.segment_attributes()
-        if self.output_tokens is not None:
-            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = self.output_tokens
-        return attributes
 
 
 class ConverseReader(_Counted):
@@ -91,15 +78,17 @@ class ConverseReader(_Counted):
             delta = _dict(_dict(block).get("delta"))
             if delta.get("text"):
                 return PLAIN
-            if _dict(delta.get("reasoningContent")).get("text"):
+            thought = _dict(delta.get("reasoningContent"))
+            if thought.get("text"):
                 return REASONED
+            self.said.hides_reasoning |= "redactedContent" in thought
             return CALLED if _dict(delta.get("toolUse")).get("input") else FRAMING
         if "metadata" in _dict(event):
             usage = _dict(_dict(event["metadata"]).get("usage"))
             stated = [tokens for name in INPUT if (tokens := count_of(usage.get(name))) is not None]
             if stated:
-                self.input_tokens = sum(stated)
-            self.output_tokens = count_of(usage.get("outputTokens"))
+                self.said.input_tokens = sum(stated)
+            self.said.output_tokens = count_of(usage.get("outputTokens"))
         return COMPLETE if "messageStop" in _dict(event) else FRAMING
 
 
@@ -131,6 +120,8 @@ class InvokeReader(_Counted):
             chunk = self._decoder.decode(data.decode("utf-8", "replace"))
             if self._model is None:
                 self._model = _reader_of(chunk)
+                if self._model is not None:
+                    self.said = self._model.said
                 if isinstance(self._model, ChunkReader | MessagesReader):
                     self._decoder = _viewing
                     chunk = _viewing.decode(data.decode("utf-8", "replace"))
@@ -146,17 +137,12 @@ class InvokeReader(_Counted):
 
     def _ends(self, metrics: Any, reading: Reading) -> Reading:
         members = metrics.__dict__ if isinstance(metrics, View) else _dict(metrics)
-        self.input_tokens = count_of(members.get("inputTokenCount"))
-        self.output_tokens = count_of(members.get("outputTokenCount"))
+        said = self.said
+        if said.input_tokens is None:  # the model's own statements come first
+            said.input_tokens = count_of(members.get("inputTokenCount"))
+        if said.output_tokens is None:
+            said.output_tokens = count_of(members.get("outputTokenCount"))
         return reading + COMPLETE
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-        return {**super().segment_attributes(), **({} if self._model is None else self._model.segment_attributes())}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the reply's own statements, the model's first."""
-        return {**super().span_attributes(), **({} if self._model is None else self._model.span_attributes())}
 
 
 class _TextReader(_Counted):

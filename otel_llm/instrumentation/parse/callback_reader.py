@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm.export.records import KIND_NAMES
 from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.instrumentation.segments.statements import Statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.segments.chunks import Reading
 
 
@@ -27,6 +27,7 @@ class CallbackReader:
         self._count = count
         self._basis = "chunk" if count is None else basis
         self.plain = kind is None and count is None
+        self.said = Statements()
 
     def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
         """Return whether every chunk is plain, which is assumed without callbacks."""
@@ -43,11 +44,3 @@ class CallbackReader:
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return where the token counts come from."""
         return self._basis
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return nothing: all attributes are known at the commit."""
-        return {}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return nothing: all attributes are known at the commit."""
-        return {}

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader, Reading, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader, Reading
+from otel_llm.instrumentation.segments.statements import count_of, text_of
 
 MESSAGE_END: Final = "message-end"
 FAILURES: Final = ("ERROR", "TIMEOUT")
@@ -36,13 +37,14 @@ class CohereReader(ChunkReader):
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what an event carries; anything that is no event carries no token."""
-        if self.response_id is None:
-            self.response_id = text_of(getattr(chunk, "id", None))
+        said = self.said
+        if said.response_id is None:
+            said.response_id = text_of(getattr(chunk, "id", None))
         delta = getattr(chunk, "delta", None)
         if getattr(chunk, "type", None) == MESSAGE_END:
             tokens = getattr(getattr(delta, "usage", None), "tokens", None)
-            self.input_tokens = count_of(getattr(tokens, "input_tokens", None))
-            self._finals = count_of(getattr(tokens, "output_tokens", None))
+            said.input_tokens = count_of(getattr(tokens, "input_tokens", None))
+            said.output_tokens = count_of(getattr(tokens, "output_tokens", None))
             return FRAMING if getattr(delta, "finish_reason", None) in FAILURES else COMPLETE
         message = getattr(delta, "message", None)
         content = getattr(message, "content", None)

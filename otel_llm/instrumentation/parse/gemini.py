@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, MAX_CHOICES, ChunkReader, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, MAX_CHOICES, ChunkReader
+from otel_llm.instrumentation.segments.statements import count_of, text_of
 
 if TYPE_CHECKING:
     from otel_llm.instrumentation.segments.chunks import Mark, Reading
@@ -31,17 +32,18 @@ class GeminiReader(ChunkReader):
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what a chunk carries; anything that is no chunk carries no token."""
-        if self.response_id is None:
-            self.response_id = text_of(getattr(chunk, "responseId", None)) or ""
-            self.response_model = text_of(getattr(chunk, "modelVersion", None))
+        said = self.said
+        if said.response_id is None:
+            said.response_id = text_of(getattr(chunk, "responseId", None)) or ""
+            said.response_model = text_of(getattr(chunk, "modelVersion", None))
         usage = getattr(chunk, "usageMetadata", None)
         shown = count_of(getattr(usage, "candidatesTokenCount", None))
         thoughts = count_of(getattr(usage, "thoughtsTokenCount", None))
         prompt = count_of(getattr(usage, "promptTokenCount", None))
         if prompt is not None:
-            self.input_tokens = prompt
+            said.input_tokens = prompt
         if shown is not None or thoughts is not None:
-            self._finals = (shown or 0) + (thoughts or 0)
+            said.output_tokens, said.reasoning_tokens = (shown or 0) + (thoughts or 0), thoughts
         candidates = getattr(chunk, "candidates", None)
         if not isinstance(candidates, list) or not candidates:
             blocked = getattr(getattr(chunk, "promptFeedback", None), "blockReason", None) is not None

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN
+from otel_llm.instrumentation.segments.statements import Statements, count_of, member, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.segments.chunks import Reading
 
 DELTAS: Final[Mapping[str, tuple[str, Reading]]] = {
@@ -28,6 +27,8 @@ STARTED: Final[Mapping[str, tuple[str, Reading]]] = {
     "thinking": ("thinking", ((0, REASONING, 1, False),)),
 }
 """The same for a block that has text from its start; those of Anthropic's own have none."""
+HIDDEN: Final = "redacted_thinking"
+"""The type of a block of thinking without text. A block that has text may still leave it out, see `MessagesReader`."""
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
 """Events of a complete reply."""
 INPUT: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
@@ -38,17 +39,17 @@ class MessagesReader:
     """A reader of the events of one message.
 
     Events have no counts except the final one: each delta with text is one token. The message is complete with the
-    `message_delta` that has its `stop_reason`, or with `message_stop`.
+    `message_delta` that has its `stop_reason`, or with `message_stop`. A block of thinking whose text is left out has a
+    signature alone.
     """
 
-    __slots__ = ("_input", "output_tokens", "plain", "response_id", "response_model")
+    __slots__ = ("_input", "_thinks", "plain", "said")
 
     def __init__(self) -> None:
         self.plain = True
-        self.response_id: str | None = None
-        self.response_model: str | None = None
-        self.output_tokens: int | None = None
+        self.said = Statements()
         self._input: dict[str, int] = {}
+        self._thinks = False  # whether the open block is thinking that had no text so far
 
     @staticmethod
     def is_plain(event: Any) -> bool:
@@ -63,15 +64,24 @@ class MessagesReader:
         """Return what an event carries; anything that is no event carries no token."""
         name = getattr(chunk, "type", None)
         if name == "content_block_delta":
-            return _generated(getattr(chunk, "delta", None), DELTAS)
+            reading = _generated(getattr(chunk, "delta", None), DELTAS)
+            self._thinks &= not reading
+            return reading
         if name == "content_block_start":
-            return _generated(getattr(chunk, "content_block", None), STARTED)
-        if name == "message_start":
+            block = getattr(chunk, "content_block", None)
+            kind, reading = getattr(block, "type", None), _generated(block, STARTED)
+            self._thinks = kind == "thinking" and not reading
+            self.said.hides_reasoning |= kind == HIDDEN
+            return reading
+        if name == "content_block_stop":
+            self.said.hides_reasoning |= self._thinks
+            self._thinks = False
+        elif name == "message_start":
             message = getattr(chunk, "message", None)
-            self.response_id = text_of(getattr(message, "id", None))
-            self.response_model = text_of(getattr(message, "model", None))
+            self.said.response_id = text_of(getattr(message, "id", None))
+            self.said.response_model = text_of(getattr(message, "model", None))
             self._use(getattr(message, "usage", None))
-            self.output_tokens = None  # the first event cannot know the later tokens
+            self.said.output_tokens = None  # the first event cannot know the later tokens
         elif name == "message_delta":
             self._use(getattr(chunk, "usage", None))
             if getattr(getattr(chunk, "delta", None), "stop_reason", None) is not None:
@@ -85,25 +95,17 @@ class MessagesReader:
         for name in INPUT:
             if (tokens := count_of(getattr(usage, name, None))) is not None:
                 self._input[name] = tokens
+        if self._input:
+            self.said.input_tokens = sum(self._input.values())
         if (tokens := count_of(getattr(usage, "output_tokens", None))) is not None:
-            self.output_tokens = tokens
+            self.said.output_tokens = tokens
+        thought = count_of(member(getattr(usage, "output_tokens_details", None), "thinking_tokens"))
+        if thought is not None:
+            self.said.reasoning_tokens = thought
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return the basis of a choice's token counts."""
         return "chunk"
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-        return {semconv.GEN_AI_USAGE_INPUT_TOKENS: sum(self._input.values())} if self._input else {}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the reply's own statements, for the request span."""
-        said = {
-            semconv.GEN_AI_USAGE_OUTPUT_TOKENS: self.output_tokens,
-            semconv.GEN_AI_RESPONSE_ID: self.response_id,
-            semconv.GEN_AI_RESPONSE_MODEL: self.response_model,
-        }
-        return {**self.segment_attributes(), **{name: value for name, value in said.items() if value is not None}}
 
 
 def _generated(part: Any, kinds: Mapping[str, tuple[str, Reading]]) -> Reading:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading
+from otel_llm.instrumentation.segments.statements import count_of, text_of
 
 
 class OllamaReader(ChunkReader):
@@ -18,12 +19,13 @@ class OllamaReader(ChunkReader):
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what a line carries; anything that is no line of a reply carries no token."""
-        if self.response_model is None:
-            self.response_model = text_of(getattr(chunk, "model", None))
+        said = self.said
+        if said.response_model is None:
+            said.response_model = text_of(getattr(chunk, "model", None))
         done = getattr(chunk, "done", None) is True
         if done:
-            self.input_tokens = count_of(getattr(chunk, "prompt_eval_count", None))
-            self._finals = count_of(getattr(chunk, "eval_count", None))
+            said.input_tokens = count_of(getattr(chunk, "prompt_eval_count", None))
+            said.output_tokens = count_of(getattr(chunk, "eval_count", None))
         kind = _kind(getattr(chunk, "message", chunk))
         if kind is None and not done:
             return FRAMING

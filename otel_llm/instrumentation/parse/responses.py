@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.instrumentation.segments.statements import Statements, count_of, member, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.segments.chunks import Reading
 
 TEXT: Final = "response.output_text.delta"
@@ -54,15 +53,12 @@ class ResponsesReader:
     (`_OTHER` without one) when the server reports a failure: the SDK raises nothing then, the events just end.
     """
 
-    __slots__ = ("input_tokens", "on_failure", "output_tokens", "plain", "response_id", "response_model")
+    __slots__ = ("on_failure", "plain", "said")
 
     def __init__(self) -> None:
         self.plain = True
         self.on_failure: Callable[[str], None] | None = None
-        self.response_id: str | None = None
-        self.response_model: str | None = None
-        self.input_tokens: int | None = None
-        self.output_tokens: int | None = None
+        self.said = Statements()
 
     @staticmethod
     def is_plain(event: Any) -> bool:
@@ -80,13 +76,15 @@ class ResponsesReader:
         if (reading := DELTAS.get(name)) is not None:
             return reading if getattr(chunk, "delta", None) else FRAMING
         response = getattr(chunk, "response", None)
-        if self.response_id is None and response is not None:
-            self.response_id = text_of(getattr(response, "id", None))
-            self.response_model = text_of(getattr(response, "model", None))
+        said = self.said
+        if said.response_id is None and response is not None:
+            said.response_id = text_of(getattr(response, "id", None))
+            said.response_model = text_of(getattr(response, "model", None))
         if name in ENDS:
             usage = getattr(response, "usage", None)
-            self.input_tokens = count_of(getattr(usage, "input_tokens", None))
-            self.output_tokens = count_of(getattr(usage, "output_tokens", None))
+            said.input_tokens = count_of(getattr(usage, "input_tokens", None))
+            said.output_tokens = count_of(getattr(usage, "output_tokens", None))
+            said.reasoning_tokens = count_of(member(getattr(usage, "output_tokens_details", None), "reasoning_tokens"))
         if name in FAILURES and self.on_failure is not None:
             error = chunk if name == "error" else getattr(response, "error", None)
             self.on_failure(text_of(getattr(error, "code", None)) or "_OTHER")
@@ -95,16 +93,3 @@ class ResponsesReader:
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return the basis of a choice's token counts."""
         return "chunk"
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the reply's own statements, for the request span."""
-        said = {
-            semconv.GEN_AI_USAGE_OUTPUT_TOKENS: self.output_tokens,
-            semconv.GEN_AI_RESPONSE_ID: self.response_id,
-            semconv.GEN_AI_RESPONSE_MODEL: self.response_model,
-        }
-        return {**self.segment_attributes(), **{name: value for name, value in said.items() if value is not None}}

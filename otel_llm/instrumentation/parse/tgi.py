@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from otel_llm.export.records import CONTENT
-from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading, count_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading
+from otel_llm.instrumentation.segments.statements import count_of
 
 
 class TgiReader(ChunkReader):
@@ -27,8 +28,8 @@ class TgiReader(ChunkReader):
             self._counted.add(0)
         finished = isinstance(getattr(chunk, "generated_text", None), str)
         if (details := getattr(chunk, "details", None)) is not None:
-            self.input_tokens = count_of(getattr(details, "input_length", None))
-            self._finals = count_of(getattr(details, "generated_tokens", None))
+            self.said.input_tokens = count_of(getattr(details, "input_length", None))
+            self.said.output_tokens = count_of(getattr(details, "generated_tokens", None))
         return ((0, CONTENT, count, finished),) if count or finished else FRAMING
 
     def basis(self, choice: int) -> str:

@@ -53,7 +53,12 @@ def request(
     """
     monotonic_ns = runtime.clock_ns()
     stated = slo_class or admitted(runtime, baggage.get_baggage(semconv.SLO_CLASS, context)) or runtime.slo_class
-    identity = {semconv.GEN_AI_OPERATION_NAME: operation, semconv.GEN_AI_REQUEST_MODEL: model, **gen_ai}
+    identity = {
+        semconv.GEN_AI_OPERATION_NAME: operation,
+        semconv.GEN_AI_REQUEST_MODEL: model,
+        semconv.GEN_AI_REQUEST_CHOICE_COUNT: choices if choices > 1 else None,
+        **gen_ai,
+    }
     private = {
         semconv.SLO_CLASS: str(stated) if stated else None,
         semconv.MEASURED_AT: "server" if server else None,
@@ -66,15 +71,11 @@ def request(
         choices=choices if choices <= MAX_CHOICES else 1,
         ours={key: value for key, value in private.items() if value is not None},
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),
-        span_only={**_choice_count(choices), **(span_only or {})},
+        span_only=span_only or {},
         says_complete=says_complete,
         server=server,
         stack=stack,
     )
-
-
-def _choice_count(choices: int) -> dict[str, AttributeValue]:
-    return {semconv.GEN_AI_REQUEST_CHOICE_COUNT: choices} if choices > 1 else {}
 
 
 def by_relay(

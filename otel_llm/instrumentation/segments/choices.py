@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from otel_llm.export.records import AttributeValue, Origin, Segment
     from otel_llm.instrumentation.segments.chunks import Mark, Reading
+    from otel_llm.instrumentation.segments.statements import Statements
 
 Item = int | tuple[int, "tuple[Mark, ...]"]
 """The buffered item of a chunk: its time, alone where the chunk was one token of content of choice 0."""
@@ -28,6 +29,10 @@ class Reader(Protocol):
 
     plain: bool
 
+    @property
+    def said(self) -> Statements:
+        """Return the reply's statements so far."""
+
     def is_plain(self, chunk: object, /) -> bool:
         """Return whether a chunk is the common one."""
 
@@ -36,12 +41,6 @@ class Reader(Protocol):
 
     def basis(self, choice: int) -> str:
         """Return the basis of a choice's token counts: exact, chunk or estimated."""
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the reply's own statements, for the request span."""
 
 
 class Choices:

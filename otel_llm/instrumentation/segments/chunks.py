@@ -8,13 +8,10 @@ content that is not needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-
-if TYPE_CHECKING:
-    from otel_llm.export.records import AttributeValue
+from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
 
 Mark = tuple[int, int, int, bool]
 """Choice, code of the kind, number of tokens (0 or more), and whether the server declared the choice complete."""
@@ -62,24 +59,19 @@ class ChunkReader:
     """
 
     __slots__ = (
-        "_closing",
         "_contradicted",
         "_counted",
-        "_finals",
+        "_finished",
         "_guessed",
         "_kinds",
         "_running",
         "_told",
-        "input_tokens",
         "plain",
-        "response_id",
-        "response_model",
+        "said",
     )
 
     def __init__(self) -> None:
-        self.response_id: str | None = None
-        self.response_model: str | None = None
-        self.input_tokens: int | None = None
+        self.said = Statements()
         self.plain = False
         self._told: dict[int, int] = {}  # counted tokens so far, by choice; of choice 0 no longer once plain
         self._kinds: dict[int, int] = {}  # the kind of the newest text, by choice
@@ -87,8 +79,7 @@ class ChunkReader:
         self._guessed: set[int] = set()  # choices with a chunk that was counted as one token
         self._counted: set[int] = set()  # choices with a chunk that the server counted
         self._contradicted: set[int] = set()  # choices whose server's counts do not add up
-        self._finals: int | None = None  # the server's count of all choices' tokens
-        self._closing: int | None = None  # its count on the closing chunk of a choice, where no other has one
+        self._finished: set[int] = set()  # choices that are complete
 
     is_plain = staticmethod(is_plain)
 
@@ -101,48 +92,33 @@ class ChunkReader:
             return "chunk"
         if choice in self._guessed or choice in self._contradicted:
             return "estimated"
-        return "exact" if self._finals is None or self._finals == sum(self._told.values()) else "estimated"
+        return "exact" if self.said.output_tokens in (None, sum(self._told.values())) else "estimated"
 
     def count_one(self) -> None:
         """Count one token more of choice 0: its chunk is the last one with another text and running usage one up."""
         self._told[0] = self._told.get(0, 0) + 1
 
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the reply's own statements, for the request span."""
-        attributes: dict[str, AttributeValue] = self.segment_attributes()
-        total = self._closing if self._finals is None and len(self._told) == 1 else self._finals
-        if total is not None:
-            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = total
-        if self.response_id:
-            attributes[semconv.GEN_AI_RESPONSE_ID] = self.response_id
-        if self.response_model is not None:
-            attributes[semconv.GEN_AI_RESPONSE_MODEL] = self.response_model
-        return attributes
-
     def __call__(self, chunk: Any) -> Reading:
         """Return the reading of a chunk; anything that is no chunk has no token."""
-        if self.response_id is None:
-            self.response_id = text_of(getattr(chunk, "id", None)) or ""
-            self.response_model = text_of(getattr(chunk, "model", None))
+        said = self.said
+        if said.response_id is None:
+            said.response_id = text_of(getattr(chunk, "id", None)) or ""
+            said.response_model = text_of(getattr(chunk, "model", None))
         usage = getattr(chunk, "usage", None)
-        running = count_of(getattr(usage, "completion_tokens", None))
-        prompt = count_of(getattr(usage, "prompt_tokens", None))
-        if prompt is not None:
-            self.input_tokens = prompt
         choices = getattr(chunk, "choices", None)
         if not isinstance(choices, list) or not choices:
-            if running is not None:
-                self._finals = running
+            if usage is not None:
+                said.use(usage)
             return FRAMING
+        running = count_of(getattr(usage, "completion_tokens", None))
         marks = []
         for choice in choices:
             index = count_of(getattr(choice, "index", None)) or 0
             if index < MAX_CHOICES:
                 marks.append(self._mark(index, choice, running if len(choices) == 1 else None))
+        if usage is not None:
+            # With choices it is of one of them, and before its end of its tokens so far.
+            said.use(usage, total=len(self._told) == 1 and self._told.keys() == self._finished)
         return PLAIN if marks == [PLAIN[0]] else tuple(m for m in marks if m[2] or m[3])
 
     def _mark(self, index: int, choice: Any, running: int | None) -> Mark:
@@ -150,7 +126,10 @@ class ChunkReader:
         kind = _kind(delta)
         finished = getattr(choice, "finish_reason", None) is not None
         token_ids = (getattr(choice, "__pydantic_extra__", None) or {}).get("token_ids")
-        told = self._told.get(index, 0)
+        told = self._told.get(index)
+        if told is None:
+            told = 0
+            self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
         count = 0 if kind is None else 1
         if isinstance(token_ids, list):
             count = len(token_ids)
@@ -161,8 +140,8 @@ class ChunkReader:
             self._guessed.add(index)
             counts = index in self._counted  # it may count again, from a total that no chunk may be missing in
             self.plain |= index == 0 and not counts and not isinstance(getattr(delta, "content", None), list)
-        if finished and running is not None and index not in self._running:
-            self._closing = running
+        if finished:
+            self._finished.add(index)
         if kind is None and count and getattr(delta, "tool_calls", None):
             kind = TOOL  # a tool's name, whose tokens the server counted
         if kind is not None:
@@ -225,13 +204,3 @@ def _members(thing: Any) -> dict[str, Any]:
 def _custom(call: Any) -> bool:
     """Return whether a delta of a tool call has input of a custom tool, which is no JSON; the SDK has no field."""
     return bool(_members(getattr(call, "custom", None)).get("input"))
-
-
-def count_of(value: object) -> int | None:
-    """Return a stated number of tokens, None where it is no valid one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def text_of(value: object) -> str | None:
-    """Return a text that is not empty, else None."""
-    return value if isinstance(value, str) and value else None

@@ -48,8 +48,7 @@ class StatedReader:
         self._theirs = theirs
         self._stated = stated
         self._silent = silent
-        self.segment_attributes = theirs.segment_attributes
-        self.span_attributes = theirs.span_attributes
+        self.said = theirs.said
         self.basis = stated.basis
 
     def is_plain(self, chunk: object) -> bool:  # noqa: ARG002

@@ -12,7 +12,7 @@ from otel_llm import semconv
 from otel_llm.readers.assemble.received_stream import ReceivedStream
 from otel_llm.readers.assemble.resolved import Resolved
 from otel_llm.readers.foreign.foreign_spans import read_foreign
-from otel_llm.readers.spans.attributes import count_of, model_of, seconds_of, text_of
+from otel_llm.readers.spans.attributes import count_of, model_of, seconds_of, stated_total_of, text_of
 
 if TYPE_CHECKING:
     from otel_llm.readers.records import Attributes, RequestSpan
@@ -87,6 +87,11 @@ class ReceivedRequest:
         else:
             coverage = min(1.0, covered / expected) if expected else 1.0
         whole = coverage == 1.0
+        output_tokens, reasoning_tokens = None, None
+        if self._is_only(choice) and not _has_choices(attributes):
+            own = (None, None) if last is None else stated_total_of(last.segment.attributes)
+            # Both from one place: the last segment if it states the total, else the request span.
+            output_tokens, reasoning_tokens = stated_total_of(span_attributes) if own[0] is None else own
         if outcome == "lost" and whole:
             coverage = None
         return Resolved(
@@ -107,6 +112,8 @@ class ReceivedRequest:
             known_tokens=known_tokens,
             known_until_ns=known_until_ns,
             input_tokens=count_of(attributes, semconv.GEN_AI_USAGE_INPUT_TOKENS),
+            output_tokens=output_tokens,
+            reasoning_tokens=reasoning_tokens,
             exact_resume=attributes.get(semconv.EXACT_RESUME) is True,
             offset_ns=_offset(span) if stream.offset_ns is None else stream.offset_ns,
             queue_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_QUEUE),
@@ -121,6 +128,7 @@ class ReceivedRequest:
         if found is None:
             return None
         attributes = span.attributes
+        output_tokens, reasoning_tokens = (None, None) if _has_choices(attributes) else stated_total_of(attributes)
         return Resolved(
             trace_id=self.trace_id,
             span_id=self.span_id,
@@ -139,6 +147,8 @@ class ReceivedRequest:
             known_tokens=found.tokens if found.complete else 0,  # of an incomplete list the first may be missing
             known_until_ns=span.end_ns if found.complete else None,
             input_tokens=count_of(attributes, semconv.GEN_AI_USAGE_INPUT_TOKENS),
+            output_tokens=output_tokens,
+            reasoning_tokens=reasoning_tokens,
             offset_ns=_offset(span) if found.tokens else None,
             queue_s=found.queue_s,
             foreign=found,
@@ -150,7 +160,12 @@ def ending_overrides(ending: Attributes, span: Attributes) -> bool:
     return all(
         read(ending, key) is not None or read(span, key) is None
         for key, read in ((semconv.OUTCOME, text_of), (semconv.TOKENS, count_of), (semconv.TOKEN_BASIS, text_of))
-    )
+    ) and (stated_total_of(ending)[0] is not None or stated_total_of(span)[0] is None)
+
+
+def _has_choices(attributes: Attributes) -> bool:
+    """Return whether a request asked for several replies."""
+    return (count_of(attributes, semconv.GEN_AI_REQUEST_CHOICE_COUNT) or 1) > 1
 
 
 def _offset(span: RequestSpan | None) -> int | None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from otel_llm.slo.stated_total import Stated
+
 if TYPE_CHECKING:
     from otel_llm.readers.foreign.foreign_spans import Foreign
     from otel_llm.readers.records import Attributes, StreamKey
@@ -37,12 +39,21 @@ class Resolved:
     known_until_ns: int | None = None
     """The instant up to which that run is known to be complete."""
     input_tokens: int | None = None
+    output_tokens: int | None = None
+    """The tokens that the reply stated of itself, reasoning included; None if it has other choices, too."""
+    reasoning_tokens: int | None = None
+    """The part of them that is reasoning."""
     exact_resume: bool = False
     offset_ns: int | None = None
     """End - receipt of the first received segment: the sender's clock is ahead by at least this."""
     queue_s: float | None = None
     foreign: Foreign | None = None
     """The statements of another instrumentation's span; without token times only these columns are filled."""
+
+    @property
+    def stated(self) -> Stated:
+        """Return what decides by which tokens the stream is judged."""
+        return Stated(self.outcome, self.coverage, self.token_basis, self.output_tokens, self.reasoning_tokens)
 
     @property
     def key(self) -> StreamKey:

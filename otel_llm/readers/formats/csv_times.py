@@ -41,7 +41,8 @@ _WORDS: Final = {
     "token_basis": semconv.TOKEN_BASES,
     "measured_at": semconv.MEASURED_AT_VALUES,
 }
-COLUMNS: Final = (*sorted(REQUIRED), "commit_s", "end_s", "tokens", "kind", "input_tokens", *_ATTRIBUTES, *_WORDS)
+_COUNTS: Final = ("input_tokens", "output_tokens", "reasoning_tokens")
+COLUMNS: Final = (*sorted(REQUIRED), "commit_s", "end_s", "tokens", "kind", *_COUNTS, *_ATTRIBUTES, *_WORDS)
 """The columns that are read; any other is ignored."""
 _MAX_LINE_CHARS: Final = 2**17
 """The csv module's own limit for a field: the cost of a quote without an end."""
@@ -64,7 +65,7 @@ class _Request:
     kinds: bytearray = field(default_factory=bytearray)
     commit_ns: int | None = None
     end_ns: int | None = None
-    input_tokens: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
     stated: dict[str, str] = field(default_factory=dict)
 
 
@@ -152,7 +153,7 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
         raise DecodeError(f"kind: expected one of {', '.join(KINDS)}")
     at_ns = seconds_ns(cells["t_seconds"], "t_seconds") if cells["t_seconds"] else None
     times = {one: seconds_ns(cells[one], one) for one in ("commit_s", "end_s") if cells.get(one)}
-    prompt = whole_number(cells["input_tokens"], "input_tokens", MAX_COUNT) if cells.get("input_tokens") else None
+    counts = {one: whole_number(cells[one], one, MAX_COUNT) for one in _COUNTS if cells.get(one)}
     stated = {one: cells[one] for one in (*_ATTRIBUTES, *_WORDS) if cells.get(one)}
     for one, value in stated.items():
         if one in _WORDS and value not in _WORDS[one]:
@@ -168,7 +169,7 @@ def _take(requests: dict[str, _Request], cells: Mapping[str, str]) -> None:
         found.kinds.extend(bytes((KINDS.index(kind),)) * tokens)
     found.commit_ns = times.get("commit_s") if found.commit_ns is None else found.commit_ns
     found.end_ns = times.get("end_s") if found.end_ns is None else found.end_ns
-    found.input_tokens = prompt if found.input_tokens is None else found.input_tokens
+    found.counts = {**counts, **found.counts}
     found.stated = {**stated, **found.stated}
 
 
@@ -209,7 +210,9 @@ def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
             complete=True,
             known_tokens=len(times_ns),
             known_until_ns=end_ns,
-            input_tokens=found.input_tokens,
+            input_tokens=found.counts.get("input_tokens"),
+            output_tokens=found.counts.get("output_tokens"),
+            reasoning_tokens=found.counts.get("reasoning_tokens"),
         ),
         times_ns,
         kinds,

@@ -60,8 +60,8 @@ _COUNTS: Final = frozenset(
         semconv.DROPPED_SEGMENTS,
         semconv.GEN_AI_USAGE_INPUT_TOKENS,
         semconv.GEN_AI_USAGE_PROMPT_TOKENS,
-        semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
-        semconv.GEN_AI_USAGE_COMPLETION_TOKENS,
+        *semconv.OUTPUT_TOKENS,
+        *semconv.REASONING_TOKENS,
     }
 )
 _STRINGS: Final = frozenset(
@@ -91,7 +91,6 @@ _WHOLE: Final = _COUNTS | {
     semconv.TOKEN_COUNT,
     semconv.GEN_AI_REQUEST_CHOICE_COUNT,
     semconv.OPENINFERENCE_PROMPT_TOKENS,
-    semconv.OPENINFERENCE_COMPLETION_TOKENS,
 }
 ARRAYS: Final = frozenset({semconv.GEN_AI_RESPONSE_FINISH_REASONS})
 """Attributes that are arrays of text, which databases keep as JSON: their length is the number of replies."""
@@ -177,6 +176,15 @@ def count_of(attributes: Attributes, key: str) -> int | None:
     """Return the count in an attribute, None where it is missing or no count."""
     value = attributes.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def stated_total_of(attributes: Attributes) -> tuple[int | None, int | None]:
+    """Return the tokens that a reply stated of itself: all of them, and the part that is reasoning."""
+    output, reasoning = (
+        next((count for name in names if (count := count_of(attributes, name)) is not None), None)
+        for names in (semconv.OUTPUT_TOKENS, semconv.REASONING_TOKENS)
+    )
+    return output, reasoning
 
 
 def seconds_of(attributes: Attributes, key: str) -> float | None:

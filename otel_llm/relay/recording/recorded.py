@@ -367,13 +367,11 @@ class Recorded:
         self._facts.finish(choice, reason)
         end_ns = self._finished[choice] = self._take(choice, at_ns, CONTENT, 0, finished=True)
         stream = self._streams.get(choice)
-        if stream is None or stream.slo.fluidity.first_deadline_ns(self._facts.input_tokens) is not None:
+        if stream is None or self._facts.tells_lengths(choice, stream.slo.fluidity):
             self._close(choice, end_ns, COMPLETED)
             return
-        # The verdict depends on the prompt's length; usage follows the finish, for all choices at the end.
-        with self._environment.bugs:
-            self._first_hand.pause(stream, self._now_ns())
-        self._environment.rearm()
+        # The verdict depends on the prompt's or the reply's length; usage comes after the finish of all choices.
+        self._apply(self._first_hand.pause, (stream,))
 
     def _close(self, choice: int, end_ns: int, outcome: str) -> None:
         """Judge a choice as ended at `end_ns` (unix ns)."""
@@ -382,15 +380,16 @@ class Recorded:
             return
         now_ns = max(end_ns, self._now_ns())
         with self._environment.bugs:
-            self._first_hand.end(stream, end_ns, outcome, now_ns, token_basis=self._facts.basis(choice))
+            alone = self._request.choices == 1 and not (self._finished.keys() | self._streams.keys()) - {choice}
+            self._first_hand.end(stream, end_ns, outcome, now_ns, self._facts.statement(choice, alone=alone))
         self._environment.rearm()
 
-    def _apply(self, step: Callable[[OwnStream, int], object]) -> None:
-        """Apply an event of now to all followed streams."""
-        if not self._streams:
+    def _apply(self, step: Callable[[OwnStream, int], object], streams: tuple[OwnStream, ...] | None = None) -> None:
+        """Apply an event of now to streams, all that are followed by default."""
+        if not (streams := tuple(self._streams.values()) if streams is None else streams):
             return
         now_ns = self._now_ns()
-        for stream in tuple(self._streams.values()):
+        for stream in streams:
             with self._environment.bugs:
                 step(stream, now_ns)
         self._environment.rearm()

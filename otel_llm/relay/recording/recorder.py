@@ -14,9 +14,10 @@ from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation, request_builder
 from otel_llm.instrumentation.segments.chunks import choices_of
+from otel_llm.instrumentation.segments.statements import MAX_TEXT
 from otel_llm.relay.recording.environment import Environment
 from otel_llm.relay.recording.recorded import Recorded
-from otel_llm.relay.recording.reply_facts import MAX_TEXT, ReplyFacts
+from otel_llm.relay.recording.reply_facts import ReplyFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from copy import copy
+from typing import TYPE_CHECKING, Any, Protocol
 
-from otel_llm import semconv
-from otel_llm.instrumentation.segments.chunks import FRAMING, count_of, text_of
+from otel_llm.evaluate.own_streams.own_stream import Statement
+from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.segments.chunks import Reading
-
-MAX_TEXT: Final = 256
-"""The longest text of a backend that becomes an attribute, in characters."""
+    from otel_llm.slo.classes import Fluidity
 
 
 class FinishedChoice(Protocol):
@@ -55,12 +54,9 @@ class ReplyFacts:
 
     def __init__(self) -> None:
         self.input_tokens: int | None = None
-        self._id: str | None = None
-        self._model: str | None = None
-        self._output_tokens: int | None = None
+        self._said = Statements()
         self.counted_tokens = 0
         """Tokens of all choices that were counted here."""
-        self._finishes: dict[int, str] = {}
         self._counted: set[int] = set()
         self._guessed: set[int] = set()
 
@@ -75,20 +71,20 @@ class ReplyFacts:
         Values of a wrong type are ignored. `continues`: the chunk's backend began after tokens of another, which it
         counts as its prompt's, so its usage is not the reply's.
         """
-        if self._id is None:
-            self._id = (text_of(value.get("id")) or "")[:MAX_TEXT]
-            self._model = (text_of(value.get("model")) or "")[:MAX_TEXT]
+        said = self._said
+        if said.response_id is None:
+            said.response_id = text_of(value.get("id")) or ""
+            said.response_model = text_of(value.get("model"))
         usage = value.get("usage")
         if type(usage) is not dict or continues:
             return None
-        output_tokens = count_of(usage.get("completion_tokens"))
-        if output_tokens is not None and not value.get("choices"):  # with choices it is that of one, or of so far
-            self._output_tokens = output_tokens
+        if not value.get("choices"):  # with choices it is that of one, or of so far
+            said.use(usage)
         return count_of(usage.get("prompt_tokens"))
 
     def finish(self, choice: int, reason: str) -> None:
         """Note the finish reason of a choice."""
-        self._finishes.setdefault(choice, reason[:MAX_TEXT])
+        self._said.finish_reasons.setdefault(choice, reason)
 
     # For the recording.
 
@@ -106,23 +102,19 @@ class ReplyFacts:
             return "chunk"
         return "estimated" if choice in self._guessed else "exact"
 
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the last segment that segment 0 could not have."""
-        return {} if self.input_tokens is None else {semconv.GEN_AI_USAGE_INPUT_TOKENS: self.input_tokens}
+    def tells_lengths(self, choice: int, fluidity: Fluidity) -> bool:
+        """Return whether the verdict on a choice that has finished needs nothing of the reply's usage."""
+        return self.basis(choice) == "exact" and fluidity.first_deadline_ns(self.input_tokens) is not None
 
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the reply's own statements, for the request span."""
-        attributes = self.segment_attributes()
-        output_tokens = self._output_tokens
-        if output_tokens is None and self._counted and not self._guessed:
-            output_tokens = self.counted_tokens
-        if output_tokens is not None:
-            attributes[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] = output_tokens
-        if self._id:
-            attributes[semconv.GEN_AI_RESPONSE_ID] = self._id
-        if self._model:
-            attributes[semconv.GEN_AI_RESPONSE_MODEL] = self._model
-        if self._finishes:
-            reasons = tuple(reason for _, reason in sorted(self._finishes.items()))
-            attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = reasons
-        return attributes
+    @property
+    def said(self) -> Statements:
+        """Return the reply's statements so far; its length is counted here if no backend states that of all of it."""
+        said = copy(self._said)
+        said.input_tokens = self.input_tokens
+        if said.output_tokens is None and self._counted and not self._guessed:
+            said.output_tokens = self.counted_tokens
+        return said
+
+    def statement(self, choice: int, *, alone: bool) -> Statement:
+        """Return what is known of a choice's tokens at its end; `alone`: the request has no other choice."""
+        return Statement(self.basis(choice), *(self.said.total if alone else (None, None)))

@@ -55,23 +55,23 @@ def test_token_ids_and_running_usage_count_exactly() -> None:
     assert len(exchanged(reply([1, 1], token_ids=[5, 6, 7])).times_ns) == 6
 
 
-def test_final_usage_is_spread_over_the_chunks() -> None:
+def test_final_usage_is_noted_for_the_verdict() -> None:
     pieces = reply([100, 50, 50])
     at_ns, end = pieces[-2]
     pieces[-2] = (at_ns, framed(event(usage(7))) + end)
     request = exchanged(pieces)
-    assert request.token_basis == "estimated"
-    # 7 (j + 1) / 3, rounded down: 2, 4, 7
-    assert [time // MS for time in request.times_ns] == [100, 100, 150, 150, 200, 200, 200]
+    assert (request.token_basis, request.stated_tokens, request.stated_reasoning) == ("chunk", 7, None)
+    assert [time // MS for time in request.times_ns] == [100, 150, 200]
 
 
-def test_reasoning_that_is_not_streamed_is_not_spread() -> None:
+def test_reasoning_that_is_not_streamed_is_noted() -> None:
     stated = usage(7)
     stated["usage"]["completion_tokens_details"] = {"reasoning_tokens": 4}
     pieces = reply([100, 50, 50])
     at_ns, end = pieces[-2]
     pieces[-2] = (at_ns, framed(event(stated)) + end)
-    assert len(exchanged(pieces).times_ns) == 3
+    request = exchanged(pieces)
+    assert (len(request.times_ns), request.stated_tokens, request.stated_reasoning) == (3, 7, 4)
 
 
 def test_reasoning_counts_by_kind() -> None:
@@ -82,14 +82,19 @@ def test_reasoning_counts_by_kind() -> None:
     assert [time // MS for time in request.times_ns] == [50, 100]
 
 
-@pytest.mark.parametrize("stated", [10**15, 0])
-def test_a_count_that_cannot_be_is_not_believed(stated: int) -> None:
+@pytest.mark.parametrize(
+    ("stated", "tokens", "basis"), [(10**15, 2, "chunk"), (0, 2, "chunk"), (2, 2, "chunk"), (7, 7, "estimated")]
+)
+def test_the_audit_of_the_recording_judges_a_count_that_can_be(
+    stated: int, tokens: int, basis: str, tmp_path: Path
+) -> None:
     pieces = reply([100, 50])
     at_ns, end = pieces[-2]
     pieces[-2] = (at_ns, framed(event(usage(stated))) + end)
-    request = exchanged(pieces)
-    assert len(request.times_ns) == 2
-    assert request.token_basis == "chunk"
+    with RunJournal(tmp_path / "run", RequestRecords(TARGET, "chat", FakeClock())) as journal:
+        journal.write(exchanged(pieces))
+    (row,) = load(tmp_path / "run").rows
+    assert (row["tokens"], row["tokens_recorded"], row["token_basis"]) == (tokens, 2, basis)
 
 
 def test_the_recording_is_judged_as_the_known_times(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from support.otlp import T0_NS, Value, request_span, span_id, token, trace_id
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.evaluate.own_streams.first_hand import LOOK_EVERY_NS, FirstHand, Identity, OwnStream
+from otel_llm.evaluate.own_streams.own_stream import Statement
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
@@ -198,7 +199,7 @@ class Owner(KeepingSink):
             key = (trace_id(number), span_id(number), choice)
             self.streams[story.name] = self.first_hand.begin(key, now_ns, story.identity, now_ns)
         elif isinstance(event, Ends):
-            self.first_hand.end(self.streams.pop(story.name), now_ns, "completed", now_ns, token_basis="exact")
+            self.first_hand.end(self.streams.pop(story.name), now_ns, "completed", now_ns, Statement("exact"))
         else:
             self.first_hand.tokens(self.streams[story.name], [now_ns] * event.count, [event.kind] * event.count, now_ns)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 from base64 import b64decode
 from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -64,19 +62,20 @@ def test_every_door_gives_the_same_rows(emitter: str, numbers: bool) -> None:
 def test_traceloop_s_chunks_are_judged() -> None:
     row = of_model(rows(captured("traceloop")), "short")
     (span,) = (span for span in spans("traceloop") if len(span.events) == 9)
-    gaps = [(after.time_unix_nano - before.time_unix_nano) / S for before, after in pairwise(span.events)]
     assert known(row).keys() >= set(VERDICT_COLUMNS)
-    assert (row["tokens"], row["token_basis"], row["coverage"], row["outcome"]) == (9, "chunk", 1.0, "completed")
+    # Nine events, with those of framing: the usage says six tokens, from the first event to the last.
+    assert (row["tokens"], row["tokens_recorded"], row["token_basis"]) == (6, 9, "estimated")
+    assert (row["coverage"], row["outcome"]) == (1.0, "completed")
     assert row["measured_at"] == "client"
     assert row["ttft_s"] == (span.events[0].time_unix_nano - span.start_time_unix_nano) / S
     assert row["e2e_s"] == (span.end_time_unix_nano - span.start_time_unix_nano) / S
-    assert row["tpot_s"] == pytest.approx(statistics.fmean(gaps))
-    assert (row["met"], row["idle_s"], row["fluidity_index"], row["benefit"]) == (True, 0.0, 1.0, 9.0)
+    assert row["tpot_s"] == pytest.approx((span.events[-1].time_unix_nano - span.events[0].time_unix_nano) / 5 / S)
+    assert (row["met"], row["idle_s"], row["fluidity_index"], row["benefit"]) == (True, 0.0, 1.0, 6.0)
 
 
 def test_of_chunks_that_were_dropped_nothing_is_scored() -> None:
     row = of_model(rows(captured("traceloop")), "long")
-    assert times_of(row).keys() == {"tokens", "tokens_read", "token_basis", "coverage", "e2e_s"}
+    assert times_of(row).keys() == {"tokens", "tokens_read", "tokens_recorded", "token_basis", "coverage", "e2e_s"}
     assert (row["tokens"], row["coverage"]) == (128, 128 / 152)
 
 

@@ -303,6 +303,22 @@ def test_a_reply_says_its_usage_its_finish_and_who_it_is_by(rig: Rig) -> None:
     assert rig.segments()[-1][semconv.GEN_AI_USAGE_INPUT_TOKENS] == 12
 
 
+def test_a_reply_of_chunks_is_judged_by_the_length_that_it_states_at_its_end(rig: Rig) -> None:
+    recorded = rig.begin()
+    for kind in ("reasoning", "content", "content"):
+        rig.wait(100)
+        recorded.tokens(rig.host.now_ns, 0, 1, kind, exact=False)
+    recorded.noted(Chunk(Choice(0, "stop")), rig.host.now_ns, continues=False)
+    assert rig.sink.rows == [], "its usage may follow"
+    counts = {"completion_tokens": 90, "completion_tokens_details": {"reasoning_tokens": 30}}
+    recorded.noted(Chunk(usage={"prompt_tokens": 7, **counts}), rig.host.now_ns, continues=False)
+    recorded.ended("completed")
+    [row] = rig.sink.rows
+    assert (row["tokens"], row["tokens_recorded"], row["token_basis"]) == (90, 3, "estimated")
+    assert row["tokens_read"] == 60
+    assert [row] == rig.audited()
+
+
 def test_the_usage_of_a_backend_that_continued_the_reply_is_not_the_replys(rig: Rig) -> None:
     recorded = rig.begin()
     recorded.tokens(COMMIT_NS, 0, 5, "content", exact=True)

@@ -31,7 +31,13 @@ steps = st.one_of(
         st.booleans(),
         instants,
     ),
-    st.tuples(st.just("usage"), st.integers(0, 1200), st.booleans()),
+    st.tuples(
+        st.just("usage"),
+        st.integers(0, 1200),
+        st.booleans(),
+        st.sampled_from([0, 1, 9, 40, 300]),
+        st.sampled_from([None, None, 0, 3, 9]),
+    ),
     st.tuples(st.just("prompt"), st.sampled_from([0, 9, 900])),
     st.tuples(st.just("finish"), choice_numbers, instants),
     st.tuples(st.sampled_from(["serving", "served_by"]), st.sampled_from(["a", "b"])),
@@ -59,8 +65,10 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
         choice, count, kind, exact, lag_ms = given
         recorded.tokens(read_ns(recorded, now_ns, lag_ms), choice, count, kind, exact=exact)
     elif verb == "usage":
-        usage = {"prompt_tokens": given[0], "completion_tokens": 9}
-        recorded.noted(Chunk(usage=usage), now_ns, continues=given[1])
+        prompt, continues, output, reasoning = given
+        details = {} if reasoning is None else {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+        usage = {"prompt_tokens": prompt, "completion_tokens": output, **details}
+        recorded.noted(Chunk(usage=usage), now_ns, continues=continues)
     elif verb == "prompt":
         recorded.noted(Chunk(prompt_ids=[7] * given[0]), now_ns, continues=False)
     elif verb == "finish":
@@ -73,11 +81,30 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
         getattr(recorded, verb)(*given)
 
 
-LATE_USAGE = [("tokens", 0, 1, "content", True, 0), ("finish", 0, 0), ("wait", 600), ("cut",), ("usage", 900, False)]
+LATE_USAGE = [
+    ("tokens", 0, 1, "content", True, 0),
+    ("finish", 0, 0),
+    ("wait", 600),
+    ("cut",),
+    ("usage", 900, False, 9, None),
+]
 """What the verdict of the first of two choices depends on is stated when it has long finished."""
+
+STATED = [
+    ("tokens", 0, 1, "reasoning", False, 0),
+    ("wait", 60),
+    ("tokens", 0, 1, "content", False, 0),
+    ("wait", 60),
+    ("finish", 0, 0),
+    ("wait", 600),
+    ("cut",),
+    ("usage", 900, False, 40, 9),
+]
+"""A reply of two chunks states its length when it has long finished."""
 
 
 @settings(max_examples=examples(300))
+@example(slo_class="chat", choices=1, script=STATED, outcome="completed", lag_ms=0)
 @example(slo_class="prompted", choices=2, script=LATE_USAGE, outcome="completed", lag_ms=0)
 @given(
     slo_class=st.sampled_from(["chat", "reads", "prompted", "unknown"]),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from support.slo.stated_total import judged_tokens
 
 from otel_llm.audit.input.stream_batch import to_batch
 from otel_llm.audit.kernel.judge_batch import judge_batch
@@ -43,12 +45,17 @@ def one_by_one(streams: Iterable[Assembled], classes: SloClasses, counts: Counte
             row = unjudged_row(known, slo.name, one.times_ns, one.kinds, slo.reads)
             found.append(Judged(row, None, None, slo, one))
             continue
-        end_ns = known.commit_ns if known.end_ns is None else known.end_ns
-        kinds = None if one.kinds is None else list(one.kinds)
-        verdict = judge(one.times_ns, known.commit_ns, end_ns, known.outcome, slo, kinds, known.input_tokens)
-        counted["skewed_tokens"] += verdict.skewed
-        read = arrivals(one.times_ns, known.commit_ns, one.kinds, slo.reads).read
-        row = judged_row(known, slo.name, dict(verdict.columns()))
+        commit_ns = known.commit_ns
+        end_ns = commit_ns if known.end_ns is None else known.end_ns
+        times_ns, kinds = one.times_ns, one.kinds
+        if (anew := judged_tokens(times_ns, kinds, commit_ns, known.stated)) is not None:
+            times_ns, kinds = anew
+            known = replace(known, token_basis="estimated")
+        codes = None if kinds is None else list(kinds)
+        verdict = judge(times_ns, commit_ns, end_ns, known.outcome, slo, codes, known.input_tokens)
+        counted["skewed_tokens"] += sum(time < commit_ns for time in one.times_ns)
+        read = arrivals(times_ns, commit_ns, kinds, slo.reads).read
+        row = judged_row(known, slo.name, dict(verdict.columns()), len(one.times_ns))
         found.append(Judged(row, verdict, fluid_tbt_ns(read, targets(slo.objective)[0]), slo, one))
     return found
 

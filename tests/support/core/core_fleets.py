@@ -144,8 +144,8 @@ class _Sender:
     tokens: int = 0
     end_ns: int = 0
 
-    def write(self, *, own_end: bool) -> None:
-        """Cut the stream's time into segments; `own_end`: the last one says how it ended."""
+    def write(self, *, own_end: bool, alone: bool) -> None:
+        """Cut the stream's time into segments; `own_end`: the last one says how it ended; `alone`: of one choice."""
         random = self.random
         times = _token_times(random, self.commit_ns)
         last_ns = times[-1][0] if times else self.commit_ns
@@ -169,9 +169,11 @@ class _Sender:
             said: dict[str, Value] = {
                 semconv.OUTCOME: outcome,
                 semconv.TOKENS: self.tokens,
-                semconv.TOKEN_BASIS: "exact",
+                semconv.TOKEN_BASIS: random.choice(("exact", "exact", "chunk", "estimated")),
                 semconv.SEGMENTS: len(self.spans) + 1,
             }
+            if alone and random.random() < 0.5:
+                said |= stated_total(random, self.tokens)
             if random.random() < 0.5:
                 said[semconv.GEN_AI_USAGE_INPUT_TOKENS] = random.choice((5, 50, 500))
             self._cut(self.end_ns, self.end_ns, [], said)
@@ -195,6 +197,15 @@ class _Sender:
         )
         self.tokens += len(piece)
         self.spans.append(as_sent(span) if self.random.random() < 0.95 else span)
+
+
+def stated_total(random: Random, recorded: int) -> dict[str, Value]:
+    """Draw what a reply states of its tokens, around those that were recorded."""
+    total = random.choice((recorded, 3 * recorded, recorded // 3, recorded + 1, 0))
+    said: dict[str, Value] = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: total}
+    if random.random() < 0.5:
+        said[semconv.GEN_AI_USAGE_REASONING_TOKENS] = random.choice((0, 1, total // 2, total + 1))
+    return said
 
 
 def fleet(random: Random, *, streams: int | None = None, calm: bool = False, spread_s: int = 0) -> Fleet:
@@ -238,7 +249,7 @@ def _request(random: Random, request: int, base_ns: int, offset_ns: int, *, calm
         begin_ns = commit_ns + (random.choice((0, 0, 400)) * MS if choice else 0)
         told = identity if calm or random.random() < 0.85 else {}
         sender = _Sender(random, request, choice, begin_ns, told)
-        sender.write(own_end=own_end)
+        sender.write(own_end=own_end, alone=choices == 1)
         end_ns = max(end_ns, sender.end_ns)
         received += _sent(random, sender.spans, offset_ns, calm=calm)
     if random.random() < 0.5 or not own_end:
@@ -247,6 +258,8 @@ def _request(random: Random, request: int, base_ns: int, offset_ns: int, *, calm
             said |= {semconv.OUTCOME: "completed"}
         if random.random() < 0.3:
             said |= {semconv.GEN_AI_USAGE_INPUT_TOKENS: 50}
+        if choices == 1 and calm and random.random() < 0.5:
+            said |= {semconv.TOKEN_BASIS: "chunk", **stated_total(random, sender.tokens)}
         if random.random() < 0.2 and not calm:
             said |= {semconv.SLO_CLASS: "c1", semconv.INSTANCE: "b"}
         stop_ns = random.choice((end_ns, end_ns, commit_ns + 500 * MS))

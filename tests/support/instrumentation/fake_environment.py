@@ -18,6 +18,7 @@ from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.core.tally import Tally
 from otel_llm.instrumentation.process.flusher import Flusher
 from otel_llm.instrumentation.segments.chunks import FRAMING, Reading
+from otel_llm.instrumentation.segments.statements import Statements
 
 COMMIT_NS = 5_000_000_000
 OFFSET_NS = 1_790_000_000_000_000_000
@@ -29,6 +30,9 @@ class WordReader:
 
     plain = True
 
+    def __init__(self) -> None:
+        self.said = Statements()
+
     def is_plain(self, chunk: object) -> bool:
         return chunk is not None
 
@@ -37,12 +41,6 @@ class WordReader:
 
     def basis(self, choice: int) -> str:
         return "chunk"
-
-    def segment_attributes(self) -> dict[str, AttributeValue]:
-        return {}
-
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        return {}
 
 
 class FakeEnvironment:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from support.slo.stated_total import judged_tokens
 
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.formats.form import Head
@@ -42,16 +45,21 @@ def judged(streams: Sequence[Assembled]) -> list[dict[str, Any]]:
         if not resolved.complete:
             rows.append(unjudged_row(resolved, slo.name, stream.times_ns, stream.kinds, slo.reads))
             continue
-        assert resolved.commit_ns is not None
+        commit_ns = resolved.commit_ns
+        assert commit_ns is not None
+        times_ns, kinds = stream.times_ns, stream.kinds
+        if (anew := judged_tokens(times_ns, kinds, commit_ns, resolved.stated)) is not None:
+            times_ns, kinds = anew
+            resolved = replace(resolved, token_basis="estimated")
         assert resolved.end_ns is not None
         verdict = judge(
-            stream.times_ns,
-            commit_ns=resolved.commit_ns,
+            times_ns,
+            commit_ns=commit_ns,
             end_ns=resolved.end_ns,
             outcome=resolved.outcome,
             slo=slo,
-            kinds=stream.kinds,
+            kinds=kinds,
             input_tokens=resolved.input_tokens,
         )
-        rows.append(judged_row(resolved, slo.name, dict(verdict.columns())))
+        rows.append(judged_row(resolved, slo.name, dict(verdict.columns()), len(stream.times_ns)))
     return rows

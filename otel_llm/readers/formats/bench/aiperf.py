@@ -123,14 +123,18 @@ def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str |
         names = ("time_to_first_token", "inter_chunk_latency")
         after = arrivals(0, 0, member(gaps, "value"), names, _unit_ns(gaps))
         times_ns = [times_ns[0] + gap_ns for gap_ns in after]
-    counted = count(member(metrics, "usage_completion_tokens", "value"))
+    request = replace(
+        request,
+        output_tokens=count(member(metrics, "usage_completion_tokens", "value")),
+        reasoning_tokens=count(member(metrics, "usage_reasoning_tokens", "value")),
+    )
     shown = member(metrics, "time_to_first_output_token")
     kinds = None
     if shown is not None:
         # The chunks before the first of output were reasoning; for later ones the record does not say.
         shown_ns = send_ns + nanoseconds(member(shown, "value"), "time_to_first_output_token", _unit_ns(shown))
         kinds = bytes(REASONING if time_ns < shown_ns else CONTENT for time_ns in times_ns)
-    return request.timed(times_ns, "exact" if counted == len(times_ns) else "chunk", kinds=kinds)
+    return request.timed(times_ns, "chunk", kinds=kinds)
 
 
 def _raw(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Assembled]:

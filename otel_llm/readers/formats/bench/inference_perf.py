@@ -38,6 +38,10 @@ _KEYS: Final = frozenset({"[].start_time", "[].end_time", "[].request"})
 _NO_TIMES: Final = "no times of tokens: the API was not streamed, or inference-perf is older than v0.2"
 
 
+_METRICS: Final = ("response_metrics", "response_info")
+"""The members of `info` with the tokens of a reply: from v0.6 on, and in v0.5."""
+
+
 def sniff(head: Head) -> bool:
     """Tell whether a file has inference-perf's requests."""
     return head.keys >= _KEYS
@@ -69,6 +73,7 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
         asked = count(member(info, "request_metrics", "text", "input_tokens"))
     failed = entry.get("error") is not None
     times_ns, basis, oddities = ([], "", []) if failed else _tokens(entry, body, end_ns)
+    stated = [count(member(info, name, "server_usage", "completion_tokens")) for name in _METRICS]
     request = MeasuredRequest(
         FORM,
         number,
@@ -78,6 +83,7 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
         outcome="error" if failed else "completed",
         model=text(member(body, "model")),
         input_tokens=asked,
+        output_tokens=next((total for total in stated if total is not None), None),
         operation=operation_of(body),
     )
     if failed:
@@ -89,7 +95,7 @@ def _stream(number: int, entry: Any) -> tuple[Assembled, list[str]]:
 def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[int], str, list[str]]:
     """Return the token times of a reply, how they were counted, and the anomalies."""
     info = entry.get("info")
-    for name in ("response_metrics", "response_info"):  # from v0.6 on; v0.5
+    for name in _METRICS:
         metrics = member(info, name)
         if isinstance(metrics, dict):
             chunks, tokens = metrics.get("chunk_times"), metrics.get("output_token_times")
@@ -97,15 +103,14 @@ def _tokens(entry: Mapping[str, Any], request: Any, end_ns: int) -> tuple[list[i
             if isinstance(chunks, list) and chunks:
                 chunk_times_ns = _times(chunks, "chunk_times")
                 if counted == len(chunks):
-                    return chunk_times_ns, "exact", []
+                    return chunk_times_ns, "chunk", []
                 if (running_ns := _counted(chunk_times_ns, metrics.get("response_chunks"), counted)) is not None:
                     return running_ns, "exact", []
                 if isinstance(tokens, list) and tokens and tokens != chunks:
                     return _times(tokens, "output_token_times"), "estimated", []
                 return chunk_times_ns, "chunk", []
             if isinstance(tokens, list) and tokens:
-                times_ns = _times(tokens, "output_token_times")
-                return times_ns, "exact" if counted == len(tokens) else "estimated", []
+                return _times(tokens, "output_token_times"), "estimated", []
             return _whole(request, metrics, counted, end_ns)
     stamps = member(info, "output_token_times")  # up to v0.4
     if isinstance(stamps, list) and stamps:

@@ -122,8 +122,9 @@ def operation_of(payload: Any) -> str | None:
 class MeasuredRequest:
     """The statements of a result file on a request beside its tokens; times are unix ns, or ns on the file's own axis.
 
-    `own_id` identifies it within the form; `send_ns` is None where the file has no time of sending, `end_ns` where it
-    does not state the request's end.
+    `own_id` identifies it within the form; `send_ns` is None if the file has no time of sending, `end_ns` if it does
+    not state the request's end. `output_tokens`: what the server counted, reasoning included; `reasoning_tokens`: that
+    part of them. Both are None if it counted none, or if the request has several choices.
     """
 
     form: str
@@ -134,6 +135,8 @@ class MeasuredRequest:
     outcome: str
     model: str | None = None
     input_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
     operation: str | None = None
 
     def timed(
@@ -196,6 +199,8 @@ class MeasuredRequest:
             commit_ns=self.commit_ns,
             end_ns=self.end_ns,
             input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            reasoning_tokens=self.reasoning_tokens,
         )
 
 

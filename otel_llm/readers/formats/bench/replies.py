@@ -9,7 +9,6 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm import semconv
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.parse.messages import MessagesReader
 from otel_llm.instrumentation.parse.responses import ResponsesReader
@@ -38,10 +37,12 @@ class ReplyStream:
 
 @dataclass(slots=True)
 class Reply:
-    """A reply: its streams by choice (one without a token where none arrived), and the prompt's tokens."""
+    """A reply: its streams by choice (one without a token if none arrived), and what it states of tokens."""
 
     streams: list[ReplyStream]
     input_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
     def assembled(self, request: MeasuredRequest) -> list[Assembled]:
         """Return the streams of a request with this reply.
@@ -49,7 +50,13 @@ class Reply:
         Raises:
             EntryError: a time is out of the range of records.
         """
-        stated = replace(request, input_tokens=self.input_tokens)
+        alone = len(self.streams) == 1
+        stated = replace(
+            request,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens if alone else None,
+            reasoning_tokens=self.reasoning_tokens if alone else None,
+        )
         return [
             stated.timed(stream.times_ns, stream.token_basis, kinds=bytes(stream.kinds), choice=stream.choice)
             for stream in self.streams
@@ -59,8 +66,7 @@ class Reply:
 def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
     """Return the reply of events, (time in ns, data) each, in order of arrival.
 
-    A chunk counts as one token where the server counts none. Where there are as many chunks as the server counts
-    tokens at the end, each was exactly one.
+    A chunk counts as one token if the server does not count; the total that the reply states resamples them later.
 
     Raises:
         EntryError: the events are those of an unknown API, or have more than MAX_TOKENS tokens.
@@ -90,14 +96,10 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
         if unknown:
             raise EntryError("the chunks are those of an API that we do not know")
         return Reply([ReplyStream()])
-    attributes = {**reader.segment_attributes(), **reader.span_attributes()}
-    total = count(attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))
     for stream in streams.values():
-        basis = reader.basis(stream.choice)
-        one_each = basis == "chunk" and len(streams) == 1 and len(stream.times_ns) == total
-        stream.token_basis = "exact" if one_each else basis
+        stream.token_basis = reader.basis(stream.choice)
     found = sorted(streams.values(), key=lambda stream: stream.choice)
-    return Reply(found or [ReplyStream()], count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS)))
+    return Reply(found or [ReplyStream()], reader.said.input_tokens, *reader.said.total)
 
 
 def read_whole(at_ns: int, body: str) -> Reply:

@@ -70,12 +70,8 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
         raise EntryError("errors is no text")
     times_ns = chunk_arrivals(0, entry["ttfts"], gaps, ("ttfts", "itls"))
     basis = "chunk"
-    if times_ns:
-        tokens = count(entry["output_lens"]) or 0
-        if text(run.get("backend")) == "sglang":
-            times_ns, basis = _of_runs(times_ns, gaps, tokens)
-        elif tokens == len(times_ns):
-            basis = "exact"
+    if times_ns and text(run.get("backend")) == "sglang":
+        times_ns, basis = _of_runs(times_ns, gaps, count(entry["output_lens"]) or 0)
     request = MeasuredRequest(
         FORM,
         f"{run.get('duration')}/{index}",
@@ -86,6 +82,7 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
         outcome="error" if error else "completed",
         model=text(member(run.get("server_info"), "model_path")),
         input_tokens=count(entry["input_lens"]),
+        output_tokens=count(entry["output_lens"]),
     )
     return request.timed(times_ns, "chunk" if error else basis)
 

@@ -100,11 +100,12 @@ def _stream(run: Mapping[str, Any], index: int, entry: Mapping[str, Any]) -> Ass
         outcome="error" if failed else "completed",
         model=text(run.get("model_id")),
         input_tokens=count(entry["input_lens"]),
+        output_tokens=count(entry["output_lens"]),
         operation=_operation(run),
     )
     return request.timed(
         times_ns,
-        "exact" if not failed and count(entry["output_lens"]) == len(times_ns) else "chunk",
+        "chunk",
         queue_s=None if server_queue is None else nanoseconds(server_queue, "server_queue_times") / NS_PER_S,
     )
 

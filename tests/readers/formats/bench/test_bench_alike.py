@@ -25,8 +25,8 @@ SHIFT_NS = {"vllm": WALL_NS - UPTIME_NS, "inference-perf": WALL_NS - UPTIME_NS}
 """What a form's clock is behind the wall clock."""
 ONE_AXIS = {"sglang", "sglang-openai", "etalon"}
 """Forms without start times: each request at 0."""
-BASIS = {"etalon": "estimated"}
-"""Where tokens were counted by the client's own tokenizer."""
+BASIS = {"etalon": "estimated", "sglang": "exact", "aiperf-raw": "exact", "genai-perf": "exact"}
+"""How tokens were counted, by the client's own tokenizer or by the server in each chunk; elsewhere by chunks."""
 NO_MODEL = {"aiperf-records", "etalon"}
 """Forms whose model stands in a file beside them."""
 COUNTED = {"sglang", "aiperf-raw", "genai-perf", "inference-perf", "etalon"}
@@ -48,6 +48,7 @@ def truth(asked: Asked, *, by_chunk: bool = False) -> Assembled:
         measured_at="client",
         outcome="completed",
         token_basis="chunk" if by_chunk else "exact",
+        output_tokens=asked.tokens,
         commit_ns=sent_ns - asked.waited_ns,
         end_ns=sent_ns + asked.end_ns,
         coverage=1.0,
@@ -106,19 +107,16 @@ def test_a_token_a_chunk_gives_the_same_row_in_every_form(form: str, asked: list
     expected = judged([truth(one) for one in asked])
     rows = judged(streams)
     on_the_wall(rows, form, expected)
-    differing = (
-        IDS | OPERATION | ({"token_basis"} if form in BASIS else set()) | ({"model"} if form in NO_MODEL else set())
-    )
+    differing = IDS | OPERATION | {"token_basis"} | ({"model"} if form in NO_MODEL else set())
     assert [without(row, differing) for row in rows] == [without(row, differing) for row in expected]
     assert not skipped.counts
-    if form in BASIS:
-        assert {row["token_basis"] for row in rows} == {BASIS[form]}
+    assert {row["token_basis"] for row in rows} == {BASIS.get(form, "chunk")}
 
 
 @pytest.mark.parametrize("form", FULL)
 @given(asked=requests(most_tokens=4))
 @settings(max_examples=examples(12))
-def test_chunks_of_several_tokens_give_the_same_row_where_the_form_counts_them(form: str, asked: list[Asked]) -> None:
+def test_chunks_of_several_tokens_give_the_row_of_their_counts_or_of_the_total(form: str, asked: list[Asked]) -> None:
     assume(form != "sglang" or told_apart(asked))
     streams, _ = read(WRITERS[form](asked))
     if form == "aiperf-raw":
@@ -131,10 +129,7 @@ def test_chunks_of_several_tokens_give_the_same_row_where_the_form_counts_them(f
     assert [without(row, differing) for row in rows] == [without(row, differing) for row in expected]
     for row, one in zip(rows, asked, strict=True):
         several = any(chunk.tokens > 1 for chunk in one.chunks)
-        if form == "inference-perf":
-            assert row["token_basis"] == ("estimated" if several else "exact")
-        else:
-            assert row["token_basis"] == BASIS.get(form, "chunk" if several and by_chunk else "exact")
+        assert row["token_basis"] == BASIS.get(form, "estimated" if several else "chunk")
 
 
 @pytest.mark.parametrize("form", ["vllm", "aiperf-records", "aiperf-raw"])

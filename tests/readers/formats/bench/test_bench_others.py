@@ -35,14 +35,14 @@ def with_info(**info: Any) -> dict[str, Any]:
     return inference_perf_entry(ASKED, info={"input_tokens": 12, **info})
 
 
-def test_retokenised_counts_are_estimated_and_one_each_is_exact() -> None:
+def test_retokenised_counts_are_estimated_and_as_many_chunks_as_tokens_are_chunks() -> None:
     (one,) = read(array(inference_perf_entry(ASKED)))[0]
     assert one.times_ns == [SENT_NS + 200 * MS, *[SENT_NS + 260 * MS] * 3]
     assert (one.resolved.token_basis, one.resolved.model, one.resolved.input_tokens) == ("estimated", "m", 12)
     entry = inference_perf_entry(ASKED)
     entry["info"]["response_metrics"]["server_usage"]["completion_tokens"] = 2
     (one,) = read(array(entry))[0]
-    assert (len(one.times_ns), one.resolved.token_basis) == (2, "exact")
+    assert (len(one.times_ns), one.resolved.token_basis) == (2, "chunk")
 
 
 def test_the_place_of_version_0_5() -> None:

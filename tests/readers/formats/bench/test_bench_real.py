@@ -21,7 +21,7 @@ def test_vllms_own_figures(name: str, chunks: int) -> None:
     check_vllm(run, streams)
     # This version counts the chunk that only names the role, and the server sends 24 tokens.
     assert {len(one.times_ns) for one in streams} == {chunks}
-    assert {one.resolved.token_basis for one in streams} == {"exact" if chunks == 24 else "chunk"}
+    assert {one.resolved.token_basis for one in streams} == {"chunk"}
     assert skipped.anomalies == {"anomaly.clock_unanchored": 6}
     assert {row["model"] for row in judged(streams)} == {"tiny"}
 
@@ -35,8 +35,8 @@ def test_aiperfs_own_figures() -> None:
         found.append(streams)
     check_aiperf(folder, *found)
     bases = [[one.resolved.token_basis for one in streams if one.resolved.outcome != "error"] for streams in found]
-    assert sorted(filter(None, bases[0])) == ["chunk", "chunk", "exact", "exact", "exact"]
-    assert set(bases[1]) == {"exact"}
+    assert sorted(filter(None, bases[0])) == ["chunk"] * 5
+    assert set(bases[1]) == {"exact", "chunk"}
 
 
 def test_inference_perfs_own_figures() -> None:
@@ -47,9 +47,9 @@ def test_inference_perfs_own_figures() -> None:
     streams, skipped = read(path.read_bytes(), path)
     rows = judged(streams)
     assert [row["outcome"] for row in rows] == ["completed"] * 5 + ["error"]
-    # With thoughts, which are no chunks to it; counted in every chunk; plain.
-    assert [row["token_basis"] for row in rows] == ["estimated", "exact", "exact", "estimated", "exact", None]
-    assert [row["tokens"] for row in rows] == [36, 16, 8, 36, 16, None]
+    # With thoughts, which are no chunks to it, counted by its own tokenizer; counted in every chunk; plain.
+    assert [row["token_basis"] for row in rows] == ["estimated", "exact", "chunk", "estimated", "exact", None]
+    assert [row["tokens"] for row in rows] == [8, 16, 8, 8, 16, None]
     for row, entry in zip(rows[:5], entries, strict=False):
         assert row["e2e_s"] == pytest.approx(entry["end_time"] - entry["start_time"], abs=1e-8)
     for name, ours in (("time_to_first_token", "ttft_s"), ("request_latency", "e2e_s")):

@@ -96,7 +96,7 @@ def test_without_as_many_chunks_as_tokens_the_basis_is_the_chunk(tokens: int) ->
 def test_a_broken_entry_costs_itself(name: str, values: list[Any], where: str) -> None:
     streams, skipped = read(dumped(vllm_run(TWO, **{name: values})))
     assert len(streams) == 1
-    assert streams[0].resolved.token_basis == "exact"
+    assert streams[0].resolved.token_basis == "chunk"
     assert skipped.counts == {"bad_record": 1}
     assert "result.json: run 1, request 0: " in skipped.notes[0]
     assert where in skipped.notes[0]
