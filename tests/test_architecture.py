@@ -15,6 +15,7 @@ import grpc
 import pytest
 from support.commands import wait_until
 from support.otlp import T0_NS, export, request_span, stream_spans
+from support.patience import WAIT_S
 
 from otel_llm.actions.sinks.console import Console
 from otel_llm.collector.config.settings import Settings
@@ -79,7 +80,7 @@ def test_an_export_takes_the_steps_in_order(tmp_path: Path) -> None:
             call = channel.unary_unary(EXPORT)
             watching.set()
             for spans in ((commit, first), (last, request_span())):
-                call(export(*spans).SerializeToString(), timeout=60)
+                call(export(*spans).SerializeToString(), timeout=WAIT_S)
             wait_until("judged", lambda: len(list(pipeline.sinks.recent)) == 1)
     finally:
         threading.setprofile(None)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.anchors import anchors, leads
+from support.patience import WAIT_S
 
 import otel_llm
 
@@ -35,7 +36,7 @@ def test_python_in_the_docs_runs(page: str, tmp_path: Path) -> None:
     telemetry = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | telemetry, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | telemetry, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

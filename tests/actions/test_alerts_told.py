@@ -16,6 +16,7 @@ from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.actions.alerting import T0, decision
 from support.collector.out_receiver import BACKENDS, Backend
 from support.commands import wait_until
+from support.patience import WAIT_S
 
 from otel_llm.actions import settings
 from otel_llm.actions.alerts.alert_state import STATE_FILE
@@ -26,7 +27,6 @@ from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.otlp_target import OtlpTarget
 
 SECRETS = ["whsec_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2)]
-STOP_S = 30.0
 
 
 def settings_of(folder: Path, url: str | None = None, **alerts: Any) -> Settings:
@@ -67,7 +67,7 @@ def test_a_receiver_gets_signed_events_in_order(tmp_path: Path) -> None:
         assert alerts.sends
         fire_and_resolve(alerts, instance="a")
         wait_until("both came", lambda: len(receiver.came) == 2)
-        alerts.stop(STOP_S)
+        alerts.stop(WAIT_S)
     assert events(receiver) == [(FIRING, "a"), (RESOLVED, "a")]
     for one in receiver.came:
         assert (one.method, one.path) == ("POST", "/hook?team=a")
@@ -94,7 +94,7 @@ def test_what_fails_is_repeated_under_its_id_and_in_order(tmp_path: Path) -> Non
         alerts = running(tmp_path, settings_of(tmp_path, receiver.url))
         fire_and_resolve(alerts)
         wait_until("all came", lambda: len(receiver.came) == 4)
-        alerts.stop(STOP_S)
+        alerts.stop(WAIT_S)
     assert [kind for kind, _ in events(receiver)] == [FIRING, FIRING, FIRING, RESOLVED]
     assert len(set(receiver.ids()[:3])) == 1
     stamps = [int(one.headers["webhook-timestamp"]) for one in receiver.came]
@@ -108,7 +108,7 @@ def test_what_is_refused_for_good_goes_to_the_dead_letters(tmp_path: Path, said:
         alerts = running(tmp_path, settings_of(tmp_path, receiver.url + "/hook", dead_letter=tmp_path / "dead.jsonl"))
         fire_and_resolve(alerts)
         wait_until("both were given up", lambda: alerts.counts()["notifications_given_up"] == 2)
-        alerts.stop(STOP_S)
+        alerts.stop(WAIT_S)
         assert {one.path for one in receiver.came} == {"/hook"}
     dead = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert [one["id"] for one in dead] == receiver.ids()
@@ -121,7 +121,7 @@ def test_the_log_has_a_line_for_each_beginning_and_end(tmp_path: Path) -> None:
     alerts = running(tmp_path, settings_of(tmp_path, log=log))
     fire_and_resolve(alerts, instance="a")
     wait_until("both are there", lambda: log.exists() and log.read_text().count("\n") == 2)
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
     firing, resolved = (json.loads(line) for line in log.read_text().splitlines())
     assert (firing["status"], resolved["status"]) == ("firing", "resolved")
     assert firing["ends_unix_nano"] is None
@@ -137,7 +137,7 @@ def test_otlp_gets_an_event_for_each_beginning_and_end(tmp_path: Path, protocol:
         alerts = running(tmp_path, settings_of(tmp_path, otlp=target))
         fire_and_resolve(alerts, instance="a")
         wait_until("both came", lambda: len(backend.bodies) == 2)
-        alerts.stop(STOP_S)
+        alerts.stop(WAIT_S)
     records = [
         record
         for _, body in backend.bodies
@@ -157,7 +157,7 @@ def test_without_a_place_nothing_is_kept(tmp_path: Path) -> None:
     assert not alerts.sends
     fire_and_resolve(alerts)
     assert not alerts.notify("oncall", "id", b"{}", "x")
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
     assert list(tmp_path.iterdir()) == []
     assert alerts.counts()["alerts_firing"] == 0
 
@@ -168,22 +168,22 @@ def test_a_message_of_somebody_else_is_brought_as_durably(tmp_path: Path) -> Non
     assert alerts.notify("oncall", "act_1", b'{"type":"x"}', "act_1")
     assert not alerts.notify("nobody", "act_1", b"{}", "act_1")
     wait_until("it was tried", lambda: alerts.counts()["notifications_retries"] > 0)
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
     with receiving(Receiver()) as receiver:
         again = running(tmp_path, settings_of(tmp_path, receiver.url))
         wait_until("it came", lambda: receiver.ids() == ["act_1"])
-        again.stop(STOP_S)
+        again.stop(WAIT_S)
     assert receiver.came[0].body == b'{"type":"x"}'
 
 
 def crashed(alerts: Alerts, folder: Path) -> None:
     """Let a run end without a word: what is on the disk stays as it was."""
     state = (folder / STATE_FILE).read_bytes()
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
     (folder / STATE_FILE).write_bytes(state)
 
 
-@pytest.mark.parametrize("end", [crashed, lambda alerts, _: alerts.stop(STOP_S)], ids=["crash", "stop"])
+@pytest.mark.parametrize("end", [crashed, lambda alerts, _: alerts.stop(WAIT_S)], ids=["crash", "stop"])
 def test_a_restart_tells_nothing_twice_and_forgets_nothing(tmp_path: Path, end: Callable[[Alerts, Path], None]) -> None:
     log = tmp_path / "alerts.jsonl"
     with receiving(Receiver()) as receiver:
@@ -204,7 +204,7 @@ def test_a_restart_tells_nothing_twice_and_forgets_nothing(tmp_path: Path, end: 
         again.take(decision(1, now(), "resolved", instance="a"))
         wait_until("the last came", lambda: len(receiver.came) == 5)
         wait_until("nothing waits", lambda: again.counts()["notifications_waiting"] == 0)
-        again.stop(STOP_S)
+        again.stop(WAIT_S)
         assert sorted(events(receiver)) == [
             (FIRING, "a"),
             (FIRING, "b"),
@@ -224,7 +224,7 @@ def test_what_was_on_its_way_in_a_crash_arrives_and_the_log_has_it_once(tmp_path
         alerts = running(tmp_path, settings)
         alerts.take(decision(1, now(), instance="a"))
         wait_until("it came", lambda: len(receiver.came) == 1)
-        alerts.stop(STOP_S)
+        alerts.stop(WAIT_S)
         state = json.loads((tmp_path / "alerts.json").read_text())
         body = receiver.came[0].body.decode()
         line = log.read_text().strip()
@@ -238,7 +238,7 @@ def test_what_was_on_its_way_in_a_crash_arrives_and_the_log_has_it_once(tmp_path
         again.take(decision(1, now(), instance="a"))
         again.start()
         wait_until("nothing waits", lambda: again.counts()["notifications_sent"] == 2)
-        again.stop(STOP_S)
+        again.stop(WAIT_S)
         assert len(set(receiver.ids())) == 1  # by its id the receiver knows it again
         assert receiver.ids() == receiver.ids()[:1] * 2
     assert log.read_text().strip() == line
@@ -260,7 +260,7 @@ def test_what_is_told_is_written_down_before(tmp_path: Path) -> None:
         wait_until("it came", lambda: len(receiver.came) == 1)
         kept = json.loads((tmp_path / "alerts.json").read_text())
         asked.set()
-        alerts.stop(STOP_S)
+        alerts.stop(WAIT_S)
         assert [message["id"] for message in kept["messages"]] == receiver.ids()
 
 
@@ -272,7 +272,7 @@ def test_a_broken_state_is_no_reason_to_stop(tmp_path: Path, text: str, caplog: 
     alerts.take(decision(1, now()))
     alerts.start()
     wait_until("the log is written", log.exists)
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
     assert "alerts.json: cannot be used" in caplog.text
     assert json.loads((tmp_path / "alerts.json").read_text())["version"] == 1
 
@@ -285,5 +285,5 @@ def test_two_thousand_at_once_are_one_message(tmp_path: Path) -> None:
             alerts.take(decision(number, at_s))
         wait_until("it came", lambda: len(receiver.came) == 1)
         wait_until("all are in", lambda: alerts.counts()["alerts_firing"] == 1)
-        alerts.stop(STOP_S)
+        alerts.stop(WAIT_S)
         assert len(receiver.came) == 1

@@ -13,6 +13,7 @@ import pytest
 from actions.orders import MS, NOW_NS, order
 from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
+from support.patience import WAIT_S
 
 from otel_llm.actions.execute.dispatcher import ActionDispatcher, Settled
 from otel_llm.actions.execute.engines import VllmAbort
@@ -146,5 +147,5 @@ def test_the_first_action_does_not_wait_for_an_import(engines: str) -> None:
     tests = str(Path(__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (tests, os.environ.get("PYTHONPATH"))))}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=WAIT_S)
     assert done.stdout.split() == [str(bool(engines))]

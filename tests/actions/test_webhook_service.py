@@ -17,6 +17,7 @@ from support.actions.acting import acting, post, records
 from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.commands import collector, run, wait_until
 from support.otlp import IDENTITY, segment_span
+from support.patience import WAIT_S
 
 from otel_llm import semconv
 
@@ -63,7 +64,7 @@ def test_a_reader_that_waits_makes_one_signed_event_and_one_record(tmp_path: Pat
     with receiving(receiver), collector(tmp_path, *written(tmp_path, receiver)) as service:
         post(service, *commits([7]))
         wait_until("the action is recorded", lambda: records(tmp_path, "webhook"))
-        metrics = urllib.request.urlopen(f"{service.web}/metrics", timeout=10).read().decode()
+        metrics = urllib.request.urlopen(f"{service.web}/metrics", timeout=WAIT_S).read().decode()
         status, said = service.stop()
     assert status == 0, said
     (came,) = receiver.came

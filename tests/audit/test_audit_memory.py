@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.patience import WAIT_S
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from audit_speed_parts.journal import Shape, check, write_journal
@@ -31,7 +32,7 @@ SHAPE = Shape(500, 64)
 def audited(small: Path, large: Path, held_bytes: int = 192 * 2**20) -> tuple[int, int, int, dict[str, int]]:
     """Audit a large journal after a small one; return tokens, rows, the bytes that took more, and what was counted."""
     command = [sys.executable, "-c", CODE, str(small), str(large), str(held_bytes)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
     tokens, rows, more, counts = json.loads(done.stdout)
     return tokens, rows, more, counts
 

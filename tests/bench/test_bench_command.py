@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from support.bench.loads import MODEL, counted
 from support.bench.processes import children_of, started
 from support.commands import environment, wait_until
+from support.patience import WAIT_S
 from support.sse_server import DONE, Json, Reply, SseServer, Wait, chunk, words
 
 from otel_llm.bench.client.learning import OUTPUT_TOKENS
@@ -208,7 +209,7 @@ def test_an_interrupt_ends_the_run_and_keeps_what_there_is(
     # In flight; none of them ends by itself.
     wait_until("requests of the run", lambda: process.poll() is not None or _sent(server, "slow") > before + 5)
     process.send_signal(signum)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=WAIT_S)
     found = json.loads(stdout or pytest.fail(stderr))
     assert found["requests"] > 0
     assert set(found["errors"]) == {"interrupted"}
@@ -225,7 +226,7 @@ def test_ctrl_c_loses_no_run_that_is_over_and_not_yet_judged(server: SseServer, 
     while process.poll() is None and children_of(process):
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)  # the workers are gone: it judges
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=WAIT_S)
     assert json.loads(stdout or pytest.fail(stderr))["requests"] == 5
 
 
@@ -234,7 +235,7 @@ def test_a_full_disk_ends_the_run_and_says_so(url: str, tmp_path: Path) -> None:
     out = tmp_path / "run"
     load = ("--model", MODEL, "--rate", "50", "--duration", "1h", "--warmup", "0", "--format", "json")
     process = started("bench", url, *load, "--out", out, file_bytes=16_384)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=WAIT_S)
     found = json.loads(stdout or pytest.fail(stderr))
     assert process.returncode == 1
     assert not found["valid"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import WAIT_S
 from support.readers.bench_files import vllm_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -91,7 +92,9 @@ def test_figures_agree_where_the_ranges_of_the_rounds_overlap() -> None:
 
 def asked(port: int, path: str, body: dict[str, Any] | None = None) -> bytes:
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", data), timeout=60) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://127.0.0.1:{port}{path}", data), timeout=WAIT_S
+    ) as answer:
         found: bytes = answer.read()
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from support.patience import WAIT_S
 
 from otel_llm.cli.commands.capacity_command import capacity
 from otel_llm.rules.files.durations import parse_duration_ns
@@ -135,5 +136,5 @@ def test_the_simulated_answer_follows_from_the_profile(monkeypatch: pytest.Monke
 
 def test_the_help_has_examples() -> None:
     command = [sys.executable, str(FOLDER / "run_capacity.py"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
     assert "--case engine-b" in done.stdout

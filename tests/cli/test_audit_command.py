@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.commands import WAIT_S
 from support.otlp import T0_NS, export, stream_spans
+from support.patience import WAIT_S
 from support.recordings import vector_messages, write_form
 from support.vectors import FOLDER
 

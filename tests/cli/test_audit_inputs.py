@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.patience import WAIT_S
 from support.readers.span_forms import SPAN_FORMS, jaeger
 from support.recordings import vector_messages
 
@@ -81,7 +82,7 @@ def test_a_real_pipe_is_read(recordings: Path) -> None:
         [sys.executable, "-m", "otel_llm.cli.main", "audit", "-", "--format", "json"],
         input=(recordings / "streams.parquet").read_bytes(),
         capture_output=True,
-        timeout=120,
+        timeout=WAIT_S,
         check=False,
     )
     assert (done.returncode, json.loads(done.stdout)["requests"]) == (0, 4), done.stderr

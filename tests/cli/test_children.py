@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.commands import WAIT_S, environment
+from support.commands import environment
+from support.patience import WAIT_S
 
 # SIGTERM comes between the child's start and the moment at which anybody holds the child.
 STARTS_A_CHILD = """\

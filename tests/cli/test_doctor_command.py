@@ -19,13 +19,13 @@ import pytest
 from support.collector.http_serving import serving
 from support.commands import Collector, collector, environment, wait_until
 from support.otlp_receiver import Answer, GrpcReceiver, HttpReceiver
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 SLOW_STACKS = ("openai", "anthropic", "httpx2", "aiohttp", "botocore", "aiobotocore", "lm15", "dspy")
 ALL_OFF = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": ",".join(f"otel-llm-{stack}" for stack in SLOW_STACKS)}
 """Leaves out stacks that take seconds to import, where they do not matter."""
-TIMEOUT_S = 120
 
 Json = dict[str, Any]
 
@@ -41,7 +41,7 @@ def doctor(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=WAIT_S,
         check=False,
     )
     report = done.stderr[done.stderr.find("{\n") :] if "--" in arguments else done.stdout
@@ -397,16 +397,14 @@ time.sleep(60)
     ) as process:
         wait_until("the program runs", ready.exists)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=TIMEOUT_S)
+        process.communicate(timeout=WAIT_S)
     assert process.returncode == 5
 
 
 def test_bad_usage_is_2(tmp_path: Path) -> None:
     for arguments in (["--", "no-such-program-here"], ["--format", "xml"], ["--timeout", "0"]):
         command = [sys.executable, "-m", "otel_llm.cli.main", "doctor", *arguments]
-        done = subprocess.run(
-            command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False)
         assert done.returncode == 2, done
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from support.commands import WAIT_S, environment
+from support.commands import environment
+from support.patience import WAIT_S
 from support.vectors import FOLDER
 
 from otel_llm.cli import main

@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.commands import WAIT_S, environment
+from support.commands import environment
+from support.patience import WAIT_S
 
 ANYWHERE = {
     "collect": ["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0"],

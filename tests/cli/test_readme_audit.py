@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import run
+from support.patience import WAIT_S
 
 ROOT = Path(__file__).parents[2]
 SECTION = (
@@ -46,7 +47,7 @@ def test_its_commands_run(folder: Path) -> None:
 def test_its_program_runs(folder: Path) -> None:
     assert PROGRAM is not None
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM[1]], cwd=folder, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", PROGRAM[1]], cwd=folder, capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "attainment" in done.stdout

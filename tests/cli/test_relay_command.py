@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 from click.testing import CliRunner, Result
-from support.commands import WAIT_S
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.process import Relay, relay
 from support.relay.readers import Reply, read

@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from support.commands import WAIT_S, environment
+from support.commands import environment
+from support.patience import WAIT_S
 
 # The handler runs in the main thread alone, and a wait there is not ended by a signal that another thread was handed.
 TOLD_BESIDE = """

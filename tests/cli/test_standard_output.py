@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commands import WAIT_S, environment
+from support.commands import environment
+from support.patience import WAIT_S
 from support.vectors import FOLDER
 
 ROWS = str(FOLDER / "rows.jsonl")

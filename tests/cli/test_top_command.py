@@ -16,8 +16,9 @@ from cli.top_terminal import top_of
 from click.testing import CliRunner, Result
 from support.collector.http_serving import serving
 from support.collector.tls_files import authority, signed
-from support.commands import WAIT_S, Collector, collector
+from support.commands import Collector, collector
 from support.commands import run as run_command
+from support.patience import WAIT_S
 
 from otel_llm.cli.commands.top_command import top
 from otel_llm.cli.web_client import (

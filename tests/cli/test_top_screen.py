@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from cli.top_terminal import top_of
 from rich.console import Console
-from support.commands import WAIT_S, collector, wait_until
+from support.commands import collector, wait_until
 from support.live_load import Load, Reader
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 from otel_llm.cli.output.keys import names_of_keys, read_keys

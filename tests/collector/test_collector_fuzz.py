@@ -30,10 +30,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from support.collector.message_mutations import OF_MESSAGES, mutate_bytes, mutate_json, varint
-from support.commands import WAIT_S, Collector, collector, wait_until
+from support.commands import Collector, collector, wait_until
 from support.core.dense_exports import near_the_bound
 from support.examples import SEED
 from support.otlp import T0_NS, attributes_of, export, request_span, segment_span, stream_spans, token
+from support.patience import WAIT_S
 
 from otel_llm import semconv
 from otel_llm.actions.sinks.console import Console

@@ -11,6 +11,7 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.commands import Collector, collector, run, wait_until
 from support.otlp import T0_NS, export, stream_spans
+from support.patience import WAIT_S
 
 from otel_llm.rules.decisions.files import decision_files, read_back
 
@@ -24,7 +25,7 @@ def post(running: Collector, spans: list[Span]) -> None:
         data=export(*spans).SerializeToString(),
         headers={"Content-Type": "application/x-protobuf"},
     )
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=WAIT_S).close()
 
 
 def records(path: Path) -> list[dict[str, Any]]:

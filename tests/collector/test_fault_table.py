@@ -16,6 +16,7 @@ import pytest
 from support.commands import collector, environment, wait_until
 from support.live import Delivery, Live
 from support.otlp import T0_NS, export, stream_spans
+from support.patience import WAIT_S
 
 from otel_llm.shared.clock import MonotonicClock
 
@@ -52,7 +53,7 @@ def test_every_fault_in_the_docs_has_its_tests() -> None:
 
 
 def requests_of(web: str) -> list[dict[str, Any]]:
-    with urllib.request.urlopen(f"{web}/v1/requests", timeout=10) as answer:
+    with urllib.request.urlopen(f"{web}/v1/requests", timeout=WAIT_S) as answer:
         found: list[dict[str, Any]] = json.loads(answer.read())["requests"]
         return found
 

@@ -22,14 +22,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from support.collector.out_receiver import BACKENDS, Backend, Refusal, silent_until
 from support.commands import wait_until
 from support.otlp import T0_NS, export, segment_span
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 from otel_llm.collector.export.forward import Forwarder
+from otel_llm.collector.export.send_queue import LONGEST_PAUSE_S
 from otel_llm.export import attempt as attempts
 from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 
 PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]
-WAIT_S = 60.0
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
@@ -149,7 +150,7 @@ def test_a_backend_that_says_much_later_is_left_alone(protocol: Protocol, monkey
     with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
         forwarder.offer(raw(1))
         wait_until("it was tried", lambda: forwarder.counts()["forward_retries"] == 1)
-        assert not forwarder.stop(WAIT_S)
+        assert not forwarder.stop(LONGEST_PAUSE_S), "its next pause would be over too late"
         assert (backend.attempts, forwarder.counts()["forward_dropped"]) == (2, 1)
 
 

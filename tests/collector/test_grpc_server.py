@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.collector.fake_evaluator import FakeEvaluator
 from support.otlp import T0_NS, export, segment_span
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
@@ -53,7 +54,7 @@ def channel(receiver: GrpcReceiver) -> Iterator[grpc.Channel]:
 
 def call(channel: grpc.Channel, raw: bytes, method: str = EXPORT, *, zipped: bool = False) -> bytes:
     compression = grpc.Compression.Gzip if zipped else grpc.Compression.NoCompression
-    answer: bytes = channel.unary_unary(method)(raw, timeout=30, compression=compression, wait_for_ready=True)
+    answer: bytes = channel.unary_unary(method)(raw, timeout=WAIT_S, compression=compression, wait_for_ready=True)
     return answer
 
 

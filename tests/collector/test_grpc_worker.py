@@ -24,6 +24,7 @@ from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import RAW, ask
 from support.commands import collector, wait_until
 from support.otlp import T0_NS, export, segment_span
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 from otel_llm.collector.config.settings import Limits
@@ -92,7 +93,7 @@ def children(pid: int) -> list[int]:
 
 
 def call(channel: grpc.Channel, raw: bytes = RAW) -> bytes:
-    answer: bytes = channel.unary_unary(EXPORT)(raw, timeout=60)
+    answer: bytes = channel.unary_unary(EXPORT)(raw, timeout=WAIT_S)
     return answer
 
 

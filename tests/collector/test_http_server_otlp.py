@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import otlp_listener, serving
 from support.otlp import T0_NS, export, segment_span
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
@@ -80,7 +81,7 @@ def ask(
     method: str = "POST",
     path: str = "/v1/traces",
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
     try:
         connection.request(method, path, body, dict(headers))
         response = connection.getresponse()
@@ -193,7 +194,7 @@ def test_size_limits(server: HttpServer, behind: FakeEvaluator) -> None:
 
 
 def test_a_client_that_was_refused_can_go_on_on_its_connection(server: HttpServer) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
     for body, headers, http_status in (
         (bytes(2**24), PROTOBUF, 413),
         (bytes(2**22), {"Content-Type": "text/plain"}, 415),
@@ -207,7 +208,7 @@ def test_a_client_that_was_refused_can_go_on_on_its_connection(server: HttpServe
 
 
 def test_a_body_without_a_length_is_bounded_too(server: HttpServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection:
         connection.sendall(
             b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-protobuf\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
@@ -232,7 +233,7 @@ def test_a_body_that_does_not_come() -> None:
     """At a server of its own: the others' bodies may take longer, on a machine that stands still."""
     with (
         serving(otlp_listener(Limits(body_s=0.5))) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection,
+        socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection,
     ):
         connection.sendall(
             b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
@@ -243,7 +244,7 @@ def test_a_body_that_does_not_come() -> None:
 def test_a_client_that_goes_away_is_no_error(
     server: HttpServer, behind: FakeEvaluator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=WAIT_S) as connection:
         connection.sendall(
             b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
         )
@@ -276,7 +277,7 @@ def test_a_bug_of_ours_is_logged_and_not_told(
 
 def test_many_clients_at_once(server: HttpServer, behind: FakeEvaluator) -> None:
     def client(number: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
         for seq in range(10):
             raw = export(segment_span(seq, 0, request=number)).SerializeToString()
             connection.request("POST", "/v1/traces", raw, PROTOBUF)  # on one connection, kept alive
@@ -292,6 +293,6 @@ def test_many_clients_at_once(server: HttpServer, behind: FakeEvaluator) -> None
 
 def test_urllib_can_talk_to_it(server: HttpServer) -> None:
     request = urllib.request.Request(f"http://{server.address}/v1/traces", RAW, PROTOBUF)
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as response:
         assert response.status == 200
         assert "server" not in response.headers

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.commands import wait_until
 from support.live_feed import Fed, events
+from support.patience import WAIT_S
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app
@@ -77,7 +78,7 @@ def server(served: tuple[HttpServer, Told], told: Told) -> HttpServer:
 
 
 def get(server: HttpServer, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -130,7 +131,7 @@ def test_streams_are_selected_by_parameters(server: HttpServer, told: Told) -> N
 
 
 def test_events_go_to_a_bounded_number_of_viewers(server: HttpServer) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
     connection.request("GET", "/v1/events?slo_class=chat")
     response = connection.getresponse()
     assert (response.status, response.headers["content-type"]) == (200, EVENTS_TYPE)

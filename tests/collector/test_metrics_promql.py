@@ -24,6 +24,7 @@ from support.collector.http_serving import serving
 from support.collector.out_verdicts import count, judged, samples
 from support.commands import wait_until
 from support.integration.interop_prometheus import Prometheus, program, prometheus
+from support.patience import WAIT_S
 
 from otel_llm.live.user_metrics import Key, UserMetrics
 
@@ -150,7 +151,7 @@ class Asked:
     def by_class(self, promql: str) -> dict[str, float]:
         """Return what a query gives at the end of the recorded hours, by class."""
         asked = urllib.parse.urlencode({"query": promql, "time": self.end_s})
-        with urllib.request.urlopen(f"http://{self.server.address}/api/v1/query?{asked}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://{self.server.address}/api/v1/query?{asked}", timeout=WAIT_S) as answer:
             result = json.loads(answer.read())["data"]["result"]
         found = {one["metric"]["slo_class"]: float(one["value"][1]) for one in result}
         assert len(found) == len(result)
@@ -167,7 +168,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     lines = [f"{name} {value!r} {at_s}" for name, points in fleet.series.items() for at_s, value in points]
     (folder / "metrics.om").write_text("\n".join([*lines, "# EOF\n"]), encoding="utf-8")
     command = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(folder / "metrics.om"), str(folder / "tsdb")]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
     live = [new_collector(), new_collector()]
     with ExitStack() as pages:
         ports = [pages.enter_context(serving(page_of(metrics))) for metrics in live]

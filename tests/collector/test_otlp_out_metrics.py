@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 from support.collector.out_receiver import BACKENDS, Backend, Refusal, silent_until
 from support.collector.out_verdicts import KEY, count, judged
 from support.commands import wait_until
+from support.patience import WAIT_S
 
 from otel_llm.collector.export.metric_export import UNITS, MetricsOut, metrics_data
 from otel_llm.collector.telemetry.self_metrics import DecisionLatency, own_families
@@ -25,7 +26,6 @@ from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 START_NS = 1_790_000_000_000_000_000
 NOW_NS = START_NS + 60_000_000_000
 PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]
-WAIT_S = 60.0
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
 CUMULATIVE = metrics_pb2.AGGREGATION_TEMPORALITY_CUMULATIVE
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.commands import wait_until
 from support.examples import examples
+from support.patience import WAIT_S
 
 from otel_llm.collector.export.send_queue import OutQueue
 from otel_llm.export import attempt as attempts
@@ -20,7 +21,6 @@ FINE = Attempt("accepted")
 AGAIN = Attempt("retry", "not now", after_s=0.0)
 NEVER = Attempt("refused", "no")
 TOO_MUCH = Attempt("refused", "too much", divisible=True)
-WAIT_S = 60.0
 
 
 @contextmanager

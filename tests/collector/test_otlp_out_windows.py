@@ -14,6 +14,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from support.collector.out_receiver import BACKENDS, Backend, Refusal, silent_until
 from support.collector.out_verdicts import T0_NS, judged
 from support.commands import wait_until
+from support.patience import WAIT_S
 
 from otel_llm.collector.export.window_export import ROW_BYTES, WindowsOut
 from otel_llm.shared.otlp_target import OtlpTarget, Protocol
@@ -23,7 +24,6 @@ from otel_llm.slo.windows import WindowTotals
 NOW_NS = T0_NS + 25_000_000_000
 WINDOW_NS = 10_000_000_000
 PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]
-WAIT_S = 60.0
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 

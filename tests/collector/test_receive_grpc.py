@@ -18,6 +18,7 @@ from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import rest
 from support.commands import wait_until
 from support.otlp import T0_NS, export, segment_span
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
@@ -52,7 +53,7 @@ def call(channel: grpc.Channel, raw: bytes = RAW, *, token: str | None = None, p
     sent = [] if token is None else [("authorization", token)]
     if padding:
         sent.append(("padding", "x" * padding))
-    answer: bytes = channel.unary_unary(EXPORT)(raw, timeout=30, metadata=sent)
+    answer: bytes = channel.unary_unary(EXPORT)(raw, timeout=WAIT_S, metadata=sent)
     return answer
 
 
@@ -80,7 +81,7 @@ def dawdle(channel: grpc.Channel, stop: Event) -> grpc.Future:
         stop.wait(60)
         yield from ()
 
-    return channel.stream_unary(EXPORT).future(nothing(), timeout=60)
+    return channel.stream_unary(EXPORT).future(nothing(), timeout=WAIT_S)
 
 
 def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
@@ -109,7 +110,7 @@ def test_a_message_that_does_not_come_is_given_up() -> None:
     with serving(limits=Limits(body_s=0.5)) as receiver, connect(receiver) as channel:
         waiting = dawdle(channel, stop)
         with pytest.raises(grpc.RpcError) as raised:
-            waiting.result(timeout=60)
+            waiting.result(timeout=WAIT_S)
         assert raised.value.code() is grpc.StatusCode.CANCELLED
         call(channel)
     stop.set()
@@ -124,7 +125,7 @@ def test_those_who_dawdle_do_not_keep_out_the_others() -> None:
         call(quick)
         for one in waiting:
             with pytest.raises(grpc.RpcError):
-                one.result(timeout=60)
+                one.result(timeout=WAIT_S)
     stop.set()
 
 
@@ -132,9 +133,9 @@ def test_a_stream_of_none_or_many_messages() -> None:
     behind = FakeEvaluator()
     with serving(behind) as receiver, connect(receiver) as channel:
         with pytest.raises(grpc.RpcError) as raised:
-            channel.stream_unary(EXPORT)(iter(()), timeout=30)
+            channel.stream_unary(EXPORT)(iter(()), timeout=WAIT_S)
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        channel.stream_unary(EXPORT)(iter((RAW, b"\xff")), timeout=30)  # one export is one message
+        channel.stream_unary(EXPORT)(iter((RAW, b"\xff")), timeout=WAIT_S)  # one export is one message
         assert len(behind.messages) == 1
 
 
@@ -156,7 +157,7 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_go_on() -> None:
             call(channel)
         with connect(receiver) as beyond:  # and then gone: it would try again, and take the place that gets free
             assert refused(beyond).code() is grpc.StatusCode.UNAVAILABLE
-        with socket.create_connection(("127.0.0.1", receiver.port), timeout=30) as plain:
+        with socket.create_connection(("127.0.0.1", receiver.port), timeout=WAIT_S) as plain:
             rest(plain)
         for channel in channels:
             call(channel)
@@ -169,7 +170,7 @@ def test_connections_beyond_the_limit_are_closed_and_the_others_go_on() -> None:
 def test_a_connection_that_is_not_taken_up_is_closed(sent: bytes) -> None:
     with (
         serving(limits=Limits(header_s=0.5)) as receiver,
-        socket.create_connection(("127.0.0.1", receiver.port), timeout=30) as half_open,
+        socket.create_connection(("127.0.0.1", receiver.port), timeout=WAIT_S) as half_open,
     ):
         half_open.sendall(sent)
         while half_open.recv(4096):  # its settings, its good-bye, and then the end
@@ -255,7 +256,7 @@ def test_no_token_no_thread(tmp_path: Path) -> None:
     with serving(tokens=Tokens(tmp_path / "tokens"), limits=limits) as receiver, connect(receiver) as channel:
         for _ in range(5):
             with pytest.raises(grpc.RpcError) as raised:
-                dawdle(channel, stop).result(timeout=60)
+                dawdle(channel, stop).result(timeout=WAIT_S)
             assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
         call(channel, token=f"Bearer {SECRET}")
     stop.set()

@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from support.collector.fake_evaluator import FakeEvaluator
-from support.collector.http_client import RAW, WAIT_S, connect, head, otlp_listener, rest, serving, takes_an_export
+from support.collector.http_client import RAW, connect, head, otlp_listener, rest, serving, takes_an_export
 from support.commands import wait_until
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.http_listener import HttpServer

@@ -16,7 +16,8 @@ from pathlib import Path
 import grpc
 import pytest
 from support.collector.http_client import RAW
-from support.commands import WAIT_S, Collector, collector, wait_until
+from support.commands import Collector, collector, wait_until
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT

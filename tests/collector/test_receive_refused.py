@@ -15,6 +15,7 @@ import pytest
 from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import PROTOBUF, RAW, ask, connect, head, otlp_listener, rest, serving
 from support.commands import collector, wait_until
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import ANSWERS, BusyError, InternalError
@@ -86,7 +87,7 @@ def http_listener(refused: RefusalCounts, accept: Accept | None = None, tokens: 
 
 def export(channel: grpc.Channel, raw: bytes = RAW, method: str = EXPORT, token: str = BEARER) -> grpc.StatusCode:
     try:
-        channel.unary_unary(method)(raw, timeout=30, metadata=[("authorization", token)])
+        channel.unary_unary(method)(raw, timeout=WAIT_S, metadata=[("authorization", token)])
     except grpc.RpcError as error:
         return error.code()
     return grpc.StatusCode.OK
@@ -107,7 +108,7 @@ def test_at_the_grpc_receiver(refused: RefusalCounts, tokens: Tokens) -> None:
         export(channel, raw=b"\xff")
         export(channel, method=METRICS)
         with pytest.raises(grpc.RpcError):
-            channel.stream_unary(EXPORT)(iter(()), timeout=30, metadata=[("authorization", BEARER)])
+            channel.stream_unary(EXPORT)(iter(()), timeout=WAIT_S, metadata=[("authorization", BEARER)])
         assert counted(refused) == {"unauthenticated": 1, "malformed": 1, "unsupported": 1, NOT_RECEIVED: 1}
 
 
@@ -122,7 +123,7 @@ def test_at_the_grpc_receiver_a_truncated_message(refused: RefusalCounts) -> Non
         assert export(channel, bytes(2**17)) is grpc.StatusCode.RESOURCE_EXHAUSTED
         wait_until("seen", lambda: counted(refused) == {NOT_RECEIVED: 1})
         with pytest.raises(grpc.RpcError):
-            channel.stream_unary(EXPORT)(nothing(), timeout=30)
+            channel.stream_unary(EXPORT)(nothing(), timeout=WAIT_S)
         wait_until("given up", lambda: counted(refused) == {NOT_RECEIVED: 1, "too_slow": 1})
         assert export(channel) is grpc.StatusCode.OK
     stop.set()

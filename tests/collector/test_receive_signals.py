@@ -21,8 +21,9 @@ from pathlib import Path
 import pytest
 from support.collector.http_client import RAW, head
 from support.collector.tls_files import signed
-from support.commands import WAIT_S, Collector, collector, wait_until
+from support.commands import Collector, collector, wait_until
 from support.otlp import T0_NS, export, request_span, segment_span, stream_spans
+from support.patience import WAIT_S
 from support.recordings import received
 
 from otel_llm.actions.sinks.console import Console
@@ -47,7 +48,7 @@ TOKEN, OTHER = "first-token-of-this-test", "second-token-of-this-test"
 def status(url: str, token: str | None = None) -> tuple[int, str]:
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

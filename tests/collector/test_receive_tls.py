@@ -18,6 +18,7 @@ from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import RAW, ask, connect, head, rest
 from support.collector.tls_files import Pair, authority, signed
 from support.commands import wait_until
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcCertificates, GrpcReceiver
@@ -81,7 +82,7 @@ def grpc_export(served: Open, trusted: Pair, client: Pair | None = None) -> grpc
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.secure_channel(f"localhost:{served.grpc.port}", credentials, options=options) as channel:
         try:
-            channel.unary_unary(EXPORT)(RAW, timeout=30)
+            channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S)
         except grpc.RpcError as error:
             return error.code()
     return grpc.StatusCode.OK
@@ -136,7 +137,7 @@ def test_plain_text_is_not_answered(tmp_path: Path) -> None:
             grpc.insecure_channel(str(served.grpc.address)) as channel,
             pytest.raises(grpc.RpcError, match="UNAVAILABLE"),
         ):
-            channel.unary_unary(EXPORT)(RAW, timeout=30)
+            channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S)
         assert served.behind.messages == []
 
 
@@ -184,10 +185,10 @@ def test_connections_go_on_over_a_replacement(tmp_path: Path) -> None:
     with opened(tmp_path) as served:
         credentials = grpc.ssl_channel_credentials(authority().certificate.read_bytes())
         with grpc.secure_channel(f"localhost:{served.grpc.port}", credentials) as channel:
-            channel.unary_unary(EXPORT)(RAW, timeout=30)
+            channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S)
             installed(tmp_path, signed("later", "two"))
             served.reload()
-            channel.unary_unary(EXPORT)(RAW, timeout=30)
+            channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S)
 
 
 def test_what_cannot_be_used_changes_nothing(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 from support.commands import Collector, collector, run, wait_until
 from support.otlp import export, request_span, stream_spans
+from support.patience import WAIT_S
 from support.recordings import received
 from support.vectors import FOLDER
 
@@ -29,7 +30,7 @@ FREE = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0"
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
         return str(answer.read().decode())
 
 
@@ -53,7 +54,7 @@ def post_json(running: Collector, line: bytes) -> None:
     request = urllib.request.Request(
         f"http://{running.http}/v1/traces", data=line, headers={"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
         assert answer.status == 200
 
 
@@ -70,7 +71,7 @@ def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp
             for sample in family.samples
         }
         page = get(f"{running.web}/")
-        with urllib.request.urlopen(f"{running.web}/v1/events", timeout=10) as events:
+        with urllib.request.urlopen(f"{running.web}/v1/events", timeout=WAIT_S) as events:
             told = "".join(events.readline().decode() for _ in range(9))
         assert (get(f"{running.web}/healthz"), get(f"{running.web}/readyz")) == ("ok\n", "ok\n")
         status, said = running.stop()
@@ -316,7 +317,7 @@ def test_decisions_are_written_as_they_are_made(tmp_path: Path) -> None:
         for span in [*spans, request_span(end_ns=1_790_000_000_300 * MS)]:
             body = export(span).SerializeToString()
             request = urllib.request.Request(exporter, data=body, headers={"Content-Type": "application/x-protobuf"})
-            urllib.request.urlopen(request, timeout=10).close()
+            urllib.request.urlopen(request, timeout=WAIT_S).close()
         wait_until("judged", lambda: get_json(f"{running.web}/v1/requests")["requests"])
         assert running.stop()[0] == 0
     records = [json.loads(line) for line in decisions.read_text().splitlines()]

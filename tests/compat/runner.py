@@ -19,6 +19,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.commands import environment
 from support.instrumentation.one_authority import write_one_authority
 from support.otlp_receiver import HttpReceiver
+from support.patience import WAIT_S
 from support.wires.server import Received, WireServer
 
 from compat.environments import Environment
@@ -26,9 +27,6 @@ from compat.matrix import Case
 from otel_llm import semconv
 
 CHILD = Path(__file__).parent / "child.py"
-START_S = 60.0
-"""Some packages take half a minute to import where the disk is cold."""
-CALL_S = 30.0
 TOKENS = 20
 READ = 5
 """Pieces of text that a caller reads who leaves."""
@@ -111,7 +109,7 @@ class Child:
         self._results: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, args=(reading,), daemon=True)
         self._reader.start()
-        self._limit_s = START_S
+        self._limit_s = WAIT_S
 
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, encoding="utf-8") as results:
@@ -142,7 +140,7 @@ class Child:
         try:
             self._process.stdin.write(json.dumps(asked) + "\n")
             self._process.stdin.flush()
-            line = self._results.get(timeout=self._limit_s + CALL_S)
+            line = self._results.get(timeout=self._limit_s + WAIT_S)
         except (BrokenPipeError, queue.Empty) as error:
             self._process.kill()
             raise ChildError(f"{type(error).__name__}: {self.said()}") from error

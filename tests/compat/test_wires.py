@@ -13,6 +13,7 @@ import anthropic
 import openai
 import pytest
 import requests
+from support.patience import WAIT_S
 from support.wires.reply import Reply, named, words
 from support.wires.server import WIRES, WireServer
 from support.wires.wire import Asked
@@ -50,7 +51,7 @@ def _post(server: WireServer, wire: str, model: str, query: str = "") -> request
     path = PATHS[wire].format(model=model) + query
     asked: Any = {"model": model, "stream": True}
     with requests.Session() as session:
-        return session.post(server.url + path, json=asked, headers={"x-wire-reply": model}, timeout=10)
+        return session.post(server.url + path, json=asked, headers={"x-wire-reply": model}, timeout=WAIT_S)
 
 
 def test_every_wire_has_a_path_here() -> None:
@@ -97,7 +98,7 @@ def test_gemini_without_events_is_one_json_array(server: WireServer) -> None:
     events = _post(server, "gemini", "tokens-3", "?alt=sse").text
     assert events.count("\r\n\r\n") == 4
     vertex = server.url + "/v1beta1/projects/p/locations/l/publishers/google/models/tokens-2:generateContent"
-    assert requests.post(vertex, json={}, timeout=10).json()["usageMetadata"]["candidatesTokenCount"] == 2
+    assert requests.post(vertex, json={}, timeout=WAIT_S).json()["usageMetadata"]["candidatesTokenCount"] == 2
 
 
 def test_the_sdks_read_it(server: WireServer) -> None:
@@ -138,10 +139,10 @@ def test_it_runs_as_a_process_that_says_what_it_received() -> None:
         try:
             assert running.stdout is not None
             url = running.stdout.readline().strip()
-            requests.post(f"{url}/v1/chat/completions", json={"model": "m", "stream": True}, timeout=10)
-            [received] = requests.get(f"{url}/_received", timeout=10).json()
+            requests.post(f"{url}/v1/chat/completions", json={"model": "m", "stream": True}, timeout=WAIT_S)
+            [received] = requests.get(f"{url}/_received", timeout=WAIT_S).json()
             assert (received["wire"], received["body"]["model"]) == ("openai-chat", "m")
-            assert requests.delete(f"{url}/_received", timeout=10).ok
-            assert requests.get(f"{url}/_received", timeout=10).json() == []
+            assert requests.delete(f"{url}/_received", timeout=WAIT_S).ok
+            assert requests.get(f"{url}/_received", timeout=WAIT_S).json() == []
         finally:
             running.terminate()

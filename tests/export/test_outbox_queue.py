@@ -16,6 +16,7 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanContext
+from support.patience import WAIT_S
 
 from otel_llm.export import threads as native
 from otel_llm.export.delivery import Pause, SpanExporterDelivery
@@ -23,7 +24,6 @@ from otel_llm.export.outbox import BATCH, Outbox
 from otel_llm.export.records import Origin, Record, Segment
 
 ORIGIN = Origin(SpanContext(1, 2, is_remote=False), Resource({}))
-WAIT_S = 20.0
 
 
 def segment(number: int) -> Segment:

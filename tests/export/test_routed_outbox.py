@@ -12,6 +12,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext
 from support.otlp_receiver import GrpcReceiver, HttpReceiver
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 from otel_llm.export.delivery import Pause
@@ -20,7 +21,6 @@ from otel_llm.export.outbox import Outbox
 from otel_llm.export.records import Origin, Record, RequestRecord, Segment
 from otel_llm.export.routing import Rendezvous, RoutedOutbox, outbox_for
 
-WAIT_S = 20.0
 NAMES = ("a", "b", "c")
 IDS = range(1, 40)
 RESOURCE = Resource({})

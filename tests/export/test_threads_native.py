@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from otel_llm.export import threads
+from support.patience import WAIT_S
 
-WAIT_S = 20.0
+from otel_llm.export import threads
 
 
 def test_signals_before_a_wait_count_as_one() -> None:
@@ -70,4 +70,4 @@ assert stages == ["greenlet", "worked"], stages
 
 def test_a_wait_holds_no_greenlet_up() -> None:
     for order in ("before", "after"):
-        subprocess.run([sys.executable, "-c", PATCHED, order], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", PATCHED, order], check=True, timeout=WAIT_S)

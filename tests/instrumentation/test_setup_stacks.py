@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.patience import WAIT_S
 
 import otel_llm
 from otel_llm.instrumentation.process import runtime
@@ -30,7 +31,7 @@ def python(code: str, **environment: str) -> str:
     quiet = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": ""}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=os.environ | quiet | environment, capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | quiet | environment, capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr, done.stderr

@@ -14,6 +14,7 @@ import pytest
 import requests
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.recorded import Recorded
+from support.patience import WAIT_S
 from support.sse_server import DONE, Cut, Reply, SseServer, chunk, whole, words
 
 import otel_llm
@@ -122,7 +123,7 @@ def by_httpx(url: str, body: dict[str, Any]) -> Iterator[str]:
 
 
 def by_requests(url: str, body: dict[str, Any]) -> Iterator[str]:
-    with requests.post(url, json=body, stream=True, timeout=30) as reply:
+    with requests.post(url, json=body, stream=True, timeout=WAIT_S) as reply:
         yield from (line for line in map(bytes.decode, reply.iter_lines()) if "word" in line)
 
 

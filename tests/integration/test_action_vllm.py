@@ -14,6 +14,7 @@ import pytest
 from support.actions.acting import acting, post_raw, records
 from support.commands import Collector, collector, wait_until
 from support.integration.vllm_server import TOKENS_A_CHUNK, VllmServer
+from support.patience import WAIT_S
 
 pytestmark = pytest.mark.alone
 
@@ -39,7 +40,7 @@ decision, the request to abort) has waited up to two seconds for one; a reply of
 
 def stream(url: str, kind: str, trace_id: str) -> tuple[str | None, int]:
     """Ask for a long reply; return why it ended, and after how many chunks."""
-    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=120.0) as client:
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=WAIT_S) as client:
         more: dict[str, Any] = {"model": "tiny", "stream": True, "max_tokens": LONG, "extra_body": {"ignore_eos": True}}
         more["extra_headers"] = {"traceparent": f"00-{trace_id}-{1:016x}-01"}
         chunks: Any

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.integration.vllm_server import VllmServer
+from support.patience import WAIT_S
 from support.readers.bench_figures import check_vllm
 from support.readers.bench_read import judged, read
 from support.requirements import VLLM
@@ -33,7 +34,7 @@ def bench(server: VllmServer, folder: Path, prompts: list[str], *more: str) -> t
         *("--save-result", "--save-detailed", "--result-filename", str(result), *more),
     ]
     environment = {**os.environ, **OFFLINE, "VLLM_PLUGINS": ""}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
     return json.loads(result.read_text()), result
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import WAIT_S, run
+from support.commands import run
 from support.integration.interop_journal import received_spans
+from support.patience import WAIT_S
 
 import otel_llm.audit
 from otel_llm.semconv import SEGMENT_SPAN

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.commands import WAIT_S, environment, run, wait_until
+from support.commands import environment, run, wait_until
+from support.patience import WAIT_S
 from support.requirements import VLLM, require
 
 import otel_llm.audit

@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 import pytest
 from support.audit.chromium import browser
-from support.commands import WAIT_S, environment
+from support.commands import environment
+from support.patience import WAIT_S
 from support.requirements import has, require
 
 import otel_llm.audit

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from support.actions.alertmanager import program
-from support.commands import WAIT_S, environment, run
+from support.commands import environment, run
+from support.patience import WAIT_S
 
 import otel_llm.audit
 

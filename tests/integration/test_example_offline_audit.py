@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.commands import WAIT_S, environment
+from support.commands import environment
+from support.patience import WAIT_S
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "offline-audit"
 

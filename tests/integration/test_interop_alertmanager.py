@@ -19,6 +19,7 @@ from support.integration.interop_prometheus import Prometheus
 from support.integration.interop_prometheus import program as prometheus_program
 from support.integration.interop_service import service
 from support.otlp import IDENTITY, Value, segment_span
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 from otel_llm import semconv
@@ -27,9 +28,6 @@ from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings
 from otel_llm.collector.config.settings import Settings
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.shared.clock import MonotonicClock
-
-STOP_S = 30.0
-
 
 _begun: list[Alerts] = []
 
@@ -81,7 +79,7 @@ def test_fired_grouped_and_resolved(manager: Alertmanager, tmp_path: Path) -> No
         alerts.take(decision(number, now(), "resolved"))
     wait_until("the end was told", lambda: len(manager.told()) == 2)
     assert manager.told()[1] == ("Starving", ["resolved/a", "resolved/b"])
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
 
 
 def test_silenced(manager: Alertmanager, tmp_path: Path) -> None:
@@ -92,7 +90,7 @@ def test_silenced(manager: Alertmanager, tmp_path: Path) -> None:
     wait_until("the other was told", lambda: manager.told() == [("Starving", ["firing/b"])])
     status = manager.alerts()["Starving/a"]["status"]
     assert (status["state"], len(status["silencedBy"])) == ("suppressed", 1)
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
 
 
 RULES = """
@@ -138,7 +136,7 @@ def test_an_alert_of_prometheus_inhibits_ours_by_the_same_label(manager: Alertma
         wait_until("the other was told", lambda: ("Starving", ["firing/b"]) in manager.told())
         status = manager.alerts()["Starving/a"]["status"]
         assert (status["state"], len(status["inhibitedBy"])) == ("suppressed", 1)
-        alerts.stop(STOP_S)
+        alerts.stop(WAIT_S)
     assert all("firing/a" not in whose for name, whose in manager.told() if name == "Starving")
 
 
@@ -154,7 +152,7 @@ def test_sent_again_it_stays_and_once_we_are_gone_it_ends_by_itself(manager: Ale
     last = manager.alerts()["Starving/a"]
     assert (last["startsAt"], last["fingerprint"]) == (first["startsAt"], first["fingerprint"])
     assert last["endsAt"] > first["endsAt"]
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
     wait_until("it ended by itself", lambda: manager.told()[-1] == ("Starving", ["resolved/a"]))
     assert manager.told() == [("Starving", ["firing/a"]), ("Starving", ["resolved/a"])]
 
@@ -179,7 +177,7 @@ def test_alertmanager_restarts(manager: Alertmanager, tmp_path: Path) -> None:
     wait_until("it was sent again since", lambda: alerts.counts()["alertmanager_sent"] >= 8)
     times = [one for _, group in manager.told() for one in group]
     assert times.count("resolved/b") == 1
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
 
 
 def test_we_restart(manager: Alertmanager, tmp_path: Path) -> None:
@@ -190,7 +188,7 @@ def test_we_restart(manager: Alertmanager, tmp_path: Path) -> None:
         alerts.take(one)
     wait_until("both were told", lambda: manager.told() == [("Starving", ["firing/a", "firing/b"])])
     starts = manager.alerts()["Starving/a"]["startsAt"]
-    alerts.stop(STOP_S)
+    alerts.stop(WAIT_S)
     again = alerts_to(manager, tmp_path, taken[0], resend_s=60.0)
     wait_until("the end was told", lambda: len(manager.told()) == 2)
     assert manager.told()[1] == ("Starving", ["firing/a", "resolved/b"])
@@ -198,7 +196,7 @@ def test_we_restart(manager: Alertmanager, tmp_path: Path) -> None:
     again.take(decision(1, now(), "resolved", instance="a"))
     wait_until("the last end was told", lambda: len(manager.told()) == 3)
     assert manager.told()[2] == ("Starving", ["resolved/a"])
-    again.stop(STOP_S)
+    again.stop(WAIT_S)
     assert json.loads((tmp_path / "alerts.json").read_text())["messages"] == []
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.commands import collector, environment
 from support.integration import interop_rows
+from support.patience import WAIT_S
 from support.requirements import NODE_PACKAGES, found_program, require
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def test_the_official_exporter_delivers(tmp_path: Path, node: str, encoding: str
         sent = subprocess.run(
             [node, str(SCRIPT), encoding, compression, f"http://{running.http}/v1/traces", str(recorded)],
             env=environment() | {"NODE_PATH": os.fspath(PACKAGES)},
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=WAIT_S, check=False,
         )  # fmt: skip
         status, said = running.stop()
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.commands import collector
 from support.integration import interop_rows
+from support.patience import WAIT_S
 
 Json = Any
 
@@ -56,7 +57,7 @@ def post(to: str, body: bytes, **headers: str) -> tuple[int, str, Json]:
     told = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(f"http://{to}/v1/traces", body, told, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             return answer.status, answer.headers["Content-Type"], json.loads(answer.read())
     except urllib.error.HTTPError as refused:
         with refused:

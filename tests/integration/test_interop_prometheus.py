@@ -15,6 +15,7 @@ from support.commands import collector, run, wait_until
 from support.integration.interop_prometheus import program, prometheus
 from support.integration.interop_sdk import deliver
 from support.integration.interop_service import Service, finish, load, service
+from support.patience import WAIT_S
 
 DOCS = Path(__file__).parents[2] / "docs" / "collector-metrics.md"
 BY = "sum by (measured_at, slo_class)"
@@ -85,7 +86,7 @@ def test_the_page_is_what_promtool_wants(tmp_path: Path) -> None:
         deliver(GrpcExporter(endpoint=running.grpc, insecure=True))
 
         def page() -> str:
-            with urllib.request.urlopen(f"{running.web}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(f"{running.web}/metrics", timeout=WAIT_S) as answer:
                 return str(answer.read().decode())
 
         wait_until("requests ended", lambda: 'met="true"' in page() and 'met="false"' in page())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.integration.vllm_server import VllmServer
+from support.patience import WAIT_S
 
 from otel_llm.audit import load_streams
 from otel_llm.readers.io.journal_format import frame
@@ -45,7 +46,9 @@ def run(command: str, url: str, folder: Path, more: str = "") -> str:
         words[:2] = [sys.executable, str(ROOT / words[1])]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
     assert done.returncode == 0, (words, done.stdout, done.stderr)
     return done.stdout
 

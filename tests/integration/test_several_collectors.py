@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanContext
 from prometheus_client.parser import text_string_to_metric_families
 from support.commands import wait_until
 from support.integration.interop_service import Service
+from support.patience import WAIT_S
 
 from otel_llm import semconv
 from otel_llm.export.endpoints import ENDPOINTS_VARIABLE, listed_settings
@@ -74,7 +75,7 @@ def streams(first: int) -> list[list[Record]]:
 
 def counters(service: Service) -> Counter[str]:
     """Return the counters of what readers felt, and the numbers in histograms, by name and labels; zeros left out."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{service.ports[2]}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.ports[2]}/metrics", timeout=WAIT_S) as answer:
         page = answer.read().decode()
     return Counter(
         {

@@ -13,6 +13,7 @@ import numpy as np
 from support.commands import environment, wait_until
 from support.integration.interop_service import Service
 from support.integration.interop_wire import export_request, segment
+from support.patience import WAIT_S
 
 STREAMS = 3_000
 """Their lines are several times what a pipe holds."""
@@ -42,7 +43,7 @@ def test_lines_that_nobody_reads_hold_no_stream_up(tmp_path: Path) -> None:
                 spans.append(segment(trace_id, span_id, 1, 0, now_ns, now_ns + 10**6, none, end))
             headers = {"Content-Type": "application/x-protobuf"}
             ask = urllib.request.Request(f"http://{http}/v1/traces", export_request("one", spans), headers)
-            urllib.request.urlopen(ask, timeout=60).read()
+            urllib.request.urlopen(ask, timeout=WAIT_S).read()
             wait_until("all are judged", lambda: running.metric("otel_llm_requests_total") == STREAMS)
         finally:
             process.kill()

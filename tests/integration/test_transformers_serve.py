@@ -22,6 +22,7 @@ import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.otlp_receiver import HttpReceiver
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.requirements import VLLM, require
 from support.spans import records_of
@@ -33,8 +34,6 @@ from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "h200" / "serve.py"
-START_S = 240.0
-WAIT_S = 60.0
 
 
 @dataclass
@@ -50,7 +49,7 @@ class Server:
 
     def ready(self) -> None:
         """Wait until it serves."""
-        limit = time.monotonic() + START_S
+        limit = time.monotonic() + WAIT_S
         while True:
             with contextlib.suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=1)

@@ -16,6 +16,7 @@ import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.integration.vllm_server import VllmServer
+from support.patience import WAIT_S
 from support.spans import records_of
 
 import otel_llm
@@ -81,7 +82,7 @@ async def cancel(client: Any, asked: Asked, choices: random.Random) -> None:
 async def load(server: VllmServer, count: int) -> list[Asked]:
     choices = random.Random(5)
     turn = asyncio.Semaphore(AT_ONCE)
-    async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=300.0) as client:
+    async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=WAIT_S) as client:
 
         async def one(way: str) -> Asked:
             asked = Asked(way)

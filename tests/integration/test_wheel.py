@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.commands import environment
 from support.integration.uv_command import uv
+from support.patience import WAIT_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +34,7 @@ def test_the_wheel_from_bare_to_demo(installed: tuple[Path, Path], tmp_path: Pat
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(command), *arguments],
-            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300, check=False,
+            cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=WAIT_S, check=False,
         )  # fmt: skip
 
     # What an instrumented application installs: the import works, a command of the service names what is missing.

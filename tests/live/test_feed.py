@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.commands import WAIT_S
 from support.live_feed import HOSTILE, Fed, events
+from support.patience import WAIT_S
 
 from otel_llm.live.feed import MOST_AGE_S, VERDICT_COLUMNS, event
 from otel_llm.live.history import Load

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import WAIT_S
+from support.patience import WAIT_S
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from relay_load import engine

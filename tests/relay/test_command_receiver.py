@@ -17,10 +17,11 @@ from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.pausing import owned_of
 from support.relay.readers import Reply, read
-from support.relay.rig import WITHIN_S, Rig, rig
+from support.relay.rig import Rig, rig
 from support.relay.signed_actions import SECRET, SETTINGS, ask, event, send, signed, write_secret
 
 from otel_llm.actions.execute.action_receiver import MOST_BODY_BYTES, Admission
@@ -76,8 +77,8 @@ class Stalled:
         self.reading = asyncio.create_task(
             read(self.running.session, f"{self.running.url}/v1", self.body, headers=headers)
         )
-        await asyncio.wait_for(self.fault.reached.wait(), WITHIN_S)
-        async with asyncio.timeout(WITHIN_S):
+        await asyncio.wait_for(self.fault.reached.wait(), WAIT_S)
+        async with asyncio.timeout(WAIT_S):
             while not (new := [row for row in await rows(self.running) if row["span_id"] not in before]):
                 await asyncio.sleep(0.005)
         self.own, self.source = (new[0]["trace_id"], new[0]["span_id"]), new[0]["instance"]
@@ -89,7 +90,7 @@ class Stalled:
 
     async def reply(self) -> Reply:
         assert self.reading is not None
-        return await asyncio.wait_for(self.reading, WITHIN_S)
+        return await asyncio.wait_for(self.reading, WAIT_S)
 
     async def release(self) -> Reply:
         self.fault.released.set()
@@ -208,7 +209,7 @@ def test_what_takes_longer_has_begun_and_is_a_conflict_meanwhile(tmp_path: Path)
             running.fail_first(slow)
             action = event("migrate", span=stalled.own, arguments={"to": "least_load"})
             first = asyncio.create_task(ask(running, action))
-            await asyncio.wait_for(slow.reached.wait(), WITHIN_S)
+            await asyncio.wait_for(slow.reached.wait(), WAIT_S)
             if not first.done():  # a busy machine may have let the answer's time pass
                 status, answer = await ask(running, action)
                 assert (status, answer["result"]) in ((409, "accepted"), (200, "accepted"))
@@ -230,7 +231,7 @@ def test_a_source_that_goes_on_first_refutes(tmp_path: Path) -> None:
             slow = Fault("slow_prefill")
             running.fail_first(slow)
             asking = asyncio.create_task(ask(running, event("migrate", span=stalled.own)))
-            await asyncio.wait_for(slow.reached.wait(), WITHIN_S)
+            await asyncio.wait_for(slow.reached.wait(), WAIT_S)
             assert [row["instance"] for row in await rows(running)] == [stalled.source]
             reply = await stalled.release()
             assert reply.done
@@ -250,7 +251,7 @@ def test_a_stream_that_ends_while_it_is_moved(tmp_path: Path) -> None:
             slow = Fault("slow_prefill")
             running.fail_first(slow)
             asking = asyncio.create_task(ask(running, event("migrate", span=stalled.own)))
-            await asyncio.wait_for(slow.reached.wait(), WITHIN_S)
+            await asyncio.wait_for(slow.reached.wait(), WAIT_S)
             # One action at a time for a request, whatever it is.
             _, answer = await ask(running, event("abort", 2, span=stalled.own))
             assert answer == {"result": "refused", "detail": "budget: act_1 is open for this request"}
@@ -262,7 +263,7 @@ def test_a_stream_that_ends_while_it_is_moved(tmp_path: Path) -> None:
                 {"result": "refused", "detail": "the stream is over"},
                 {"result": "accepted", "detail": "begun"},
             )
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(WAIT_S):
                 while await rows(running) or (await running.metrics())["otel_llm_relay_actions_open"]:
                     await asyncio.sleep(0.01)
             _, answer = await ask(running, event("migrate", 3, span=stalled.own))
@@ -369,7 +370,7 @@ def test_a_relay_that_stops_refuses(tmp_path: Path) -> None:
         async with relay(tmp_path) as running:
             stalled = await Stalled(running).begin()
             running.service.stop.set()
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(WAIT_S):
                 while True:
                     async with running.session.get(f"{running.web}/readyz") as response:
                         if response.status == 503:
@@ -500,7 +501,7 @@ def test_any_field_of_any_type_is_answered(tmp_path: Path) -> None:
                 body = json.dumps(made).encode()
                 message_id = made["id"] if isinstance(made["id"], str) and made["id"].isalnum() else "act_x"
                 asked = asyncio.run_coroutine_threadsafe(send(running, body, signed(body, message_id)), loop)
-                status, answer = asked.result(WITHIN_S)
+                status, answer = asked.result(WAIT_S)
                 assert status in (200, 400), answer
                 assert answer["result"] in (None, "done", "refused", "unknown_request")
 
@@ -552,7 +553,7 @@ async def begin(
 
 
 async def status_of(reader: asyncio.StreamReader) -> int:
-    line = await asyncio.wait_for(reader.readline(), WITHIN_S)
+    line = await asyncio.wait_for(reader.readline(), WAIT_S)
     return int(line.split()[1])
 
 
@@ -581,7 +582,7 @@ def test_a_few_bodies_are_read_at_one_time() -> None:
     async def test() -> None:
         async with alone(most_reading=1) as (port, counted):
             first, writing = await begin(port)
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(WAIT_S):
                 while True:  # until the first is being read
                     second, other = await begin(port, b"0123456789")
                     status = await status_of(second)

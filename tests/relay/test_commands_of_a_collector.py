@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import aiohttp
 import pytest
 from support.actions.acting import acting, records
-from support.commands import WAIT_S, Collector, collector
+from support.commands import Collector, collector
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.process import Relay, relay

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import Rig, rig
 
@@ -20,7 +21,6 @@ CHAT: dict[str, Any] = {
     "messages": [{"role": "user", "content": "x"}],
 }
 BODY = json.dumps(CHAT).encode()
-WITHIN_S = 15
 
 
 def post(headers: bytes = b"", body: bytes = BODY, target: bytes = b"/v1/chat/completions") -> bytes:
@@ -34,7 +34,7 @@ async def talk(running: Rig, request: bytes, *, until: bytes = b"") -> bytes:
     try:
         writer.write(request)
         answer = b""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(WAIT_S):
             while (not until or until not in answer) and (data := await reader.read(65536)):
                 answer += data
         return answer
@@ -184,7 +184,7 @@ def test_a_body_that_is_cut_short_reaches_no_backend(tmp_path: Path) -> None:
             writer.write(post()[:-1])
             await asyncio.sleep(0.1)  # it is being read
             writer.close()
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(WAIT_S):
                 while not await counted(running):
                     await asyncio.sleep(0.01)
             assert await counted(running) == {("", "499"): 1}

@@ -18,8 +18,9 @@ from aiohttp.test_utils import TestServer
 from prometheus_client.core import Metric
 from rich.console import Console
 from support.live_feed import HOSTILE, Fed, events
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
-from support.relay.rig import WITHIN_S, Rig, rig
+from support.relay.rig import Rig, rig
 from support.relay.signed_actions import SETTINGS, write_secret
 
 from otel_llm.cli.output.live_view import view
@@ -139,7 +140,7 @@ async def first_events(url: str, headers: Mapping[str, str] | None = None) -> li
         assert (response.status, response.headers["Content-Type"]) == (200, EVENTS_TYPE)
         assert response.headers["Content-Security-Policy"].startswith("default-src 'none'; base-uri")
         text = ""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(WAIT_S):
             while not ("event: page" in text and text.endswith("\n\n")):
                 text += (await response.content.readany()).decode()
     found = events(text)
@@ -183,7 +184,7 @@ def test_viewers_are_bounded_and_their_parameters_checked() -> None:
                 status, headers, text = await ask(url, "/v1/events")
                 assert (status, headers["Retry-After"]) == (503, "5")
                 assert "limits: viewers" in text
-            async with asyncio.timeout(WITHIN_S):  # it has left: its place is free with the next message
+            async with asyncio.timeout(WAIT_S):  # it has left: its place is free with the next message
                 while (await ask(url, "/v1/events?stream=none"))[0] != 400 or not await first_events_or_none(url):
                     await asyncio.sleep(0.05)
 
@@ -400,12 +401,12 @@ def test_a_connection_without_a_request_is_closed_and_one_that_asked_stays(tmp_p
             port = urlsplit(running.web).port
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"ok\n"), WITHIN_S)
+            assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"ok\n"), WAIT_S)
             silent, other_writer = await asyncio.open_connection("127.0.0.1", port)
             other_writer.write(begun)
-            assert await asyncio.wait_for(silent.read(), WITHIN_S) == b""
+            assert await asyncio.wait_for(silent.read(), WAIT_S) == b""
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"ok\n"), WITHIN_S)
+            assert b" 200 " in await asyncio.wait_for(reader.readuntil(b"ok\n"), WAIT_S)
             for one in (writer, other_writer):
                 one.close()
 
@@ -421,7 +422,7 @@ def test_connections_over_the_limit_are_closed(tmp_path: Path) -> None:
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 pairs.append((reader, writer))
                 writer.write(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
-                assert expected in await asyncio.wait_for(reader.readuntil(b"\r\n"), WITHIN_S)
+                assert expected in await asyncio.wait_for(reader.readuntil(b"\r\n"), WAIT_S)
             for _, writer in pairs:
                 writer.close()
 
@@ -435,7 +436,7 @@ def test_a_body_that_does_not_come_holds_up_no_stop(tmp_path: Path) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.web).port)
             writer.write(b"POST /v1/actions HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n")
             await running.get("/v1/backends")
-        assert await asyncio.wait_for(reader.read(), WITHIN_S) == b"", "the stop has waited until it was given up: 408"
+        assert await asyncio.wait_for(reader.read(), WAIT_S) == b"", "the stop has waited until it was given up: 408"
         writer.close()
 
     asyncio.run(go())
@@ -462,7 +463,7 @@ def test_what_is_no_request_is_told_so_and_fills_no_log(
         async with rig(tmp_path, FakeEngine()) as running:
             reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.web).port)
             writer.write(sent)
-            answer = await asyncio.wait_for(reader.read(), WITHIN_S)
+            answer = await asyncio.wait_for(reader.read(), WAIT_S)
             assert answer.split(b" ")[1] == b"400"
             assert b"this is no HTTP request" in answer
             writer.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.patience import WAIT_S
 
 from otel_llm.scheduling.scenario.running import drawn_workload, run_scenario
 from otel_llm.scheduling.scenario.sweep import load_runs
@@ -147,5 +148,5 @@ def test_only_polyserve_is_timed() -> None:
 
 def test_the_help_has_an_example() -> None:
     command = [sys.executable, str(FOLDER / "rebuild_polyserve.py"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
     assert "--only figure-7" in done.stdout

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from support.commands import WAIT_S, environment
+from support.commands import environment
 from support.otlp import IDENTITY, T0_NS, export, segment_span
+from support.patience import WAIT_S
 
 from otel_llm.audit.input.load_inputs import Inputs
 from otel_llm.audit.input.parquet_streams import read_batches

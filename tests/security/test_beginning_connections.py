@@ -14,7 +14,8 @@ import grpc
 import pytest
 from support.collector.http_client import PROTOBUF, RAW
 from support.collector.tls_files import authority, signed
-from support.commands import WAIT_S, collector, wait_until
+from support.commands import collector, wait_until
+from support.patience import WAIT_S
 from support.relay.process import relay
 
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 from support.collector.http_client import PROTOBUF
-from support.commands import WAIT_S, wait_until
+from support.commands import wait_until
 from support.otlp import IDENTITY, export, segment_span
+from support.patience import WAIT_S
 from support.recordings import received
 
 from otel_llm.actions.sinks.console import Console

@@ -20,6 +20,7 @@ from support.collector.flow import flowing
 from support.commands import wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import export
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
@@ -256,8 +257,8 @@ def test_who_calls_is_told_from_what_grpc_hands_over(monkeypatch: pytest.MonkeyP
     try:
         with grpc.insecure_channel(str(receiver.address)) as channel:
             call = channel.unary_unary(EXPORT)
-            call(b"", timeout=60)
-            call(b"", timeout=60, metadata=[("authorization", "Bearer x")])
+            call(b"", timeout=WAIT_S)
+            call(b"", timeout=WAIT_S, metadata=[("authorization", "Bearer x")])
     finally:
         receiver.stop(0)
     assert seen == ["127.0.0.1", "Bearer x"]
@@ -285,7 +286,7 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
     receiver.start()
     try:
         with grpc.insecure_channel(str(receiver.address)) as channel:
-            channel.unary_unary(EXPORT)(RAW, timeout=60)
+            channel.unary_unary(EXPORT)(RAW, timeout=WAIT_S)
         from support.collector.http_client import otlp_listener
 
         with serving(otlp_listener(app=otlp_app(accept))) as server:

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.commands import WAIT_S, collector, environment, run
+from support.commands import collector, environment, run
+from support.patience import WAIT_S
 
 from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
 from otel_llm.actions.delivery.channels import LogChannel

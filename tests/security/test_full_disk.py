@@ -9,8 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from support.commands import WAIT_S
 from support.namespaces import in_a_namespace_of_its_own
+from support.patience import WAIT_S
 
 SCRIPT = """
     import http.client, json, os, sys, threading, urllib.error, urllib.request

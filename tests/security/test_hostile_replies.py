@@ -12,6 +12,7 @@ import pytest
 from support.commands import environment
 from support.hostile.client import CLIENTS
 from support.hostile.server import ATTACKS, hostile_server
+from support.patience import WAIT_S
 
 TESTS = Path(__file__).parents[1]
 FACTOR = 1.5
@@ -24,7 +25,7 @@ def found() -> dict[tuple[str, str], dict[str, Any]]:
     with hostile_server() as url:
         command = [sys.executable, "-m", "support.hostile.client", url]
         run = subprocess.run(
-            command, env=environment(), cwd=TESTS, capture_output=True, text=True, timeout=300, check=False
+            command, env=environment(), cwd=TESTS, capture_output=True, text=True, timeout=WAIT_S, check=False
         )
     assert run.returncode == 0, run.stderr
     lines = [json.loads(line) for line in run.stdout.splitlines()]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.collector.http_client import RAW
-from support.commands import WAIT_S, collector, run
+from support.commands import collector, run
 from support.otlp import T0_NS
+from support.patience import WAIT_S
 
 from otel_llm.journal.reader import last_receipt_ns, records_since
 from otel_llm.readers.input_paths import input_files

@@ -12,6 +12,7 @@ from support.collector.fake_evaluator import FakeEvaluator
 from support.core.dense_exports import TINY, dense, tiny, verdicts
 from support.core.kernel_modes import shown_in
 from support.otlp import T0_NS, event_of, export, request_span
+from support.patience import WAIT_S
 
 from otel_llm import semconv
 from otel_llm.collector.config.settings import Limits
@@ -102,13 +103,13 @@ def test_the_grpc_receiver_decompresses_what_is_no_bomb() -> None:
             call = channel.unary_unary(EXPORT)
             good = export(request_span()).SerializeToString()
             for compression in (grpc.Compression.Gzip, grpc.Compression.NoCompression):
-                assert call(good, compression=compression, timeout=60) == b""
+                assert call(good, compression=compression, timeout=WAIT_S) == b""
             with pytest.raises(grpc.RpcError) as raised:
-                call(bytes(15 * MIB), compression=grpc.Compression.Gzip, timeout=60)
+                call(bytes(15 * MIB), compression=grpc.Compression.Gzip, timeout=WAIT_S)
             assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert "times its size" in raised.value.details()
             with pytest.raises(grpc.RpcError) as raised:
-                call(good, compression=grpc.Compression.Deflate, timeout=60)
+                call(good, compression=grpc.Compression.Deflate, timeout=WAIT_S)
             assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
         assert len(behind.messages) == 2
     finally:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, Metric
 from support.commands import collector, wait_until
 from support.examples import examples
+from support.patience import WAIT_S
 
 from otel_llm.collector.telemetry.self_metrics import own_families
 from otel_llm.live.exposition import SHARED_NS, SharedText, text_of
@@ -157,7 +158,7 @@ def test_a_collector_holds_the_limit_of_its_settings(tmp_path: Path) -> None:
             post(f"http://{running.http}/v1/traces", export(begin, begin + 100))
 
         def scraped() -> str:
-            with urllib.request.urlopen(f"{running.web}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(f"{running.web}/metrics", timeout=WAIT_S) as answer:
                 return str(answer.read().decode())
 
         wait_until("all are counted", lambda: "otel_llm_collector_segments_total 600.0" in scraped())
@@ -194,5 +195,5 @@ def export(begin: int, end: int) -> bytes:
 
 def post(url: str, body: bytes) -> None:
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
         assert answer.status == 200

@@ -27,6 +27,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.patience import WAIT_S
 
 import otel_llm
 
@@ -143,7 +144,9 @@ def of_aiohttp(url: str, ending: str) -> None:
 
 
 def of_requests(url: str, ending: str) -> None:
-    with requests.post(address(url), json=BODY | {"model": ending}, headers=HEADERS, stream=True, timeout=20) as answer:
+    with requests.post(
+        address(url), json=BODY | {"model": ending}, headers=HEADERS, stream=True, timeout=WAIT_S
+    ) as answer:
         taken(answer.iter_lines(), ending)
 
 
@@ -157,7 +160,7 @@ def of_urllib3(url: str, ending: str) -> None:
 def of_urllib(url: str, ending: str) -> None:
     body = json.dumps(BODY | {"model": ending}).encode()
     path = address(url).replace(f"user:{KEY}@", "")
-    with urllib.request.urlopen(urllib.request.Request(path, body, HEADERS), timeout=20) as answer:
+    with urllib.request.urlopen(urllib.request.Request(path, body, HEADERS), timeout=WAIT_S) as answer:
         taken(answer, ending)
 
 

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from support.collector.http_client import WAIT_S
 from support.collector.tls_files import authority, signed
+from support.patience import WAIT_S
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.cli.web_client import Source, UnexpectedError

@@ -16,7 +16,8 @@ import grpc
 import pytest
 from support.collector.http_client import PROTOBUF, RAW
 from support.collector.tls_files import signed
-from support.commands import WAIT_S, Collector, collector, wait_until
+from support.commands import Collector, collector, wait_until
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.schema import load_settings
 from otel_llm.collector.receive.exposure import exposure

@@ -18,6 +18,7 @@ import pytest
 from support.commands import wait_until
 from support.core.dense_exports import TINY, tiny
 from support.otlp import T0_NS, export, request_span, stream_spans
+from support.patience import WAIT_S
 
 from otel_llm import audit
 from otel_llm.actions.sinks.console import Console
@@ -112,7 +113,7 @@ def test_records_that_are_left_out_are_named_up_to_a_bound(tmp_path: Path, caplo
 
 def ready(made: Service) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{made.listeners.web.address}/readyz", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://{made.listeners.web.address}/readyz", timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -135,7 +136,7 @@ def test_a_restart_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
         try:
             assert reading.wait(60)
             assert ready(made) == (503, "restarting: 0 of 0 MB of the journal read (50 %)\n")
-            with urllib.request.urlopen(f"http://{made.listeners.web.address}/healthz", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://{made.listeners.web.address}/healthz", timeout=WAIT_S) as answer:
                 assert answer.status == 200
         finally:
             go.set()

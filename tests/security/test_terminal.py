@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.commands import WAIT_S, collector, environment, run, wait_until
+from support.commands import collector, environment, run, wait_until
 from support.otlp import export, segment_span
+from support.patience import WAIT_S
 
 from otel_llm import semconv
 from otel_llm.cli.output.echo import SafeLog, echo

@@ -14,8 +14,9 @@ from typing import Any
 import aiohttp
 from aiohttp.test_utils import BaseTestServer, TestServer
 from prometheus_client.core import GaugeMetricFamily, Metric
-from support.collector.http_client import WAIT_S, serving
+from support.collector.http_client import serving
 from support.live_feed import Fed
+from support.patience import WAIT_S
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app

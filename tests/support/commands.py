@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-WAIT_S = 60.0
+from support.patience import WAIT_S
 
 
 @dataclass(frozen=True)

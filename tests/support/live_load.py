@@ -13,6 +13,7 @@ from typing import Self
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import IDENTITY, Value, export, segment_span
+from support.patience import WAIT_S
 
 from otel_llm import semconv
 
@@ -125,5 +126,5 @@ def post(url: str, message: bytes, token: str) -> None:
     """Send one export."""
     headers = {"Content-Type": "application/x-protobuf"} | ({"Authorization": f"Bearer {token}"} if token else {})
     request = urllib.request.Request(url, data=message, headers=headers)
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
         assert answer.status == 200

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from support.patience import WAIT_S
+
 Json = dict[str, Any]
-GATE_S = 30.0
-"""A gate that stays closed fails its test by this deadline instead of hanging it."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _handler(owner: SseServer) -> type[BaseHTTPRequestHandler]:
             # The client may be gone at any step: that is what half of the tests are about.
             with contextlib.suppress(ConnectionError, TimeoutError):
                 if reply.before_headers is not None:
-                    reply.before_headers.opened.wait(GATE_S)
+                    reply.before_headers.opened.wait(WAIT_S)
                 if reply.status == 200:
                     self.stream(reply.steps)
                 else:
@@ -185,7 +185,7 @@ def _handler(owner: SseServer) -> type[BaseHTTPRequestHandler]:
                 if isinstance(step, Wait):
                     time.sleep(step.seconds)
                 elif isinstance(step, Gate):
-                    step.opened.wait(GATE_S)
+                    step.opened.wait(WAIT_S)
                 elif isinstance(step, Cut):
                     self.cut()
                     return

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from support.bench.loads import MODEL, After, counted
 from support.bench.processes import children_of, ctrl_c, hold_workers, sockets_of, started, waits_of
+from support.patience import WAIT_S
 from support.sse_server import DONE, Gate, Json, Reply, SseServer, Wait, chunk, words
 
 from otel_llm.bench.client.learning import OUTPUT_TOKENS
@@ -42,7 +43,7 @@ def wait_until(reached: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Return the answer of a search that was ended."""
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1, stderr
     assert "Traceback" not in stderr
     found: dict[str, Any] = json.loads(stdout or pytest.fail(stderr))

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.core.kernel_package import WAIT_S, KernelPackage, kernel_package
+from support.core.kernel_package import KernelPackage, kernel_package
 from support.namespaces import in_a_namespace_of_its_own
+from support.patience import WAIT_S
 
 pytest.importorskip("numba", reason="no numba: kernels cannot be compiled")
 

@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.fake_environment import MS, OFFSET_NS, FakeEnvironment, WordReader
+from support.patience import WAIT_S
 from support.sse_server import Reply, SseServer, chunk, whole
 
 import otel_llm
@@ -330,7 +331,7 @@ next(left)
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=os.environ | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=WAIT_S, check=True,
     )  # fmt: skip
     told = json.loads(done.stdout)["resource_metrics"][0]["scope_metrics"][0]["metrics"]
     [duration] = [metric for metric in told if metric["name"] == semconv.CLIENT_DURATION]

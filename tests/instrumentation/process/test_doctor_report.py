@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.patience import WAIT_S
+
 FORKS = """
 import os, sys, threading
 from pathlib import Path
@@ -45,6 +47,6 @@ print(child)
 
 def test_a_child_that_is_forked_during_a_write_reports(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
     [path] = tmp_path.glob(f"{done.stdout.strip()}-*.json")
     assert json.loads(path.read_text(encoding="utf-8"))["begun"] == {"openai": 1, "httpx": 1}

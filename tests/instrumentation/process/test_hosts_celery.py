@@ -11,9 +11,9 @@ import pytest
 from support.hosts.serving import TESTS, eventually
 from support.hosts.told import told
 from support.otlp_receiver import GrpcReceiver
+from support.patience import WAIT_S
 from support.sse_server import SseServer, whole
 
-STOP_S = 60
 TOKENS = 30
 
 
@@ -33,7 +33,7 @@ def test_a_warm_shutdown_loses_nothing(pool: str, tmp_path: Path) -> None:
         celery = [sys.executable, "-m", "celery", "-A", "support.hosts.celery_app"]
         for model in models:
             asked = [*celery, "call", "support.hosts.celery_app.ask", "--args", f'["{model}"]']
-            subprocess.run(asked, env=environment, check=True, timeout=STOP_S, capture_output=True)
+            subprocess.run(asked, env=environment, check=True, timeout=WAIT_S, capture_output=True)
         worker = subprocess.Popen(
             [*celery, "worker", "--pool", pool, "--concurrency", "2", "--without-gossip", "--without-mingle"],
             env=environment,
@@ -43,7 +43,7 @@ def test_a_warm_shutdown_loses_nothing(pool: str, tmp_path: Path) -> None:
         try:
             eventually(lambda: all((tmp_path / f"done-{model}").exists() for model in models))
             worker.terminate()
-            assert worker.wait(STOP_S) == 0
+            assert worker.wait(WAIT_S) == 0
         finally:
             worker.kill()
             worker.wait()

@@ -14,13 +14,13 @@ import pytest
 from support.hosts.serving import SilentEndpoint
 from support.hosts.told import streams, told
 from support.otlp_receiver import GrpcReceiver, HttpReceiver
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 from otel_llm import semconv
 
 ROOT = Path(__file__).parents[3]
-DEADLINE_S = 120
 
 PRELUDE = """
 import os, sys, openai, otel_llm
@@ -44,7 +44,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> str:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

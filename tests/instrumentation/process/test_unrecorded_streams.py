@@ -18,6 +18,7 @@ import requests
 from opentelemetry import context
 from support.instrumentation.fake_environment import OFFSET_NS, FakeEnvironment, WordReader
 from support.instrumentation.recorded import Recorded
+from support.patience import WAIT_S
 from support.sse_server import SseServer, whole
 
 import otel_llm
@@ -55,7 +56,7 @@ def test_each_http_client_counts_an_api_that_is_not_known(recorder: Recorded, se
         client: Any = module.Client()
         with client, client.stream("POST", url, json=body) as reply:
             reply.read()
-    requests.post(url, json=body, timeout=30).content  # noqa: B018
+    requests.post(url, json=body, timeout=WAIT_S).content  # noqa: B018
     asyncio.run(main())
     what = "POST 127.0.0.1/v1/answers (text/event-stream) over"
     assert counted() == {f"{what} httpx": 2, f"{what} httpx2": 1, f"{what} aiohttp": 1, f"{what} http.client": 1}
@@ -109,7 +110,7 @@ with SseServer({"m": whole(3)}) as server:
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_process_warns_once_and_says_what_to_do(times: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(times)], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", CODE, str(times)], cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=True
     )
     [line] = done.stderr.splitlines()
     assert "POST 127.0.0.1/v1/answers (text/event-stream) over httpx" in line

@@ -18,7 +18,8 @@ from starlette.routing import Route
 from support.instrumentation.asgi_server import AsgiServer, until
 from support.instrumentation.gateways import by_async_sdk
 from support.instrumentation.recorded import Recorded, ids
-from support.sse_server import GATE_S, Gate, Reply, SseServer, whole, words
+from support.patience import WAIT_S
+from support.sse_server import Gate, Reply, SseServer, whole, words
 
 from otel_llm import semconv
 from otel_llm.instrumentation.server.asgi import StreamMiddleware
@@ -227,7 +228,7 @@ def test_segment_0_leaves_with_the_head(recorder: Recorded) -> None:
     waits = threading.Event()
 
     async def body() -> AsyncIterator[bytes]:
-        await asyncio.to_thread(waits.wait, GATE_S)
+        await asyncio.to_thread(waits.wait, WAIT_S)
         yield b"data: one\n\n"
 
     async def answer(request: Request) -> Response:

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 import requests
 from support.instrumentation.recorded import Recorded, Stream, ids
+from support.patience import WAIT_S
 from support.wires.reply import Reply, words
 from support.wires.server import REPLY_HEADER, WireServer
 
@@ -68,7 +69,10 @@ WIRES = {
 
 def _httpx(package: Any) -> Callable[[str, Json, Json], int]:
     def ask(url: str, body: Json, headers: Json) -> int:
-        with package.Client(timeout=20) as client, client.stream("POST", url, json=body, headers=headers) as response:
+        with (
+            package.Client(timeout=WAIT_S) as client,
+            client.stream("POST", url, json=body, headers=headers) as response,
+        ):
             list(response.iter_lines())
             return int(response.status_code)
 
@@ -86,7 +90,7 @@ def _aiohttp(url: str, body: Json, headers: Json) -> int:
 
 
 def _requests(url: str, body: Json, headers: Json) -> int:
-    with requests.post(url, json=body, headers=headers, stream=True, timeout=20) as response:
+    with requests.post(url, json=body, headers=headers, stream=True, timeout=WAIT_S) as response:
         list(response.iter_lines())
         return response.status_code
 
@@ -166,7 +170,7 @@ def test_a_reader_that_leaves_cancels(name: str, wires: WireServer, recorder: Re
     body = {key: "m" if value == "MODEL" else value for key, value in wire.body.items()}
     url = wires.url + wire.path.replace("MODEL", "m")
     with (
-        httpx.Client(timeout=20) as client,
+        httpx.Client(timeout=WAIT_S) as client,
         client.stream("POST", url, json=body, headers={REPLY_HEADER: "m"}) as response,
     ):
         got = ""
@@ -206,7 +210,7 @@ def test_an_answer_that_streams_unasked_is_recorded_from_its_content_type_on(
     def body() -> Iterator[bytes]:
         yield b'{"model": "tokens-4", "messages": []}'
 
-    with httpx.Client(timeout=20) as client:
+    with httpx.Client(timeout=WAIT_S) as client:
         client.post(wires.url + "/api/chat", content=body(), headers={REPLY_HEADER: "tokens-4"})
     [stream] = recorder.streams()
     assert (stream.outcome, stream.last[semconv.TOKENS]) == ("completed", 4)

@@ -24,6 +24,7 @@ from support.instrumentation import wire_bodies as bodies
 from support.instrumentation.recorded import Recorded, ids
 from support.instrumentation.wire_bodies import QUESTION
 from support.instrumentation.wire_server import EVENT_STREAM, WireServer
+from support.patience import WAIT_S
 from support.sse_server import Gate
 
 import otel_llm
@@ -37,17 +38,18 @@ BODY = json.dumps(QUESTION)
 
 def bare(url: str) -> http.client.HTTPResponse:
     """Return the response of a bare connection."""
-    connection = http.client.HTTPConnection(url.partition("//")[2].partition("/")[0], timeout=20)
+    connection = http.client.HTTPConnection(url.partition("//")[2].partition("/")[0], timeout=WAIT_S)
     connection.request("POST", CHAT, BODY, JSON)
     return connection.getresponse()
 
 
 def pooled(url: str) -> Any:
-    return urllib3.PoolManager(timeout=20).request("POST", url, body=BODY.encode(), headers=JSON, preload_content=False)
+    pool = urllib3.PoolManager(timeout=WAIT_S)
+    return pool.request("POST", url, body=BODY.encode(), headers=JSON, preload_content=False)
 
 
 def posted(url: str) -> requests.Response:
-    return requests.post(url, json=QUESTION, stream=True, timeout=20)
+    return requests.post(url, json=QUESTION, stream=True, timeout=WAIT_S)
 
 
 def readinto(response: Any) -> Iterator[bytes]:
@@ -90,7 +92,7 @@ WAYS: dict[str, Callable[[str], list[Any]]] = {
     "requests content of 7": lambda url: list(posted(url).iter_content(7)),
     "requests content": lambda url: [posted(url).content],
     "requests raw": lambda url: [posted(url).raw.read()],
-    "requests, no stream": lambda url: [requests.post(url, json=QUESTION, timeout=20).content],
+    "requests, no stream": lambda url: [requests.post(url, json=QUESTION, timeout=WAIT_S).content],
     "past http.client": past,
 }
 
@@ -284,7 +286,7 @@ def test_trace_and_class_travel_unless_they_are_there(server: WireServer) -> Non
             opened(server.url + CHAT).close()
         theirs = f"00-{'a' * 32}-{'b' * 16}-01"
         given = {"Traceparent": theirs, "X-SLO-Class": "chat"}
-        requests.post(server.url + CHAT, json=QUESTION, headers=given, timeout=20)
+        requests.post(server.url + CHAT, json=QUESTION, headers=given, timeout=WAIT_S)
         spans = [ids(span.context) for span in Recorded(exporter).requests()]
     finally:
         otel_llm.uninstrument()
@@ -296,8 +298,8 @@ def test_trace_and_class_travel_unless_they_are_there(server: WireServer) -> Non
 
 
 def test_what_is_not_recorded(server: WireServer, recorder: Recorded) -> None:
-    requests.post(server.url + CHAT, json={**QUESTION, "stream": False}, timeout=20)
-    requests.post(server.url + "/v1/embeddings", json=QUESTION, timeout=20)
+    requests.post(server.url + CHAT, json={**QUESTION, "stream": False}, timeout=WAIT_S)
+    requests.post(server.url + "/v1/embeddings", json=QUESTION, timeout=WAIT_S)
     with suppress_instrumentation():
         unseen = posted(server.url + CHAT)
     assert type(unseen.raw._fp.fp) is io.BufferedReader  # its reads are those of the bare library
@@ -309,14 +311,14 @@ def test_what_is_not_recorded(server: WireServer, recorder: Recorded) -> None:
 
 
 def by_hand(url: str, pieces: Iterator[bytes]) -> Any:
-    connection = http.client.HTTPConnection(url.partition("//")[2].partition("/")[0], timeout=20)
+    connection = http.client.HTTPConnection(url.partition("//")[2].partition("/")[0], timeout=WAIT_S)
     connection.request("POST", CHAT, pieces, JSON)
     return connection.getresponse().read()
 
 
 @pytest.mark.parametrize(
     "send",
-    [by_hand, lambda url, pieces: requests.post(url, data=pieces, timeout=20).content],
+    [by_hand, lambda url, pieces: requests.post(url, data=pieces, timeout=WAIT_S).content],
     ids=["http.client", "requests"],
 )
 def test_a_request_that_cannot_be_seen_is_known_by_its_answer(
@@ -348,8 +350,8 @@ def test_an_open_inference_span_is_attached_to(server: WireServer, recorder: Rec
 def test_a_connection_is_used_again(server: WireServer, recorder: Recorded) -> None:
     with requests.Session() as session:
         for _ in range(3):
-            assert session.post(server.url + CHAT, json=QUESTION, timeout=20).content
-            assert session.get(server.url + CHAT, timeout=20).status_code == 501
+            assert session.post(server.url + CHAT, json=QUESTION, timeout=WAIT_S).content
+            assert session.get(server.url + CHAT, timeout=WAIT_S).status_code == 501
     assert [(stream.outcome, len(stream.times_ns)) for stream in recorder.streams()] == [("completed", 4)] * 3
 
 

@@ -17,6 +17,7 @@ from support.instrumentation.matrix import CASES, HOLDS
 from support.instrumentation.recorded import Recorded, ids
 from support.instrumentation.stack_litellm import LiteLLM
 from support.instrumentation.wire_server import WireServer
+from support.patience import WAIT_S
 from support.requirements import require
 from support.sse_server import SseServer
 
@@ -168,4 +169,4 @@ def test_it_is_hooked_when_it_is_imported_and_never_imported_by_us() -> None:
         "from litellm import completion, acompletion\n"
         "assert all('otel_llm' in call.__code__.co_filename for call in (completion, acompletion))\n"
     )
-    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=WAIT_S)

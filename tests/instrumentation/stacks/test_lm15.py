@@ -18,6 +18,7 @@ from support.instrumentation import wire_bodies as bodies
 from support.instrumentation.late_loop import an_hour_passes
 from support.instrumentation.recorded import Recorded, ids
 from support.instrumentation.wire_server import EVENT_STREAM, WireServer
+from support.patience import WAIT_S
 from support.sse_server import Gate
 
 import otel_llm
@@ -122,7 +123,7 @@ def waits_in_vain(url: str) -> None:
 
 def waits_in_vain_async(url: str) -> None:
     async def main() -> None:
-        async with StdlibAsyncTransport(read_timeout=60) as transport, transport.stream(request(url)) as response:
+        async with StdlibAsyncTransport(read_timeout=WAIT_S) as transport, transport.stream(request(url)) as response:
             lines = response.aiter_lines()
             await anext(lines)
             an_hour_passes()

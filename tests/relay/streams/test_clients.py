@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.rig import Rig, at_rest, rig
@@ -47,8 +48,6 @@ groups:
 PATIENT = "health: {interval: 5s, timeout: 20s}\n"
 """Backends in the same loop may be slow to answer a probe."""
 MOST_HELD = 256 * 1024
-WITHIN_S = 10.0
-"""Ten times what the contract allows for the end of a backend's stream."""
 BYTES_ACKED, BYTES_RECEIVED = 120, 128
 """Where they stand in Linux's `struct tcp_info`."""
 
@@ -98,7 +97,7 @@ async def asking(running: Rig, body: dict[str, Any]) -> AsyncIterator[Client]:
         client.vanish()
 
 
-async def until(true: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+async def until(true: Callable[[], bool], within_s: float = WAIT_S) -> None:
     async with asyncio.timeout(within_s):
         while not true():
             await asyncio.sleep(0.005)
@@ -196,7 +195,7 @@ async def check_nothing_is_left(running: Rig, tasks: int, requests: int) -> None
     async def total(name: str) -> float:
         return sum(value for key, value in (await running.metrics()).items() if key.startswith(name))
 
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(WAIT_S):
         while await total("otel_llm_relay_requests_total") < requests:
             await asyncio.sleep(0.01)
     assert await total("otel_llm_relay_requests_total") == requests

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rules.scripted import S, flushed, key, one_rule, run
+from support.patience import WAIT_S
 
 from otel_llm.rules.decisions.decision_records import read_decided
 from otel_llm.rules.decisions.files import DecisionFiles, decision_files, read_back
@@ -155,7 +156,7 @@ files.close()
 def test_a_line_that_does_not_fit_on_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=True, timeout=WAIT_S
     )
     # Two of 100 bytes fit into 250; half of the third was written, and taken back, so that the shorter fourth stands.
     assert done.stdout.split() == ["refused", "2"]

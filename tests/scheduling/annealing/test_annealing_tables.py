@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.patience import WAIT_S
 
 from otel_llm.scheduling import Job, load_profile
 
@@ -135,5 +136,5 @@ def test_drawn_jobs_are_half_code_and_below_two_thousand_tokens() -> None:
 
 def test_the_help_has_an_example() -> None:
     command = [sys.executable, str(FOLDER / "rebuild_annealing.py"), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
     assert "examples:" in done.stdout

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.patience import WAIT_S
 from support.scheduling.scenarios import SCENARIO, scenario
 
 from otel_llm.cli.commands.simulate_command import simulate
@@ -98,7 +99,7 @@ def test_the_processes_end_with_a_command_that_is_killed(tmp_path: Path) -> None
     command = [sys.executable, "-c", COMMAND, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as killed:
         try:
-            killed.communicate(timeout=60)  # the output ends with the last of them
+            killed.communicate(timeout=WAIT_S)  # the output ends with the last of them
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(killed.pid, signal.SIGKILL)

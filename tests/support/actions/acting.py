@@ -10,6 +10,7 @@ from typing import Any
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.commands import Collector
 from support.otlp import export
+from support.patience import WAIT_S
 
 
 def acting(folder: Path, rules: str, settings: str) -> list[str | Path]:
@@ -29,7 +30,7 @@ def post_raw(service: Collector, message: bytes) -> None:
     """Send an export as it is."""
     headers = {"Content-Type": "application/x-protobuf"}
     request = urllib.request.Request(f"http://{service.http}/v1/traces", data=message, headers=headers)
-    urllib.request.urlopen(request, timeout=30).close()
+    urllib.request.urlopen(request, timeout=WAIT_S).close()
 
 
 def records(folder: Path, action: str) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from support.actions.action_receiver import Receiver
 from support.commands import wait_until
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.requirements import found_program
 
@@ -100,7 +101,7 @@ class Alertmanager:
         """GET, or POST a body."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}{path}", data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             said = answer.read()
         return json.loads(said) if said else None
 

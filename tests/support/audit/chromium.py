@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from support.patience import WAIT_S
 from support.requirements import BROWSERS, found_program
 
-DEADLINE_S = 60.0
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -80,7 +80,7 @@ class Page:
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Ask until `ready`, for a minute at most."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + WAIT_S
         while not ready():
             assert time.monotonic() < deadline, "the page did not get ready"
             time.sleep(0.02)
@@ -157,4 +157,4 @@ def browser(width: int = 1200, height: int = 900) -> Iterator[Page]:
                 page.call("Browser.close")
             finally:
                 process.kill()
-                process.wait(DEADLINE_S)
+                process.wait(WAIT_S)

@@ -12,6 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from starlette.types import ASGIApp
 from support.collector.fake_evaluator import FakeEvaluator
 from support.otlp import T0_NS, export, segment_span
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.http_listener import CONNECTION_AGE_S, HttpServer
@@ -20,7 +21,6 @@ from otel_llm.shared.web.address import Address
 
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
-WAIT_S = 60.0
 Answer = tuple[int, dict[str, str], bytes]
 
 

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import zstandard
+from support.patience import WAIT_S
 
 from otel_llm.journal.journal import Journal
-
-DEADLINE_S = 60.0
 
 
 def wait_until(reached: Callable[[], bool], what: str = "the state") -> None:
     """Return once it is so; fail after a time that no machine needs."""
-    give_up = time.monotonic() + DEADLINE_S
+    give_up = time.monotonic() + WAIT_S
     while not reached():
         assert time.monotonic() < give_up, f"{what} was not reached"
         time.sleep(0.002)
@@ -55,7 +54,7 @@ class SlowDisk:
             return
         self.files.append((about.st_ino, about.st_size))
         self.asked.set()
-        assert self.gate.wait(DEADLINE_S)
+        assert self.gate.wait(WAIT_S)
         if self.error is not None:
             raise self.error
 

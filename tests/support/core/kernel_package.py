@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.patience import WAIT_S
+
 import otel_llm
 
-WAIT_S = 120.0
 OURS = Path(otel_llm.__file__).parent
 MACHINERY = ("__init__", "__main__", "kernel")
 

@@ -17,8 +17,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.commands import WAIT_S, wait_until
+from support.commands import wait_until
 from support.namespaces import in_a_namespace_of_its_own
+from support.patience import WAIT_S
 from support.requirements import skip_without
 
 INIT = Path(__file__).with_name("container_init.py")
@@ -172,7 +173,7 @@ def fetch(url: str, token: str | None, body: bytes | None) -> tuple[int, str]:
     """Send a request; return the status (0: nothing there) and the text."""
     headers = {"Content-Type": "application/x-protobuf"} | ({"Authorization": f"Bearer {token}"} if token else {})
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=WAIT_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

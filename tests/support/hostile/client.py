@@ -19,6 +19,7 @@ import openai
 import requests
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.hostile.server import ATTACKS
+from support.patience import WAIT_S
 
 import otel_llm
 
@@ -28,12 +29,12 @@ MIB_OF_KIB = 1024
 
 
 def read_openai(url: str) -> int:
-    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=60) as client:
+    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=WAIT_S) as client:
         return sum(1 for _ in client.chat.completions.create(model="m", messages=[], stream=True))
 
 
 def read_requests(url: str) -> int:
-    with requests.post(f"{url}/v1/chat/completions", json=BODY, stream=True, timeout=60) as response:
+    with requests.post(f"{url}/v1/chat/completions", json=BODY, stream=True, timeout=WAIT_S) as response:
         return sum(len(piece) > 0 for piece in response.iter_content(65536))
 
 

@@ -18,13 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 TESTS = Path(__file__).parents[2]
-START_S = 60.0
-STOP_S = 60.0
-READ_S = 60.0
-"""The longest that a client waits for the next byte: a host that stands still fails its test."""
 
 PYTHON = sys.executable
 
@@ -45,7 +42,7 @@ def host_command(server: str, port: int, *, python: str = PYTHON, options: Seque
 
 def eventually(reached: Callable[[], bool]) -> None:
     """Wait for something that another process brings about."""
-    deadline_s = time.monotonic() + READ_S
+    deadline_s = time.monotonic() + WAIT_S
     while not reached():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
@@ -68,7 +65,7 @@ class Stream:
     """One stream that is being read."""
 
     def __init__(self, port: int, model: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=READ_S)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
         self._began_s = time.monotonic()
         self._connection.request("GET", f"/?{model}")
         self._response = self._connection.getresponse()
@@ -132,7 +129,7 @@ class HostProcess:
         return "".join(self._said)
 
     def __enter__(self) -> Self:
-        deadline_s = time.monotonic() + START_S
+        deadline_s = time.monotonic() + WAIT_S
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return self
@@ -150,16 +147,16 @@ class HostProcess:
 
     def wait(self) -> int:
         """Return the exit status of a process that ends by itself."""
-        status = self._process.wait(STOP_S)
-        self._listener.join(STOP_S)
+        status = self._process.wait(WAIT_S)
+        self._listener.join(WAIT_S)
         return status
 
     def kill(self) -> None:
         """End the process and all that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(STOP_S)
-        self._listener.join(STOP_S)
+        self._process.wait(WAIT_S)
+        self._listener.join(WAIT_S)
 
     def open(self, model: str) -> Stream:
         """Ask for a stream; it is read by the caller."""

@@ -16,7 +16,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from support.sse_server import GATE_S, Raw, chunk
+from support.patience import WAIT_S
+from support.sse_server import Raw, chunk
 
 Json = dict[str, Any]
 Step = Json | Raw | BaseException | Callable[[], None]
@@ -95,7 +96,7 @@ class Served:
         """Send a request; return the connection, still unread."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-        connection = socket.create_connection(("127.0.0.1", self.port), GATE_S)
+        connection = socket.create_connection(("127.0.0.1", self.port), WAIT_S)
         head = f"POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: {len(data)}\r\n{named}\r\n"
         connection.sendall(head.encode() + data)
         return connection
@@ -124,13 +125,13 @@ class AsgiServer(Served):
 
     def __exit__(self, *exc_info: object) -> None:
         self._server.should_exit = True
-        self._thread.join(GATE_S)
+        self._thread.join(WAIT_S)
         self._listener.close()
 
 
 def until(happened: Callable[[], object]) -> None:
     """Wait for something that happens in another thread; fail when it never does."""
-    limit = time.monotonic() + GATE_S
+    limit = time.monotonic() + WAIT_S
     while not happened():
         assert time.monotonic() < limit, "it never happened"
         time.sleep(0.005)

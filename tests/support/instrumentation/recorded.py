@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext
+from support.patience import WAIT_S
 
 import otel_llm
 from otel_llm import semconv
-
-FLUSH_S = 20.0
 
 
 @dataclass
@@ -67,7 +66,7 @@ class Recorded:
         self.exporter = exporter
 
     def spans(self) -> Sequence[ReadableSpan]:
-        assert otel_llm.flush(FLUSH_S)
+        assert otel_llm.flush(WAIT_S)
         return self.exporter.get_finished_spans()
 
     def requests(self) -> list[ReadableSpan]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import botocore.session
 from botocore.config import Config
 from support.instrumentation.matrix import MODEL, Stack
+from support.patience import WAIT_S
 from support.sse_server import Raw, Step
 from support.wires import bedrock
 
@@ -17,7 +18,7 @@ ACCESS: dict[str, Any] = {
     "region_name": "us-east-1",
     "aws_access_key_id": "AKIDEXAMPLE",
     "aws_secret_access_key": "secret",
-    "config": Config(retries={"max_attempts": 0}, read_timeout=20),
+    "config": Config(retries={"max_attempts": 0}, read_timeout=WAIT_S),
 }
 KIND = "converse"
 MESSAGES: list[Any] = [{"role": "user", "content": [{"text": "hello"}]}]

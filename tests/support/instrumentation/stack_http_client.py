@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import requests
 import urllib3
 from support.instrumentation.stack_sse import BODY, RawChat
+from support.patience import WAIT_S
 
 JSON = {"Content-Type": "application/json"}
 
@@ -31,7 +32,7 @@ class RequestsLines(OverHttpClient):
 
     def open(self, client: Any) -> Any:
         session, url = client
-        response = session.post(f"{url}/chat/completions", json=BODY, stream=True, timeout=20)
+        response = session.post(f"{url}/chat/completions", json=BODY, stream=True, timeout=WAIT_S)
         response.raise_for_status()
         return response
 
@@ -50,7 +51,7 @@ class Urllib3Pieces(OverHttpClient):
 
     @contextlib.contextmanager
     def client(self, url: str) -> Iterator[Any]:
-        with urllib3.PoolManager(timeout=20, retries=False) as pool:
+        with urllib3.PoolManager(timeout=WAIT_S, retries=False) as pool:
             yield pool, url
 
     def open(self, client: Any) -> Any:
@@ -84,7 +85,7 @@ class UrllibLines(OverHttpClient):
 
     def open(self, client: Any) -> Any:
         question = urllib.request.Request(f"{client}/chat/completions", json.dumps(BODY).encode(), JSON)
-        return urllib.request.urlopen(question, timeout=20)
+        return urllib.request.urlopen(question, timeout=WAIT_S)
 
     def items(self, stream: Any) -> Iterator[Any]:
         return iter(stream)

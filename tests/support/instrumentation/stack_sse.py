@@ -10,6 +10,7 @@ import aiohttp
 import httpx
 import httpx2
 from support.instrumentation.matrix import MODEL, Stack
+from support.patience import WAIT_S
 from support.sse_server import DONE, Raw, Step, chunk, words
 
 BODY: dict[str, Any] = {"model": MODEL, "messages": [], "stream": True}
@@ -49,7 +50,7 @@ class HttpxLines(RawChat):
 
     @contextlib.contextmanager
     def client(self, url: str) -> Iterator[Any]:
-        with self.package.Client(base_url=url, timeout=20) as client:
+        with self.package.Client(base_url=url, timeout=WAIT_S) as client:
             yield client
 
     def _request(self, client: Any) -> Any:
@@ -69,7 +70,7 @@ class HttpxLines(RawChat):
 
     @contextlib.asynccontextmanager
     async def aclient(self, url: str) -> AsyncIterator[Any]:
-        async with self.package.AsyncClient(base_url=url, timeout=20) as client:
+        async with self.package.AsyncClient(base_url=url, timeout=WAIT_S) as client:
             yield client
 
     async def aopen(self, client: Any) -> Any:

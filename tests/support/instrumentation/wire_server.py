@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Self
 
 from support.collector.http_serving import serving
-from support.sse_server import GATE_S, Gate
+from support.patience import WAIT_S
+from support.sse_server import Gate
 
 EVENT_STREAM: Mapping[str, str] = {"Content-Type": "text/event-stream; charset=utf-8"}
 
@@ -58,7 +59,7 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             owner.requests.append(Sent(self.path, headers, self._body()))
             with contextlib.suppress(ConnectionError, TimeoutError):
                 if owner.before_headers is not None:
-                    owner.before_headers.opened.wait(GATE_S)
+                    owner.before_headers.opened.wait(WAIT_S)
                 self.send_response(owner.status)
                 for name, value in owner.headers.items():
                     self.send_header(name, value)
@@ -69,7 +70,7 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
                 self.end_headers()
                 for piece in owner.pieces:
                     if isinstance(piece, Gate):
-                        piece.opened.wait(GATE_S)
+                        piece.opened.wait(WAIT_S)
                     else:
                         self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if owner.chunked else piece)
                 if owner.chunked:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from support.instrumentation.asgi_server import Served
-from support.sse_server import GATE_S
+from support.patience import WAIT_S
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -51,4 +51,4 @@ class WsgiServer(Served):
     def __exit__(self, *exc_info: object) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(GATE_S)
+        self._thread.join(WAIT_S)

@@ -8,10 +8,10 @@ import signal
 import subprocess
 from pathlib import Path
 
+from support.patience import WAIT_S
 from support.requirements import AIPERF, require
 from support.sse_server import DONE, Json, Reply, SseServer, Step, Wait, chunk, usage, usage_of, words
 
-LIMIT_S = 240.0
 REQUESTS = 6
 CHUNKS = 8
 PROMPTS = ("one two three", "four five", "six")
@@ -66,7 +66,7 @@ def profile(folder: Path) -> Path:
         with (folder / "log").open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             try:
-                code = process.wait(LIMIT_S)
+                code = process.wait(WAIT_S)
             finally:
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from support.commands import WAIT_S, run
+from support.commands import run
 from support.integration.interop_journal import received_spans
+from support.patience import WAIT_S
 
 Row = dict[str, Any]
 Group = tuple[str | None, ...]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support.commands import wait_until
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.requirements import found_program
 
@@ -83,7 +84,7 @@ class Prometheus:
 
     def _get(self, path: str) -> Any:
         try:
-            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=WAIT_S) as answer:
                 return json.loads(answer.read())["data"]
         except urllib.error.HTTPError as refused:
             with refused:

@@ -15,10 +15,10 @@ from pathlib import Path
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.commands import environment, wait_until
 from support.otlp import export
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 LOAD = Path(__file__).with_name("interop_load.py")
-STOP_S = 120.0
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Service:
         """SIGTERM; it must end well."""
         assert self.process is not None
         self.process.terminate()
-        assert self.process.wait(STOP_S) == 0, self.said()
+        assert self.process.wait(WAIT_S) == 0, self.said()
 
     def closed_until_ns(self) -> int:
         """Return up to when all windows are closed and written (unix ns): it notes that every second."""
@@ -102,11 +102,11 @@ class Service:
             data=export(*spans).SerializeToString(),
             headers={"Content-Type": "application/x-protobuf"},
         )
-        urllib.request.urlopen(request, timeout=30).close()
+        urllib.request.urlopen(request, timeout=WAIT_S).close()
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels (0 where none was seen yet), as its web port says now."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=WAIT_S) as answer:
             page = answer.read().decode()
         assert f"# TYPE {name} " in page, f"no {name} in\n{page[:2000]}"
         return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)", page, flags=re.MULTILINE)))
@@ -141,6 +141,6 @@ def load(target: str, acknowledged: Path, *options: str) -> Iterator[subprocess.
 def finish(process: subprocess.Popen[str]) -> str:
     """Let the streams of the load end and be acknowledged; return what it said."""
     process.terminate()
-    said, _ = process.communicate(timeout=STOP_S)
+    said, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == 0, said
     return said

@@ -24,6 +24,7 @@ from support.commands import environment, wait_until
 from support.integration.interop_prometheus import Prometheus, program, started
 from support.integration.interop_service import Service, load
 from support.otlp import export, segment_span
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.relay.process import Relay, relay
 from support.relay.signed_actions import write_secret
@@ -63,7 +64,6 @@ CROWDS = (
     ("disconnect", 4, 60),
 )
 """One after the other: model, readers, tokens of each."""
-READERS_S = 60.0
 
 
 @dataclass
@@ -139,7 +139,7 @@ def fleet(folder: Path) -> Iterator[tuple[Fleet, Prometheus]]:
         _spoil(running.collector)
         for crowd in CROWDS:
             readers = stack.enter_context(_readers(running, through, *crowd))
-            assert readers.process.wait(READERS_S) == 0, readers.log.read_text()
+            assert readers.process.wait(WAIT_S) == 0, readers.log.read_text()
         yield running, watching
 
 
@@ -199,4 +199,4 @@ def _spoil(collector: Service) -> None:
         headers = {"Content-Type": "application/x-protobuf"}
         request = urllib.request.Request(f"http://127.0.0.1:{collector.ports[1]}/v1/traces", body, headers)
         with suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(request, timeout=30).close()
+            urllib.request.urlopen(request, timeout=WAIT_S).close()

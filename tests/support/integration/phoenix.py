@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from support.commands import environment
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.requirements import PHOENIX, require
-
-START_S = 300.0
-"""It imports for half a minute on an idle machine."""
 
 TRACE = """query ($project: ID!, $trace: ID!) { project: node(id: $project) { ... on Project { trace(traceId: $trace) {
   latencyMs numSpans rootSpan { name numChildSpans descendants(first: 1000) { edges { node { name spanId } } } }
@@ -49,7 +47,7 @@ class Phoenix:
         request = urllib.request.Request(
             f"http://{self.http}/graphql", data=body, headers={"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
             said = json.load(answer)
         assert not said.get("errors"), said["errors"]
         return said["data"]
@@ -97,7 +95,7 @@ def phoenix(folder: Path) -> Iterator[Phoenix]:
             except (urllib.error.URLError, OSError):
                 return False
 
-        limit = time.monotonic() + START_S
+        limit = time.monotonic() + WAIT_S
         while not ready():
             assert time.monotonic() < limit, (folder / "phoenix.log").read_text()
             time.sleep(0.2)

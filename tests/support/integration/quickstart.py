@@ -15,8 +15,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.commands import WAIT_S, environment, wait_until
+from support.commands import environment, wait_until
 from support.namespaces import in_a_network_of_its_own
+from support.patience import WAIT_S
 
 SHELL = "shell"
 FETCH = "import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlopen(sys.argv[1], timeout=30).read())"

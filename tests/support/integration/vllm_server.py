@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from support.otlp_receiver import HttpReceiver
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.requirements import VLLM, require
 
@@ -25,7 +26,6 @@ from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode
 
-START_S = 300.0
 PLUGIN = "otel-llm-vllm"
 MIDDLEWARE = "otel_llm.instrumentation.server.asgi.StreamMiddleware"
 KEEP_ALIVE = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120"}
@@ -85,7 +85,7 @@ class VllmServer:
         return self
 
     def _wait(self) -> None:
-        limit = time.monotonic() + START_S
+        limit = time.monotonic() + WAIT_S
         while True:
             with contextlib.suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=1)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.patience import WAIT_S
 from support.requirements import require
 
 TABLE = """
@@ -56,7 +57,7 @@ def ask(rows: bytes, queries: dict[Path, str], zone: str = "UTC") -> None:
         input=json.dumps(job),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from aiohttp import web
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.relay.fake_model import FakeModel, Json, RefusedError, sse, tokenize
 
@@ -149,7 +150,7 @@ class FakeEngine:
     async def __aexit__(self, *exc: object) -> None:
         await self.stop()
 
-    async def step(self, count: int = 1, within: float = 10.0) -> None:
+    async def step(self, count: int = 1, within: float = WAIT_S) -> None:
         """Let each stream in flight send `count` more chunks, and wait until they are written or the stream ended."""
         waited = {asked: asked.chunks_sent + count for asked in self._turns}
         for asked in waited:
@@ -167,7 +168,7 @@ class FakeEngine:
         async with asyncio.timeout(within), self._progress:
             await self._progress.wait_for(there)
 
-    async def wait_for(self, true: Callable[[], bool], within: float = 10.0) -> None:
+    async def wait_for(self, true: Callable[[], bool], within: float = WAIT_S) -> None:
         """Wait until something is true of what was asked or sent."""
         async with asyncio.timeout(within), self._progress:
             await self._progress.wait_for(true)

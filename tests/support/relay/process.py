@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.commands import WAIT_S, environment
+from support.commands import environment
+from support.patience import WAIT_S
 
 _URL = re.compile(r"https?://[\w.]+:\d+")
 

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.recorded import Recorded
+from support.patience import WAIT_S
 from support.relay.fake_engine import Asked, FakeEngine, Fault
 from support.relay.readers import Reply, read
 
@@ -28,7 +29,6 @@ from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.web.address import Address
 
 NO_RULES = "version: 1\ngroups: []\n"
-WITHIN_S = 20.0
 
 
 @dataclass
@@ -46,11 +46,11 @@ class Rig:
 
     async def read(self, body: dict[str, Any]) -> Reply:
         """Read one reply through the relay."""
-        return await asyncio.wait_for(read(self.session, self.url + "/v1", body), WITHIN_S)
+        return await asyncio.wait_for(read(self.session, self.url + "/v1", body), WAIT_S)
 
     async def direct(self, body: dict[str, Any], engine: int = 0) -> Reply:
         """Read one reply straight from a backend."""
-        return await asyncio.wait_for(read(self.session, self.engines[engine].url + "/v1", body), WITHIN_S)
+        return await asyncio.wait_for(read(self.session, self.engines[engine].url + "/v1", body), WAIT_S)
 
     async def get(self, path: str) -> Any:
         """Ask the web port for JSON."""
@@ -70,7 +70,7 @@ class Rig:
         settled: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         command = Command("act_1", "preempt", 0, rule, instance=instance)
         owned.preempt(command, lambda outcome, detail, _facts: settled.set_result((outcome, detail)))
-        return await asyncio.wait_for(settled, WITHIN_S)
+        return await asyncio.wait_for(settled, WAIT_S)
 
     def decisions(self) -> list[dict[str, Any]]:
         """Return the records that are written so far."""
@@ -121,7 +121,7 @@ async def rig(
 ) -> AsyncIterator[Rig]:
     """Run a relay in front of engines; it has stopped when this returns. `preempt`, `failover` replace the settings.
 
-    A probe has `WITHIN_S`, unless `settings` say otherwise: the backends are in the same loop, and where that stands
+    A probe has `WAIT_S`, unless `settings` say otherwise: the backends are in the same loop, and where that stands
     still for the second of the default they would all be unhealthy.
     """
     (folder / "rules.yaml").write_text(rules)
@@ -132,7 +132,7 @@ async def rig(
         backends = [f"{name}={engine.url}" for name, engine in zip("abcdef", engines, strict=False)]
         found = load_settings(folder / "relay.yaml", backends)
         if "timeout: " not in settings:
-            found = replace(found, health=replace(found.health, timeout_s=WITHIN_S))
+            found = replace(found, health=replace(found.health, timeout_s=WAIT_S))
         if preempt is not None:
             found = replace(found, preempt=preempt)
         if failover is not None:
@@ -165,11 +165,11 @@ async def rig(
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         )
         started = asyncio.create_task(service.started.wait())
-        await asyncio.wait({started, running}, return_when=asyncio.FIRST_COMPLETED, timeout=WITHIN_S)
+        await asyncio.wait({started, running}, return_when=asyncio.FIRST_COMPLETED, timeout=WAIT_S)
         if running.done():
             await running
         try:
             yield Rig(service, engines, session, ports[0], ports[-1], folder, exporter, said)
         finally:
             service.stop.set()
-            await asyncio.wait_for(running, WITHIN_S)
+            await asyncio.wait_for(running, WAIT_S)

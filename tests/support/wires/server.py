@@ -22,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+from support.patience import WAIT_S
 from support.wires import (
     anthropic_messages,
     bedrock_runtime,
@@ -53,8 +54,6 @@ WIRES: tuple[Wire, ...] = tuple(
     for wire in module.WIRES
 )
 REPLY_HEADER = "x-wire-reply"
-GATE_S = 30.0
-"""A gate that stays closed, and a reply that hangs, end after this time."""
 
 
 @dataclass
@@ -145,7 +144,7 @@ def _paced(reply: Reply, frames: Iterator[Frame]) -> Iterator[Frame]:
             return
         if frame.tokens:
             if (gate := reply.gates.get(sent)) is not None:
-                gate.wait(GATE_S)
+                gate.wait(WAIT_S)
             time.sleep(max(0.0, due_s - time.monotonic()))
             due_s += reply.pace_s
             sent += frame.tokens
@@ -244,7 +243,7 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
 
         def _wait_for_client(self) -> None:
-            self.connection.settimeout(GATE_S)
+            self.connection.settimeout(WAIT_S)
             with contextlib.suppress(OSError):
                 self.connection.recv(1)
 
