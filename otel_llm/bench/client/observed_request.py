@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from otel_llm.bench.client.messages import Ended
     from otel_llm.instrumentation.segments.choices import Item
 
-CHUNK: Final = "chunk"
-ESTIMATED: Final = "estimated"
 MOST_TOKENS: Final = 1 << 20
 """Tokens of a reply that are believed: a server that states more does not count, and each is held in memory."""
 

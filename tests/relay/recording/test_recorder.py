@@ -437,6 +437,8 @@ def test_a_choice_that_finished_is_completed_whatever_came_then(rig: Rig) -> Non
     recorded.ended("cancelled")
     assert [rig.segments(choice)[-1][semconv.OUTCOME] for choice in (0, 1)] == ["cancelled", "completed"]
     assert attributes(rig.request())[semconv.OUTCOME] == "cancelled"
+    assert [rig.segments(choice)[-1][semconv.TOKENS] for choice in (0, 1)] == [0, 0]
+    assert recorded.output_tokens == 0
 
 
 def test_an_outcome_that_no_sender_may_state_is_refused_and_changes_nothing(rig: Rig) -> None:
