@@ -26,8 +26,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from support.patience import WAIT_S
-
 TESTS = Path(__file__).parents[3]
 sys.path.insert(0, str(TESTS))
 
@@ -42,6 +40,7 @@ from support import sse_server  # noqa: E402
 from support.otlp_receiver import HttpReceiver  # noqa: E402
 from support.sse_server import Cut, Reply, SseServer, Step, Wait, chunk  # noqa: E402
 
+START_S = 240.0
 LOADING_S = 8.0
 """After so long vLLM has sent what it records while it starts: a dozen spans with the paths of this machine."""
 
@@ -143,7 +142,7 @@ def vllm(environment: Path, traces_url: str) -> Iterator[str]:
     }
     server = subprocess.Popen(command, env=os.environ | settings, stdout=sys.stderr, start_new_session=True)
     try:
-        limit = time.monotonic() + WAIT_S
+        limit = time.monotonic() + START_S
         while True:
             with contextlib.suppress(urllib.error.URLError, OSError):
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
