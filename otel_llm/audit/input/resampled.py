@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from otel_llm.audit.input.stream_batch import BATCH_TOKENS, STREAMS, dictionary_of, lists, token_times
-from otel_llm.slo.stated_total import MOST_TIMES_MORE, MOST_TOKENS, RESAMPLED, Stated, restated
+from otel_llm.audit.input.stream_batch import BATCH_TOKENS, STREAMS, lists, token_times
+from otel_llm.slo.stated_total import MOST_TOKENS, RESAMPLED, Stated, restated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -34,32 +34,29 @@ def resampled(streams: pa.RecordBatch, most_tokens: int = BATCH_TOKENS) -> Itera
 
     They come in their order, as slices of about `most_tokens` tokens: a few recorded chunks may state many.
     """
-    candidates = _with_total(streams)
-    totals = streams.column("output_tokens").fill_null(0).to_numpy(zero_copy_only=False)
-    upto = np.cumsum(np.where(candidates, np.minimum(totals, MOST_TOKENS), 0))
+    stated = _stated(streams)
+    totals = [0 if one is None else min(one.output_tokens or 0, MOST_TOKENS) for one in stated]
+    upto = np.cumsum(np.array(totals, np.int64))
     cuts = (np.flatnonzero(np.diff(upto // most_tokens)) + 1).tolist()
     for first, last in pairwise([0, *cuts, len(streams)]):
-        yield _resampled(streams.slice(first, last - first), candidates[first:last])
+        yield _resampled(streams.slice(first, last - first), stated[first:last])
 
 
-def _resampled(streams: pa.RecordBatch, candidates: npt.NDArray[np.bool_]) -> Resampled:
+def _resampled(streams: pa.RecordBatch, stated: Sequence[Stated | None]) -> Resampled:
     skewed = np.zeros(len(streams), np.int64)
     times, offsets = token_times(streams)
     recorded = np.diff(offsets)
-    if not candidates.any():
+    if not any(stated):
         return Resampled(streams, recorded, skewed)
     lengths = recorded.copy()
     kinds = streams.column("kinds").to_pylist()
     basis = streams.column("token_basis").to_pylist()
     commits = streams.column("commit_ns").to_pylist()
-    totals = streams.column("output_tokens").to_pylist()
-    reasoning = streams.column("reasoning_tokens").to_pylist()
     parts: list[npt.NDArray[np.int64]] = []
     upto = 0
-    for row in np.flatnonzero(candidates).tolist():
+    for row, one in enumerate(stated):
         own = times[offsets[row] : offsets[row + 1]]
-        stated = Stated("completed", 1.0, basis[row], totals[row], reasoning[row])
-        if (found := restated(own, kinds[row], commits[row], stated)) is None:
+        if one is None or (found := restated(own, kinds[row], commits[row], one)) is None:
             continue
         parts += [times[upto : offsets[row]], found[0]]
         upto = offsets[row + 1]
@@ -77,14 +74,12 @@ def _resampled(streams: pa.RecordBatch, candidates: npt.NDArray[np.bool_]) -> Re
     return Resampled(pa.RecordBatch.from_arrays(arrays, schema=streams.schema), recorded, skewed)
 
 
-def _with_total(streams: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return which streams (R,) bool state a total that may apply to them: see `Stated.may_apply`."""
-    outcome, outcomes = dictionary_of(streams.column("outcome"))
-    basis, bases = dictionary_of(streams.column("token_basis"))
-    coverage = streams.column("coverage").fill_null(0.0).to_numpy(zero_copy_only=False)
-    complete = streams.column("complete").to_numpy(zero_copy_only=False)
-    stated = streams.column("output_tokens").is_valid().to_numpy(zero_copy_only=False)
-    completed = np.array([one == "completed" for one in outcomes])[outcome]
-    counted = np.array([one in MOST_TIMES_MORE for one in bases])[basis]
-    result: npt.NDArray[np.bool_] = stated & complete & completed & counted & (coverage == 1.0)
-    return result
+def _stated(streams: pa.RecordBatch) -> list[Stated | None]:
+    """Return what each complete stream states of its tokens (R,), None if the recorded ones stand."""
+    names = ("outcome", "coverage", "token_basis", "output_tokens", "reasoning_tokens")
+    facts = zip(*(streams.column(name).to_pylist() for name in names), strict=True)
+    complete = streams.column("complete").to_pylist()
+    return [
+        stated if whole and (stated := Stated(*one)).may_apply else None
+        for whole, one in zip(complete, facts, strict=True)
+    ]

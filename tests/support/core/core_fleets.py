@@ -256,7 +256,7 @@ def _request(random: Random, request: int, base_ns: int, offset_ns: int, *, calm
         said: dict[str, Value] = {**identity}
         if not own_end and random.random() < 0.6:
             said |= {semconv.OUTCOME: "completed"}
-        # A choice whose end nobody states may be lost before the request span comes: then it is late with the prompt.
+        # If no segment ends a choice, it may be lost before the request span arrives: the prompt is then late data.
         if random.random() < 0.3 and not (calm and choices > 1 and not own_end):
             said |= {semconv.GEN_AI_USAGE_INPUT_TOKENS: 50}
         if choices == 1 and calm and random.random() < 0.5:
