@@ -35,6 +35,8 @@ LOST_AFTER_NS = 10_000_000_000
 OPTIONS = ("--window", "1s", "--lateness", "5s", "--lost-after", "10s")
 CONFIG = "version: 1\njournal: {fsync: always, file_bytes: 262144, compress: true}\n"
 """Small files: kills meet closed, compressed and half-compressed ones too."""
+UNDISTURBED_NS = 6_000_000_000
+"""Length of load behind the last restart, and behind what came late because of it."""
 
 
 def killed(running: Service, chance: random.Random) -> None:
@@ -71,6 +73,8 @@ def test_a_run_with_restarts_is_as_one_without(tmp_path: Path, interrupted: obje
     ):
         wait_until("streams are in flight", lambda: running.metric("otel_llm_collector_in_flight") > 0)
         interrupted(running, random.Random(SEED))
+        enough_ns = time.time_ns() + LATENESS_NS + UNDISTURBED_NS
+        wait_until("windows that no restart touched are closed", lambda: running.closed_until_ns() > enough_ns)
         finish(senders)
         wait_until("every stream is judged", lambda: running.metric("otel_llm_collector_in_flight") == 0)
         judged_ns = time.time_ns()
