@@ -6,6 +6,7 @@ import _posixsubprocess
 import gc
 import os
 import platform
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -26,6 +27,9 @@ STARTED: list[str] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts a command with `&` so that it ignores SIGINT, and so would every program that a test starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, needed in REQUIREMENTS.items():
         config.addinivalue_line("markers", f"{name}: {needed.missing}: {needed.remedy} (set automatically)")
 

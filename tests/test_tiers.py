@@ -63,17 +63,33 @@ def test_the_tier_is_the_last_of_those_of_the_needs_and_the_marks() -> None:
     assert tier_of([PROGRAM, "vllm"], ["alone"]) == tier_of([PROGRAM], ["world"]) == WORLD
 
 
+def pytest_on(path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run pytest on one file with this conftest; `command` stands before it."""
+    return subprocess.run(
+        [*command, sys.executable, "-m", "pytest", "-q", "-c", ROOT / "pyproject.toml", "-p", "conftest", "-n0", path],
+        cwd=path.parent, env=environment() | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("start", ["subprocess').run(['true'])", "multiprocessing').Process().start()"])
 def test_a_program_that_a_test_of_the_first_tier_starts_fails_it(start: str, tmp_path: Path) -> None:
     path = tmp_path / "test_one.py"
     path.write_text(f"def test_starts():\n    __import__('{start}\n\n\ndef test_starts_none(): ...\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-c", ROOT / "pyproject.toml", "-p", "conftest", "-n0", path],
-        cwd=tmp_path, env=environment() | {"PYTHONPATH": str(TESTS)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = pytest_on(path)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout
     assert "the test started a program" in done.stdout
+
+
+def test_a_suite_in_the_background_of_a_shell_starts_programs_that_heed_sigint(tmp_path: Path) -> None:
+    path = tmp_path / "test_one.py"
+    ends = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(600)"
+    path.write_text(
+        "import subprocess, sys\nimport pytest\n\n\n@pytest.mark.system\ndef test_it():\n"
+        f"    assert subprocess.run([sys.executable, '-c', {ends!r}], capture_output=True).returncode == -2\n"
+    )
+    done = pytest_on(path, "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_contributing_names_every_requirement() -> None:
