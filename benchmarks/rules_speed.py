@@ -50,6 +50,9 @@ class View:
     instance: str = "a"
     measured_at: str = "client"
     exact_resume: bool = True
+    token_basis: str | None = None
+    token_ratio_learned: bool | None = None
+    counted_since_ns: int | None = None
     has_gap: bool = False
     ageless: bool = False
 

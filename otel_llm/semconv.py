@@ -15,6 +15,7 @@ SLO_CLASS: Final = "otel_llm.slo.class"
 OUTCOME: Final = "otel_llm.outcome"
 TOKENS: Final = "otel_llm.tokens"
 TOKEN_BASIS: Final = "otel_llm.token_basis"  # noqa: S105
+TOKEN_RATIO_LEARNED: Final = "otel_llm.token_ratio_learned"  # noqa: S105
 SEGMENTS: Final = "otel_llm.segments"
 INSTANCE: Final = "otel_llm.instance"
 MEASURED_AT: Final = "otel_llm.measured_at"
@@ -123,6 +124,13 @@ OPENINFERENCE_SPAN_KIND: Final = "openinference.span.kind"
 OPENINFERENCE_MODEL: Final = "llm.model_name"
 OPENINFERENCE_PROMPT_TOKENS: Final = "llm.token_count.prompt"
 OPENINFERENCE_COMPLETION_TOKENS: Final = "llm.token_count.completion"
+STATED_TIMES_MORE: Final = {"chunk": 200, "estimated": 8}
+"""How many times the recorded tokens a stated total may be, by the basis that the recorder stated.
+
+A chunk may hold a paragraph; an estimate is seldom wrong by more than the scripts of the world differ.
+"""
+STATED_TIMES_FEWER: Final = 8
+"""How many times fewer than the recorded tokens a stated total may be."""
 OUTPUT_TOKENS: Final = (
     GEN_AI_USAGE_OUTPUT_TOKENS,
     GEN_AI_USAGE_COMPLETION_TOKENS,

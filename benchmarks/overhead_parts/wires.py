@@ -10,6 +10,13 @@ from typing import Any
 Json = dict[str, Any]
 TEXTLESS = 1
 """Parts before the first token."""
+WORDS = (" the", " reader", " does", " not", " wait", " for", " all", " of", " it", ",", " and", " reads", " on")
+"""Texts as long as tokens are."""
+
+
+def word(number: int) -> str:
+    """Return the text of a token."""
+    return WORDS[number % len(WORDS)]
 
 
 def _event(data: Json, name: str | None = None) -> bytes:
@@ -28,7 +35,7 @@ def chat(tokens: int) -> list[bytes]:
     usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": tokens + 7}
     return [
         chunk({"role": "assistant", "content": ""}),
-        *(chunk({"content": f" word{i}"}) for i in range(tokens)),
+        *(chunk({"content": word(i)}) for i in range(tokens)),
         chunk({}, "stop"),
         _event({**envelope, "choices": [], "usage": usage}),
         b"data: [DONE]\n\n",
@@ -49,7 +56,7 @@ def responses(tokens: int) -> list[bytes]:
 
     return [
         event("response.created", 0, response=base),
-        *(event("response.output_text.delta", 1 + i, delta=f" word{i}", logprobs=[], **place) for i in range(tokens)),
+        *(event("response.output_text.delta", 1 + i, delta=word(i), logprobs=[], **place) for i in range(tokens)),
         event("response.completed", tokens + 1, response={**base, "status": "completed", "usage": usage}),
     ]
 
@@ -66,10 +73,7 @@ def messages(tokens: int) -> list[bytes]:
     start += event("content_block_start", index=0, content_block={"type": "text", "text": ""})
     return [
         start,
-        *(
-            event("content_block_delta", index=0, delta={"type": "text_delta", "text": f" word{i}"})
-            for i in range(tokens)
-        ),
+        *(event("content_block_delta", index=0, delta={"type": "text_delta", "text": word(i)}) for i in range(tokens)),
         event("content_block_stop", index=0)
         + event(
             "message_delta",
@@ -96,7 +100,7 @@ def converse(tokens: int) -> list[bytes]:
     usage = {"inputTokens": 7, "outputTokens": tokens, "totalTokens": tokens + 7}
     return [
         event("messageStart", {"role": "assistant"}),
-        *(event("contentBlockDelta", {"delta": {"text": f" word{i}"}, "contentBlockIndex": 0}) for i in range(tokens)),
+        *(event("contentBlockDelta", {"delta": {"text": word(i)}, "contentBlockIndex": 0}) for i in range(tokens)),
         event("messageStop", {"stopReason": "end_turn"})
         + event("metadata", {"usage": usage, "metrics": {"latencyMs": 1}}),
     ]

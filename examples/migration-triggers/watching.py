@@ -35,6 +35,9 @@ class View:
     instance: str = "a"
     measured_at: str = "relay"
     exact_resume: bool = True
+    token_basis: str | None = None
+    token_ratio_learned: bool | None = None
+    counted_since_ns: int | None = None
     has_gap: bool = False
     ageless: bool = False
     offset_ns: int = 0

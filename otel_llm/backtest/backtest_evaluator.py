@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
+    from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -112,6 +113,9 @@ class _Found:
         """Count an ended stream."""
         self.run.judged += 1
         self.run.headless += not stream.received.has(0)
+
+    def reply_stated(self, reply: StatedReply) -> None:
+        """Ignore: the counters are the collector's."""
 
     def foreign_judged(self, row: Row) -> None:
         """Ignore: no rule is about other instrumentations' spans."""

@@ -290,7 +290,8 @@ class Evaluator:
         fresh = not stream.begun
         if fresh and self.registry.commit(stream):
             self.windowing.started(stream)
-        stream.apply()
+        if stream.apply() and not fresh:
+            self.scheduler.recount(stream)
         ends_now = stream.state in OPEN and stream.find_end()
         if ends_now:
             self._on_end(stream, now_ns)

@@ -14,6 +14,7 @@ import numpy as np
 from otel_llm.core.rule_tables import BY_ENGINE, INACTIVE, LOOK_EVERY_NS
 from otel_llm.core.stream_columns import NEVER
 from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT
+from otel_llm.rules.engine.applicable_rules import identity_of
 from otel_llm.rules.engine.prefilter import Prefilter, state_of
 
 if TYPE_CHECKING:
@@ -68,9 +69,16 @@ class RuleScheduler:
     def begin(self, stream: LiveStream) -> None:
         """Add a stream whose commit is known; `evaluate_moved` evaluates it."""
         slot = stream.slot
-        self._table.identity[slot] = self._prefilter.bits((*stream.group, stream.exact_resume))
+        self._table.identity[slot] = self._prefilter.bits(identity_of(stream))
         self._table.prefiltered[slot] = self._can_prefilter(stream)
         self._states_by_slot()[slot] = INACTIVE
+
+    def recount(self, stream: LiveStream) -> None:
+        """Note that the tokens of a stream are counted in another way from one of them on; then `evaluate_moved`."""
+        bits = self._prefilter.bits(identity_of(stream))
+        if bits != self._table.identity[stream.slot]:
+            self._table.identity[stream.slot] = bits
+            self._release(stream.slot)  # which rules held before it depends on the former way
 
     def begin_all(self, streams: Sequence[LiveStream]) -> None:
         """Add streams that have a commit only."""
@@ -78,7 +86,7 @@ class RuleScheduler:
             return
         slots = [stream.slot for stream in streams]
         bits = self._prefilter.bits
-        self._table.identity[slots] = [bits((*stream.group, stream.exact_resume)) for stream in streams]
+        self._table.identity[slots] = [bits(identity_of(stream)) for stream in streams]
         # The result of `_can_prefilter`: no segment waits, and there are no tokens.
         self._table.prefiltered[slots] = [self._clear and len(stream.parts.streams) == 1 for stream in streams]
         self._states_by_slot()[slots] = INACTIVE

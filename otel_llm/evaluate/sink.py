@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict
 
 
@@ -26,6 +27,9 @@ class Sink(Protocol[StreamT_contra]):
 
     def stream_judged(self, stream: StreamT_contra, row: Callable[[], Row], verdict: Verdict | None) -> None:
         """Take a stream's verdict, None where it cannot be judged; `row` returns its row."""
+
+    def reply_stated(self, reply: StatedReply) -> None:
+        """Take the length of a reply as it states it, beside its recorded tokens; before its verdict."""
 
     def foreign_judged(self, row: Row) -> None:
         """Take the row of another instrumentation's span."""

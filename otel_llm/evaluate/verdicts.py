@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_llm import semconv
-from otel_llm.evaluate.streams.final_verdict import final_verdict
+from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
 from otel_llm.evaluate.streams.lifecycle import StreamEvent
 from otel_llm.evaluate.streams.stream_in_flight import group_of
 from otel_llm.readers.assemble.received_stream import ReceivedStream, missing_segments
@@ -140,7 +140,10 @@ class Verdicts:
                 self._counts["skewed_tokens"] += verdict.skewed
             if missing := missing_segments(stream.received):
                 self._counts["missing_empty_segments"] += missing
-            row = partial(verdict_row, resolved, slo.name, verdict, len(stream.stream.times_ns))
+            recorded = len(stream.stream.times_ns)
+            if (reply := stated_reply(resolved, verdict, recorded, stream.token_ratio_learned)) is not None:
+                self._sink.reply_stated(reply)
+            row = partial(verdict_row, resolved, slo.name, verdict, recorded)
         else:
             times_ns, kinds = stream.token_times() if tokens is None else tokens
             # Computed now, so that a sink that stores it does not keep the token times alive.

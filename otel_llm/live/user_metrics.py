@@ -19,6 +19,8 @@ from otel_llm.live.exposition import text_of
 from otel_llm.live.histogram import NS_PER_S, Histogram
 from otel_llm.live.history import Totals
 from otel_llm.live.labels import METRICS_BYTES, escaped_bytes, shortened
+from otel_llm.live.stated_replies import FAMILY as STATED_REPLIES
+from otel_llm.live.stated_replies import StatedReplies
 from otel_llm.rules.prometheus.exposed_metrics import FLUIDITY_BUCKETS
 from otel_llm.slo.classes import OUTCOMES
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from otel_llm.readers.rows import Row
+    from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict
 
 Key = tuple[str, str, str, str]
@@ -117,6 +120,7 @@ class UserMetrics:
     instances: frozenset[str] | None = None
     max_bytes: int = METRICS_BYTES
     series: dict[Labels, Series] = field(default_factory=dict)
+    replies: StatedReplies = field(default_factory=StatedReplies)
     known: dict[Key, Series] = field(default_factory=dict)
     """The series of keys that were counted, up to CACHED_KEYS of them."""
     _bytes: int = OTHER_FAMILIES_BYTES
@@ -160,6 +164,15 @@ class UserMetrics:
             series.fluidity.observe(fluidity)
         if len(gaps_ns):
             series.tbt.observe_all(gaps_ns)
+
+    def stated(self, reply: StatedReply) -> str | None:
+        """Count the length of a reply as it states it; return the note on its model, once."""
+        return self.replies.add(reply)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return the notes on models."""
+        return self.replies.notes
 
     def foreign(self, row: Row) -> None:
         """Count the row of another instrumentation's span, and its TTFT where the span states one."""
@@ -221,6 +234,7 @@ class UserMetrics:
             for labels, series in every:
                 shown.add_metric(labels, histogram(series).cumulative(), histogram(series).total)
             yield shown
+        yield from self.replies.families()
 
     def totals(self) -> dict[tuple[str, str], Totals]:
         """Return the counters by class and place of measurement, for the live page."""
@@ -311,5 +325,6 @@ USER_UNITS: Final[dict[str, str]] = {
     **{name: unit for name, _, unit, _ in _HISTOGRAMS},
     **{name: unit for name, _, unit, _ in _GAUGES},
     _RUNWAYS[0]: "{stream}",
+    STATED_REPLIES: "1",
 }
 """The UCUM unit of each family, for OTLP."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from otel_llm.semconv import STATED_TIMES_FEWER, STATED_TIMES_MORE
 from otel_llm.slo.classes import KINDS
 
 if TYPE_CHECKING:
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
     Kinds = NDArray[np.uint8]
 
 REASONING: Final = KINDS.index("reasoning")
-MOST_TIMES_MORE: Final = {"chunk": 200, "estimated": 8}
-"""How many times the recorded tokens a stated total may be, by the basis that the recorder stated.
-
-A chunk may hold a paragraph; an estimate is seldom wrong by more than the scripts of the world differ.
-"""
-MOST_TIMES_FEWER: Final = 8
-"""How many times fewer than the recorded tokens a stated total may be."""
 MOST_TOKENS: Final = 1_000_000
 """The most tokens that recorded ones are resampled to: ten times the longest context of today."""
 RESAMPLED: Final = "estimated"
@@ -52,10 +46,23 @@ class Stated(NamedTuple):
         """Return whether the recorded tokens may have to be resampled."""
         return (
             self.output_tokens is not None
-            and self.basis in MOST_TIMES_MORE
+            and self.basis in STATED_TIMES_MORE
             and self.outcome == "completed"
             and self.coverage == 1.0
         )
+
+
+class StatedReply(NamedTuple):
+    """A reply that states its length: its model and provider, "" where unknown, its recorded tokens, and all of them.
+
+    `learned`: the recorded ones were estimated with what earlier replies of the model had stated.
+    """
+
+    model: str
+    provider: str
+    recorded: int
+    tokens: int
+    learned: bool
 
 
 def restated(
@@ -69,7 +76,7 @@ def restated(
     if not stated.may_apply or not len(times_ns):
         return None
     output_tokens, reasoning_tokens = stated.output_tokens or 0, stated.reasoning_tokens
-    most_times_more = MOST_TIMES_MORE[stated.basis or ""]
+    most_times_more = STATED_TIMES_MORE[stated.basis or ""]
     times = np.maximum(np.asarray(times_ns, np.int64), commit_ns)
     if kinds is None:
         times.sort()
@@ -89,7 +96,7 @@ def restated(
         if not len(own):
             continue  # of hidden reasoning no time is known
         most = min(most_times_more * len(own), MOST_TOKENS)
-        if not (0 < count <= most and len(own) <= MOST_TIMES_FEWER * count):
+        if not (0 < count <= most and len(own) <= STATED_TIMES_FEWER * count):
             return None
         changed |= count != len(own)
         chosen = own[_kept_kinds(codes[own], _resampled(len(own), count))]

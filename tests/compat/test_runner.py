@@ -19,7 +19,7 @@ from compat.runner import OUTCOMES, Runner, Stream, Verdict, judge, streams_of
 from otel_llm import semconv
 
 TRACE, SPAN = b"\x01" * 16, b"\x02" * 8
-GOT = {"got": ["word0 "], "returned": "None", "error": None}
+GOT = {"got": ["w0 "], "returned": "None", "error": None}
 
 
 class Here(Environment):

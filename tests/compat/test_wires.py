@@ -70,7 +70,7 @@ def test_a_wire_sends_each_token_in_a_chunk_of_its_own(server: WireServer, wire:
     assert [frame.tokens for frame in frames if frame.tokens] == [1] * 15
     if wire not in ENCODED:
         carrying = [frame.data.decode() for frame in frames if frame.tokens]
-        assert [re.findall(r"word\d+ ", data)[:1] for data in carrying] == [[token.text] for token in reply.tokens]
+        assert [re.findall(r"w\d+ ", data)[:1] for data in carrying] == [[token.text] for token in reply.tokens]
     answered = _post(server, wire, MODEL)
     assert answered.content == b"".join(frame.data for frame in frames)
     assert server.received[-1].wire == wire
@@ -90,9 +90,9 @@ def test_a_reply_ends_as_its_name_says(server: WireServer, wire: str) -> None:
 def test_gemini_without_events_is_one_json_array(server: WireServer) -> None:
     chunks = _post(server, "gemini", "tokens-3").json()
     assert [chunk["candidates"][0]["content"]["parts"][0]["text"] for chunk in chunks] == [
-        "word0 ",
-        "word1 ",
-        "word2 ",
+        "w0 ",
+        "w1 ",
+        "w2 ",
         "",
     ]
     events = _post(server, "gemini", "tokens-3", "?alt=sse").text
@@ -117,19 +117,19 @@ def _read_with(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
         for _ in events:
             pass
         final = events.get_final_response()
-    assert final.output_text == "word0 word1 word2 word3 "
+    assert final.output_text == "w0 w1 w2 w3 "
     assert [item.type for item in final.output] == ["message", "function_call"]
     with claude.messages.stream(model="tokens-4-tools-3", max_tokens=9, messages=QUESTION) as stream:
         message = stream.get_final_message()
     assert [block.type for block in message.content] == ["text", "tool_use"]
-    assert message.content[1].input == {"text": "word0 word1 word2"}  # type: ignore[union-attr]
+    assert message.content[1].input == {"text": "w0 w1 w2"}  # type: ignore[union-attr]
     assert message.usage.output_tokens == 7
 
 
 def test_a_reply_by_name_beats_the_default() -> None:
     with WireServer(replies={"own": Reply(words(2))}, default=Reply(words(1))) as server:
-        assert _post(server, "tgi", "models/own").text.count("word1") == 2  # a chunk, and the whole text
-        assert "word1" not in _post(server, "tgi", "unknown").text
+        assert _post(server, "tgi", "models/own").text.count("w1") == 2  # a chunk, and the whole text
+        assert "w1" not in _post(server, "tgi", "unknown").text
 
 
 def test_it_runs_as_a_process_that_says_what_it_received() -> None:

@@ -178,7 +178,7 @@ def ask(request: pytest.FixtureRequest, server: SseServer) -> Callable[..., list
 
 
 def test_one_inference_span_and_the_segments_under_it(beside: Beside, ask: Callable[..., list[Any]]) -> None:
-    assert ask("m") == ["", "word0 ", "word1 ", "word2 ", None]
+    assert ask("m") == ["", "w0 ", "w1 ", "w2 ", None]
     inference, stream = beside.recorded()
     assert (stream.outcome, stream.last[semconv.TOKENS], len(stream.times_ns)) == ("completed", 3, 3)
     # What a rule or an audit needs of the request is on their span too, while it is open.

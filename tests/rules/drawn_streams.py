@@ -13,6 +13,7 @@ from support.core.core_fleets import MS, slo_class
 
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.streams.stream_table import StreamTable
+from otel_llm.rules.engine.applicable_rules import identity_of
 from otel_llm.rules.engine.prefilter import Prefilter, PrefilterResult
 from otel_llm.slo.stream import Stream
 
@@ -38,6 +39,8 @@ def view(random: Random, number: int) -> View:
         model=random.choice(("m", "n")),
         instance=random.choice(("a", "")),
         exact_resume=random.random() < 0.5,
+        token_basis=random.choice((None, "exact", "estimated")),
+        token_ratio_learned=random.choice((None, False, True)),
         watermark_ns=at_ns + random.choice((0, 3, 250 * MS)),
         offset_ns=random.randrange(-(10**9), 10**9),
     )
@@ -69,8 +72,7 @@ class Rows:
             table.first_ns[slot] = stream.times_ns[0] if stream.times_ns else stream.commit_ns
             table.last_ns[slot] = stream.last_ns
             table.known_tokens[slot] = len(stream.times_ns) - more_tokens
-            identity = (one.slo_class, one.model, one.instance, one.measured_at, one.exact_resume)
-            table.identity[slot] = prefilter.bits(identity)
+            table.identity[slot] = prefilter.bits(identity_of(one))
 
     def look(self, x_ns: Sequence[int], states: npt.NDArray[np.int8] | int) -> PrefilterResult:
         """Look at all of them, each at its own instant; `states`: (S, rules), or one for all."""

@@ -37,6 +37,9 @@ class View:
     instance: str = "a"
     measured_at: str = "client"
     exact_resume: bool = False
+    token_basis: str | None = None
+    token_ratio_learned: bool | None = None
+    counted_since_ns: int | None = None
     watermark_ns: int = COMMIT
     has_gap: bool = False
     ageless: bool = False

@@ -19,6 +19,7 @@ from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
+from otel_llm.slo.stated_total import StatedReply
 from otel_llm.slo.verdict import Verdict
 
 Delivery = tuple[int, ExportTraceServiceRequest]
@@ -66,6 +67,8 @@ class Live:
     def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         self.rows.append(row())
         self.verdicts.append(verdict)
+
+    def reply_stated(self, reply: StatedReply) -> None: ...
 
     def foreign_judged(self, row: Row) -> None:
         self.rows.append(row)

@@ -90,7 +90,7 @@ def _envelope() -> Json:
 
 def words(count: int, index: int = 0) -> list[Step]:
     """Return chunks of one word of content each."""
-    return [chunk({"content": f"word{i} "}, index=index) for i in range(count)]
+    return [chunk({"content": f"w{i} "}, index=index) for i in range(count)]
 
 
 def whole(count: int) -> Reply:

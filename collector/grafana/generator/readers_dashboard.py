@@ -54,6 +54,10 @@ def _promised(name: str, *more: str) -> str:
     return series(name, *PROMISE_LABELS, *more)
 
 
+def _of_replies(part: str) -> str:
+    return series(f"otel_llm_token_estimate_ratio{part}", 'job=~"$job"', 'model=~"$model"')
+
+
 NOW: Final = (
     Panel(
         "Readers who wait",
@@ -139,6 +143,13 @@ WAITING: Final = (
         "Median and 99th percentile of the gaps. Behind a full buffer no reader waits in a long one: see idle time.",
         median_and_p99(readers("otel_llm_tbt_seconds_bucket"), "slo_class"),
         "s",
+    ),
+    Panel(
+        "Recorded tokens / stated tokens",
+        "Mean of replies that state their length. Far from 1 the runways of streams in flight are off: ask the server "
+        "for its counts (docs/counting.md).",
+        (Query(share(rates(_of_replies("_sum"), "model"), rates(_of_replies("_count"), "model")), "{{model}}"),),
+        "percentunit",
     ),
     Panel(
         "Requests with a fluidity-index above 0.9",

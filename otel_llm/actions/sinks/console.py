@@ -51,6 +51,10 @@ class Console:
             self.echo(printable(verdict_line(row), LONGEST_LINE))
             self._explain(UNSAID if row["met"] is None else None, str(row["outcome"]))
 
+    def note(self, text: str) -> None:
+        """Write a sentence on how tokens are counted."""
+        self.echo(printable(f"TOKENS  {text}", LONGEST_LINE))
+
     def decision(self, decision: Decision) -> None:
         """Write the line of a decision."""
         self.echo(printable(f"RULE    {decision}", LONGEST_LINE))

@@ -98,6 +98,7 @@ def live_state(
             **names_of(counts),
             "objectives": _objectives(evaluator.classes),
             "rules": _firing(evaluator),
+            "notes": list(sinks.metrics.notes),
             "decisions": list(reversed(list(sinks.recent_decisions)[-DECISIONS:])),
         },
         pages=pages,

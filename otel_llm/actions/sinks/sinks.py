@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.language.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
+    from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict
 
 RECENT_ROWS = 1000
@@ -44,6 +45,13 @@ class UserCounters(Protocol):
 
     def judged(self, key: Labels, outcome: str, met: object, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
         """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending."""
+
+    def stated(self, reply: StatedReply) -> str | None:
+        """Count the length of a reply as it states it; return the note on its model, once."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Return the notes on models."""
 
     def foreign(self, row: Row) -> None:
         """Count a row of another instrumentation's span."""
@@ -140,6 +148,11 @@ class Sinks:
         self.metrics.judged(key_of(stream.group), outcome, met, verdict, gaps_ns)
         if verdict is None or self.console.wants(outcome, met):
             self._say(lambda: self.console.row(row()))
+
+    def reply_stated(self, reply: StatedReply) -> None:
+        """Count the length of a reply as it states it, and say once if a model's recorded tokens are off."""
+        if not self.replaying and (note := self.metrics.stated(reply)) is not None:
+            self._say(lambda: self.console.note(note))
 
     def foreign_judged(self, row: Row) -> None:
         """Count and keep a row of another instrumentation's span."""

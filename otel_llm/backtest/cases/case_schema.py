@@ -146,6 +146,8 @@ class StreamShape(StrictModel):
     measured_at: Literal["client", "relay", "server"] = semconv.MEASURED_AT_VALUES[0]
     operation: _Name = "chat"
     exact_resume: bool = False
+    token_basis: Literal["exact", "chunk", "estimated"] = "exact"  # noqa: S105
+    token_ratio_learned: bool = False
     input_tokens: Annotated[int, Field(ge=0, le=10**9)] | None = None
     delay: Duration = 0
     telemetry: list[TelemetryShape] = Field(default_factory=list)

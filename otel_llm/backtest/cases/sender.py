@@ -74,6 +74,7 @@ def _records(script: Script, until_ns: int) -> Iterator[tuple[int, Record]]:
         int.from_bytes(trace_id, "big"), int.from_bytes(span_id, "big"), is_remote=False, trace_flags=TraceFlags(1)
     )
     timeline = Timeline(0, commit_ns, Origin(context, _SENDER), Random(script.number).getrandbits)  # noqa: S311
+    timeline.state(script.shape.token_basis, script.shape.token_ratio_learned)
     identity = _identity(script)
     yield commit_ns, timeline.commit(identity)
     arrivals = script.arrivals
@@ -114,12 +115,12 @@ def _last(
     said: dict[str, AttributeValue] = {}
     if script.shape.input_tokens is not None:
         said[semconv.GEN_AI_USAGE_INPUT_TOKENS] = script.shape.input_tokens
-    for segment in timeline.last(end_ns, outcome, "exact", said):
+    for segment in timeline.last(end_ns, outcome, script.shape.token_basis, said):
         yield end_ns, segment
     ours: dict[str, AttributeValue] = {
         semconv.OUTCOME: outcome,
         semconv.TOKENS: timeline.tokens,
-        semconv.TOKEN_BASIS: "exact",
+        semconv.TOKEN_BASIS: script.shape.token_basis,
         semconv.SEGMENTS: timeline.seq,
     }
     kind = SpanKind.SERVER if script.shape.measured_at == "server" else SpanKind.CLIENT

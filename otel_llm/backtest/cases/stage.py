@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision, Labels, Subject
     from otel_llm.rules.language.tokens import Value
+    from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict
 
     Progress = Callable[[float], None]
@@ -154,6 +155,9 @@ class Stage:
 
     def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         """Ignore: the rows of verdicts are a service's."""
+
+    def reply_stated(self, reply: StatedReply) -> None:
+        """Ignore: the counters are a service's."""
 
     def foreign_judged(self, row: Row) -> None:
         """Ignore: the rows of foreign spans are a service's."""

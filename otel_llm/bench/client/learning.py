@@ -93,7 +93,7 @@ class _Learning:
         sender = Sender(self._target, address, self._ended.put_nowait)
         try:
             first = await self._question(sender, SHORT_WORDS)
-            if first.reply.basis == "chunk":
+            if first.reply.basis != "exact":
                 first = await self._try_ids(sender, first)
             second, words = await self._long_question(sender)
         finally:
@@ -101,7 +101,7 @@ class _Learning:
         counted = first.reply.reader.said.input_tokens, second.reply.reader.said.input_tokens
         lengths = PromptLengths() if None in counted else _fitted(*counted, words)  # type: ignore[arg-type]
         basis = second.reply.basis
-        if basis == "chunk" and second.reply.reader.said.output_tokens is not None:
+        if basis != "exact" and second.reply.reader.said.output_tokens is not None:
             basis = "estimated"
         return Learned(address, self._asked, tuple(self._refused), basis, lengths, None not in counted)
 
@@ -151,7 +151,7 @@ class _Learning:
         """Ask for token ids, where the server counts no chunk otherwise; return the answer that counts."""
         self._asked = replace(self._asked, token_ids=True)
         with_ids = await self._question(sender, SHORT_WORDS)
-        if with_ids.reply.basis == "chunk":  # ignored, or refused
+        if with_ids.reply.basis != "exact":  # ignored, or refused
             self._asked = replace(self._asked, token_ids=False)
             return first
         return with_ids

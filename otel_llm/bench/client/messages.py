@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_llm.bench.client.request_sender import Address
     from otel_llm.bench.client.target import Asked, Target
     from otel_llm.bench.plan.prompts import PromptSpec
-    from otel_llm.instrumentation.segments.choices import Item
+    from otel_llm.instrumentation.segments.choices import Counted
 
     Ints = NDArray[np.int64]
 
@@ -83,7 +83,7 @@ class Tokens(NamedTuple):
     """Tokens of a request were read."""
 
     number: int
-    items: list[Item]
+    items: list[Counted]
 
 
 class Ended(NamedTuple):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from otel_llm.bench.client.messages import Ended
-    from otel_llm.instrumentation.segments.choices import Item
+    from otel_llm.instrumentation.segments.choices import Counted
 
 MOST_TOKENS: Final = 1 << 20
 """Tokens of a reply that are believed: a server that states more does not count, and each is held in memory."""
@@ -54,7 +54,7 @@ class ObservedRequest:
         """Return the send lag: from the intended time to the start of the connect or the write."""
         return self.sent_ns - self.intended_ns
 
-    def extend(self, items: Iterable[Item]) -> None:
+    def extend(self, items: Iterable[Counted]) -> None:
         """Append the tokens of chunks."""
         for item in items:
             if isinstance(item, int):

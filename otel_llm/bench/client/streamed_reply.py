@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.bench.client.counting_template import CountingTemplate
+from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.instrumentation.parse.sse_chunks import ChunkTap
-from otel_llm.instrumentation.segments.chunks import ChunkReader
+from otel_llm.instrumentation.segments.chunks import PLAIN, ChunkReader, sized_mark
+from otel_llm.instrumentation.segments.model_chunks import ModelChunks
 from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
+from otel_llm.instrumentation.segments.token_estimate import TokenEstimate
 
 if TYPE_CHECKING:
     from otel_llm.instrumentation.parse.sse_chunks import Api
-    from otel_llm.instrumentation.segments.choices import Item
+    from otel_llm.instrumentation.segments.choices import Counted, Item
     from otel_llm.instrumentation.segments.chunks import Reading
 
 MAX_EVENT_BYTES: Final = 1 << 25
@@ -31,7 +34,7 @@ class Reply:
 
     def __init__(self, api: Api) -> None:
         self.reader = api.reader()
-        self.items: list[Item] = []
+        self.items: list[Counted] = []
         self.end_ns: int | None = None
         self.outcome: str | None = None
         self.error: str | None = None
@@ -42,6 +45,7 @@ class Reply:
         self._template = CountingTemplate()
         self._newest: Reading = ()
         self._tokens = 0
+        self._estimate = TokenEstimate(ModelChunks())
 
     def take(self, at_ns: int, data: bytes) -> None:
         """Read the next bytes of the body, which were read from the socket at `at_ns`."""
@@ -81,7 +85,7 @@ class Reply:
     @property
     def basis(self) -> str:
         """Return the basis of the token counts in `items`."""
-        return self.reader.basis(0)
+        return self._estimate.basis(self.reader.basis(0))
 
     # For the tap.
 
@@ -96,15 +100,19 @@ class Reply:
 
     def append(self, item: Item) -> None:
         """Take the tokens of a chunk; those of other choices are not counted."""
-        if isinstance(item, tuple):
-            marks = tuple(mark for mark in item[1] if mark[0] == 0)
-            if any(mark[3] for mark in marks):
-                self._finished_ns = item[0]
-            if not any(mark[2] for mark in marks):
-                return
-            item = (item[0], marks)
-            self._tokens += sum(mark[2] for mark in marks)
-        self.items.append(item)
+        at_ns, carries = item if isinstance(item, tuple) else (item, PLAIN)
+        marks = sized_mark(CONTENT, carries) if isinstance(carries, int) else carries
+        counted = []
+        for choice, kind, count, finished in marks:
+            if choice:
+                continue
+            if finished:
+                self._finished_ns = at_ns
+            if tokens := self._estimate.of(kind, count):
+                counted.append((0, kind, tokens, finished))
+                self._tokens += tokens
+        if counted:
+            self.items.append(at_ns if counted == [PLAIN[0]] else (at_ns, tuple(counted)))
 
     def exhausted(self) -> None:
         """Note `[DONE]`."""

@@ -22,6 +22,7 @@ from otel_llm.instrumentation.parse.wires import provider_of
 from otel_llm.instrumentation.segments.choices import Choices
 from otel_llm.instrumentation.segments.chunks import FRAMING
 from otel_llm.instrumentation.segments.statements import Statements
+from otel_llm.instrumentation.segments.token_estimate import Estimates
 from otel_llm.journal.journal import Journal
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from otel_llm.bench.client.observed_request import ObservedRequest
     from otel_llm.bench.client.target import Target
     from otel_llm.export.records import AttributeValue
-    from otel_llm.instrumentation.segments.choices import Item
+    from otel_llm.instrumentation.segments.choices import Counted
     from otel_llm.instrumentation.segments.chunks import Reading
     from otel_llm.shared.clock import Clock
 
@@ -76,7 +77,7 @@ class RequestRecords:
         reader = _Known(request)
         commit_ns = request.intended_ns + self._offset_ns
         origin = Origin(context, self._resource)
-        choices = Choices(1, commit_ns, self._offset_ns, origin, self._getrandbits, self._identity, reader)
+        choices = Choices(1, commit_ns, self._offset_ns, origin, self._getrandbits, self._identity, reader, Estimates())
         segments = choices.commit()
         segments += choices.take(items_of(request))
         segments += choices.last(self.end_unix_ns(request), request.outcome, reader.said.segment_attributes(alone=True))
@@ -118,9 +119,9 @@ class _Known:
         self.said.output_tokens = request.stated_tokens
         self.said.reasoning_tokens = request.stated_reasoning
 
-    def is_plain(self, _chunk: object, /) -> bool:
-        """Return False: no chunk is read here."""
-        return False
+    def plain_size(self, _chunk: object, /) -> int:
+        """Return 0: no chunk is read here."""
+        return 0
 
     def __call__(self, _chunk: object, /) -> Reading:
         """Return an empty reading."""
@@ -131,9 +132,9 @@ class _Known:
         return self._request.token_basis or "chunk"
 
 
-def items_of(request: ObservedRequest) -> list[Item]:
+def items_of(request: ObservedRequest) -> list[Counted]:
     """Return the tokens of a request as its recording would have buffered them: chunks of one time and kind."""
-    items: list[Item] = []
+    items: list[Counted] = []
     for (at_ns, kind), tokens in groupby(zip(request.times_ns, request.kinds, strict=True)):
         count = sum(1 for _ in tokens)
         items.append(at_ns if count == 1 and kind == 0 else (at_ns, ((0, kind, count, False),)))

@@ -21,7 +21,7 @@ import numpy as np
 from otel_llm.evaluate.group_facts import groups_for
 from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
 from otel_llm.evaluate.own_streams.own_stream import UNSTATED, Identity, OwnStream, Statement, write
-from otel_llm.evaluate.streams.final_verdict import final_verdict
+from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
 from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.rows import verdict_row
@@ -129,14 +129,16 @@ class FirstHand:
         instance: str | None = None,
         exact_resume: bool | None = None,
         input_tokens: int | None = None,
+        counting: tuple[str, bool] | None = None,
         now_ns: int,
     ) -> None:
         """Set a stream's replica, whether it can be resumed exactly, and its prompt's length; None: unchanged.
 
-        Tokens and idle time so far are charged to the former replica.
+        `counting`: the basis of its tokens from `now_ns` on, and whether the estimate uses what was learned of the
+        model. Tokens and idle time so far are charged to the former replica.
         """
         self._catch_up(now_ns)
-        changed = False
+        changed = counting is not None and stream.count_by(counting, now_ns)
         if input_tokens is not None and input_tokens != stream.stream.input_tokens:
             stream.stream.know_input_tokens(input_tokens)
             stream.written_tokens = None  # deadlines may depend on it
@@ -219,12 +221,11 @@ class FirstHand:
         if self.groups is not None:
             self.groups.ended(stream, outcome, verdict, now_ns)
             self._expect_tick()
-        self.counts["judged"] += 1
-        self.counts["lost"] += outcome == "lost"
-        self.counts["tokens"] += recorded
-        self.counts["skewed_tokens"] += verdict.skewed
+        self.counts.update(judged=1, lost=outcome == "lost", tokens=recorded, skewed_tokens=verdict.skewed)
         row = partial(verdict_row, resolved, stream.slo.name, verdict, recorded)
         try:
+            if (reply := stated_reply(resolved, verdict, recorded, stream.token_ratio_learned)) is not None:
+                self.sink.reply_stated(reply)
             self.sink.charged(self._meter.close(stream, verdict))
             self.sink.stream_judged(stream, row, verdict)
         finally:

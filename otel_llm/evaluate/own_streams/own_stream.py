@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from otel_llm import semconv
 from otel_llm.evaluate.streams.stream_in_flight import Grouped
 from otel_llm.readers.assemble.resolved import Resolved
+from otel_llm.readers.spans.attributes import text_of
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ class Identity:
     measured_at: str = "relay"
     exact_resume: bool = False
     input_tokens: int | None = None
+
+    @classmethod
+    def stated(cls, attributes: Mapping[str, Scalar | tuple[Scalar, ...]], **more: Any) -> Identity:
+        """Return the identity that these attributes state, with what is known besides."""
+        scalars = {name: value for name, value in attributes.items() if not isinstance(value, tuple)}
+        slo_class, model = (text_of(scalars, name) for name in (semconv.SLO_CLASS, semconv.GEN_AI_REQUEST_MODEL))
+        return cls(declared_class=slo_class, attributes=scalars, model=model, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,11 @@ class OwnStream(Grouped):
     group: Group
     """The present class, model, instance and measured_at; unknown names are empty."""
     exact_resume: bool
+    token_basis: str | None = None
+    """How the tokens are counted; None before the first."""
+    token_ratio_learned: bool | None = None
+    counted_since_ns: int | None = None
+    """The first token that is counted otherwise than the one before it."""
     slot: int = -1
     has_gap: bool = False
     """Bytes wait for the client's socket: facts about time are missing, and rules are suspended."""
@@ -131,6 +145,15 @@ class OwnStream(Grouped):
     def name_instance(self, instance: str) -> None:
         """Set the replica of its row: the first that served it."""
         self.identity = replace(self.identity, instance=instance)
+
+    def count_by(self, counting: tuple[str, bool], since_ns: int) -> bool:
+        """Set the basis of its tokens, and whether their estimate was learned; return whether that is a change."""
+        if counting == (self.token_basis, self.token_ratio_learned):
+            return False
+        if self.token_basis is not None:
+            self.counted_since_ns = since_ns
+        self.token_basis, self.token_ratio_learned = counting
+        return True
 
     def judge_by(self, slo: SloClass) -> None:
         """Judge all tokens again, by another class."""

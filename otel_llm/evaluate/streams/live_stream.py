@@ -10,6 +10,7 @@ from otel_llm import semconv
 from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT, StreamEvent, StreamState, following
 from otel_llm.evaluate.streams.stream_in_flight import Grouped
 from otel_llm.evaluate.streams.stream_table import PARTS
+from otel_llm.readers.spans.attributes import text_of
 from otel_llm.slo.stream import Stream
 from otel_llm.slo.windows import Ledger
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble.received_request import ReceivedRequest
     from otel_llm.readers.assemble.received_stream import ReceivedStream
     from otel_llm.readers.assemble.resolved import Resolved
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.readers.records import Segment, StreamKey
     from otel_llm.slo.classes import SloClass
 
 
@@ -42,6 +43,11 @@ class LiveStream(Grouped):
     group: Group = ("", "", "", "")
     """The group in windows and counters; unknown names are empty."""
     exact_resume: bool = False
+    token_basis: str | None = None
+    """How the tokens are counted, as their segments state it."""
+    token_ratio_learned: bool | None = None
+    counted_since_ns: int | None = None
+    """The first token that is counted otherwise than the one before it."""
     slot: int = -1
     state: StreamState = StreamState.FOUND
     """Changed by `move` alone."""
@@ -199,10 +205,15 @@ class LiveStream(Grouped):
         table.watermark_ns[slot] = end_ns
         table.segments[slot] = table.ready[slot] = 1
 
-    def apply(self) -> None:
-        """Apply the waiting segments that continue the stream, in order of number."""
+    def apply(self) -> bool:
+        """Apply the waiting segments that continue the stream, in order of number.
+
+        Returns:
+            Whether its tokens are counted otherwise than before.
+        """
         if self._arithmetic is None:
-            return
+            return False
+        counting = self.token_basis, self.token_ratio_learned
         if self.waiting:
             arithmetic = self.stream
             tokens = len(arithmetic.times_ns)
@@ -214,6 +225,7 @@ class LiveStream(Grouped):
         # A segment stays held if it was applied while an empty one before it is missing.
         streaming = self.state is StreamState.STREAMING
         self.table.ready[self.slot] = streaming and not self.parts.stream(self.choice).held
+        return counting != (self.token_basis, self.token_ratio_learned)
 
     def _apply(self, arithmetic: Stream) -> None:
         table, slot = self.table, self.slot
@@ -231,6 +243,8 @@ class LiveStream(Grouped):
                     pairs = zip(segment.times_ns, segment.kinds or bytes(held.tokens), strict=True)
                     self.early += [pair for pair in pairs if pair[0] < arithmetic.commit_ns]
                 arithmetic.extend(segment.times_ns, segment.kinds)
+                if segment.attributes:
+                    self._note_counting(segment)
                 segment.times_ns, segment.kinds = [], None  # the arithmetic has them, eight bytes each
             applied = max(applied, held.next_token)
             watermark_ns = max(watermark_ns, segment.end_ns)
@@ -239,6 +253,16 @@ class LiveStream(Grouped):
         received.compact()
         table.tokens[slot], table.watermark_ns[slot] = applied, watermark_ns
         table.segments[slot] = received.prefix.segments
+
+    def _note_counting(self, segment: Segment) -> None:
+        """Note how the tokens of a segment are counted, if it states that."""
+        basis = text_of(segment.attributes, semconv.TOKEN_BASIS)
+        learned = segment.attributes.get(semconv.TOKEN_RATIO_LEARNED) is True
+        if basis is None or (basis, learned) == (self.token_basis, self.token_ratio_learned):
+            return
+        if self.token_basis is not None:
+            self.counted_since_ns = min(segment.times_ns)
+        self.token_basis, self.token_ratio_learned = basis, learned
 
     def _write_columns(self) -> None:
         """Write the arithmetic's state to the columns."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from otel_llm import semconv
+from otel_llm.instrumentation.segments.choices import Choices
+from otel_llm.instrumentation.segments.statements import MAX_TEXT
 
-    from otel_llm.export.records import AttributeValue
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_llm.export.records import AttributeValue, Origin
+    from otel_llm.instrumentation.segments.choices import Reader
+    from otel_llm.instrumentation.segments.model_chunks import KnownModels, ModelChunks
+    from otel_llm.instrumentation.segments.token_estimate import Estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +24,17 @@ class Request:
 
     `commit_ns` is monotonic; `offset_ns` added to a monotonic time makes unix ns, the one anchor that the request
     keeps. `ours` are attributes under `otel_llm.` and `gen_ai` all others, both for segment 0 and the request span;
-    `span_only` those for the request span alone. `says_complete`: the server declares each choice complete, so a body
-    that ends before it was cut off. `server`: measured where it is served, not where it is read; `gpus`: GPUs of this
-    machine may serve it, and their use is recorded. `stack`: the hook that saw the request, by its name in
-    `setup.STACKS` where it has one.
+    `span_only` those for the request span alone. `asks_usage`: the server states its usage behind the reply.
+    `says_complete`: the server declares each choice complete, so a body that ends before it was cut off. `server`:
+    measured where it is served, not where it is read; `gpus`: GPUs of this machine may serve it, and their use is
+    recorded. `stack`: the hook that saw the request, by its name in `setup.STACKS` if it has one.
     """
 
     name: str
     commit_ns: int
     offset_ns: int
     choices: int = 1
+    asks_usage: bool = False
     ours: Mapping[str, AttributeValue] = field(default_factory=dict)
     gen_ai: Mapping[str, AttributeValue] = field(default_factory=dict)
     span_only: Mapping[str, AttributeValue] = field(default_factory=dict)
@@ -34,3 +42,30 @@ class Request:
     server: bool = False
     gpus: bool = True
     stack: str = "other"
+
+    def streams(
+        self,
+        origin: Origin,
+        getrandbits: Callable[[int], int],
+        identity: Mapping[str, AttributeValue],
+        reader: Reader,
+        estimates: Estimates,
+    ) -> Choices:
+        """Return the streams of its choices, committed with it."""
+        return Choices(
+            self.choices,
+            self.commit_ns + self.offset_ns,
+            self.offset_ns,
+            origin,
+            getrandbits,
+            identity,
+            reader,
+            estimates,
+            asks_usage=self.asks_usage,
+        )
+
+    def model_chunks(self, models: KnownModels, stated: str | None) -> ModelChunks:
+        """Return what is known of the chunks of the model that responds, by its name if the reply stated it."""
+        server = self.gen_ai.get(semconv.SERVER_ADDRESS) or self.ours.get(semconv.INSTANCE) or ""
+        model = stated or self.gen_ai.get(semconv.GEN_AI_REQUEST_MODEL) or ""
+        return models.of(str(server), str(model)[:MAX_TEXT])

@@ -26,12 +26,13 @@ def recorded(
     """
     clock_ns = recording.clock_ns
     reader = reader or recording.reader
-    is_plain = reader.is_plain
+    plain_size = reader.plain_size
     try:
         for chunk in inner:
             now_ns = clock_ns()
             try:
-                recording.append(now_ns if reader.plain and is_plain(chunk) else (now_ns, reader(chunk)))
+                size = plain_size(chunk) if reader.plain else 0
+                recording.append((now_ns, size or reader(chunk)))
             except Exception as bug:  # noqa: BLE001
                 recording.broken(bug)
                 yield chunk
@@ -56,12 +57,13 @@ async def recorded_async(
     """
     clock_ns = recording.clock_ns
     reader = reader or recording.reader
-    is_plain = reader.is_plain
+    plain_size = reader.plain_size
     try:
         async for chunk in inner:
             now_ns = clock_ns()
             try:
-                recording.append(now_ns if reader.plain and is_plain(chunk) else (now_ns, reader(chunk)))
+                size = plain_size(chunk) if reader.plain else 0
+                recording.append((now_ns, size or reader(chunk)))
             except Exception as bug:  # noqa: BLE001
                 recording.broken(bug)
                 yield chunk

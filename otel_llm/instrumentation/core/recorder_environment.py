@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue, Record
     from otel_llm.instrumentation.core.genai_metrics import Metrics
     from otel_llm.instrumentation.core.tally import Tally
+    from otel_llm.instrumentation.segments.model_chunks import KnownModels
 
 
 class Flushable(Protocol):
@@ -54,6 +55,10 @@ class RecorderEnvironment(Protocol):
     @property
     def metrics(self) -> Metrics | None:
         """The histograms, None where there are none."""
+
+    @property
+    def models(self) -> KnownModels:
+        """What this process has learned of the chunks of models."""
 
     @property
     def tally(self) -> Tally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from opentelemetry.trace import TraceFlags
@@ -20,9 +21,9 @@ from otel_llm.instrumentation.core.request_span import AttachedSpan
 from otel_llm.instrumentation.core.serving import current as serving_now
 from otel_llm.instrumentation.core.tally import GIVEN_UP
 from otel_llm.instrumentation.segments import outcomes
-from otel_llm.instrumentation.segments.choices import Choices
 from otel_llm.instrumentation.segments.chunks import PLAIN
 from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS
+from otel_llm.instrumentation.segments.token_estimate import Estimates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.core.committed_request import Request
     from otel_llm.instrumentation.core.recorder_environment import RecorderEnvironment
     from otel_llm.instrumentation.core.request_span import RequestSpan
-    from otel_llm.instrumentation.segments.choices import Item, Reader
+    from otel_llm.instrumentation.segments.choices import Choices, Item, Reader
     from otel_llm.instrumentation.segments.chunks import Mark
 
 
@@ -55,6 +56,7 @@ class Recording:
     def __init__(self, environment: RecorderEnvironment, request: Request, reader: Reader) -> None:
         self.reader = reader
         self.clock_ns = environment.clock_ns
+        self.estimates = Estimates(partial(request.model_chunks, environment.models))
         self._environment = environment
         self._request = request
         self._buffer: list[Item] = []
@@ -137,7 +139,6 @@ class Recording:
         if late:
             self._request = replace(self._request, ours={**self._request.ours, **late})
         request, environment = self._request, self._environment
-        commit_ns = request.commit_ns + request.offset_ns
         resource = environment.resource()
         if self._span is None:
             self._span = self._span_in(context, resource, request.ours, {**request.gen_ai, **request.span_only})
@@ -152,9 +153,7 @@ class Recording:
         else:
             origin = Origin(self._span.context, resource)
             identity = {**request.gen_ai, **request.ours}
-            self._choices = Choices(
-                request.choices, commit_ns, request.offset_ns, origin, environment.getrandbits, identity, self.reader
-            )
+            self._choices = request.streams(origin, environment.getrandbits, identity, self.reader, self.estimates)
             if self._measures_chunks():
                 self._choices.gaps_ns = []
             environment.send(self._choices.commit())

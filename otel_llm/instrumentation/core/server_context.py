@@ -62,9 +62,9 @@ class ServerReader:
             said.output_tokens = self.output_tokens
         return said
 
-    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return False: nothing is known of a piece before it is read."""
-        return False
+    def plain_size(self, chunk: object) -> int:  # noqa: ARG002
+        """Return 0: nothing is known of a piece before it is read."""
+        return 0
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what one event of the reply carries."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.instrumentation.doctor.environment_checks import LEAST_ATTRIBUTES
 from otel_llm.instrumentation.doctor.finding import Finding
 from otel_llm.instrumentation.process.unrecorded import WARNING_BEGINS
+from otel_llm.instrumentation.segments.count_check import REMEDY, difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -82,6 +83,12 @@ def _classes(situation: Situation, reports: Sequence[Report]) -> Iterator[Findin
         yield Finding("classes.unknown", "problem", text, "add them to slo.yaml, or name others", {"names": unknown})
 
 
+def _counts(situation: Situation, reports: Sequence[Report]) -> Iterator[Finding]:  # noqa: ARG001
+    for server, model, times in sorted({tuple(one) for report in reports for one in report["miscounted"]}):
+        facts = {"server": server, "model": model, "times": times}
+        yield Finding("tokens", "warning", difference(model, server, times), REMEDY, facts)
+
+
 def _provider(situation: Situation, reports: Sequence[Report]) -> Iterator[Finding]:  # noqa: ARG001
     providers = {str(report["provider"]): report["provider"] for report in reports if report["begun"]}
     for provider in providers.values():
@@ -122,6 +129,7 @@ _CHECKS: Final[tuple[Callable[[Situation, Sequence[Report]], Iterable[Finding]],
     _unrecorded,
     _open,
     _classes,
+    _counts,
     _provider,
     _workers,
     _warnings,

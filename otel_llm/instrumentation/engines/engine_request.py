@@ -41,9 +41,9 @@ class EngineReader:
         self.said = Statements()
         self.said.output_tokens = 0
 
-    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return False: an engine may make several tokens in a step."""
-        return False
+    def plain_size(self, chunk: object) -> int:  # noqa: ARG002
+        """Return 0: an engine may make several tokens in a step."""
+        return 0
 
     def __call__(self, chunk: object) -> Reading:
         """Raise: engines have no chunks."""

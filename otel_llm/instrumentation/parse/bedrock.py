@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.export.records import REASONING, TOOL
+from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.parse.messages import COMPLETE, MessagesReader
 from otel_llm.instrumentation.parse.sse_chunks import View
-from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, text_mark
 from otel_llm.instrumentation.segments.statements import Statements, count_of
+from otel_llm.instrumentation.segments.text_size import size_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from otel_llm.instrumentation.segments.chunks import Reading
-
-REASONED: Final[Reading] = ((0, REASONING, 1, False),)
-CALLED: Final[Reading] = ((0, TOOL, 1, False),)
 
 CONVERSE_EVENTS: Final = frozenset(
     {"messageStart", "contentBlockStart", "contentBlockDelta", "contentBlockStop", "messageStop", "metadata"}
@@ -44,7 +42,7 @@ _plain: Final = json.JSONDecoder()
 
 
 class _Counted:
-    """The common facts of a reply in both streams: each piece of text is a token, and there is a usage."""
+    """The common facts of a reply in both streams: the server counts no pieces, and there is a usage."""
 
     def __init__(self) -> None:
         self.said = Statements()
@@ -57,7 +55,7 @@ class _Counted:
 class ConverseReader(_Counted):
     """A reader of the events of `converse_stream`, which are also those of a Nova model that is invoked.
 
-    A delta with text is one token. The reply is complete with `messageStop`; the usage follows it.
+    A delta has the size of its text. The reply is complete with `messageStop`; the usage follows it.
     """
 
     def __init__(self) -> None:
@@ -65,24 +63,24 @@ class ConverseReader(_Counted):
         self.plain = True
 
     @staticmethod
-    def is_plain(event: Any) -> bool:
-        """Return whether an event is a piece of text."""
+    def plain_size(event: Any) -> int:
+        """Return the size of an event that is a piece of text, else 0."""
         try:
-            return bool(event["contentBlockDelta"]["delta"]["text"])
+            return size_in(event["contentBlockDelta"]["delta"]["text"])
         except (KeyError, TypeError):
-            return False
+            return 0
 
     def __call__(self, event: Any) -> Reading:
         """Return what an event carries; anything that is no event carries no token."""
         if (block := _dict(event).get("contentBlockDelta")) is not None:
             delta = _dict(_dict(block).get("delta"))
-            if delta.get("text"):
-                return PLAIN
             thought = _dict(delta.get("reasoningContent"))
-            if thought.get("text"):
-                return REASONED
             self.said.hides_reasoning |= "redactedContent" in thought
-            return CALLED if _dict(delta.get("toolUse")).get("input") else FRAMING
+            return (
+                text_mark(CONTENT, delta.get("text"))
+                or text_mark(REASONING, thought.get("text"))
+                or text_mark(TOOL, _dict(delta.get("toolUse")).get("input"))
+            )
         if "metadata" in _dict(event):
             usage = _dict(_dict(event["metadata"]).get("usage"))
             stated = [tokens for name in INPUT if (tokens := count_of(usage.get(name))) is not None]
@@ -107,9 +105,9 @@ class InvokeReader(_Counted):
         self._decoder = _plain
 
     @staticmethod
-    def is_plain(event: Any) -> bool:  # noqa: ARG004
-        """Return False: a chunk must be read to know."""
-        return False
+    def plain_size(event: Any) -> int:  # noqa: ARG004
+        """Return 0: a chunk must be read to know."""
+        return 0
 
     def __call__(self, event: Any) -> Reading:
         """Return what an event carries."""
@@ -154,7 +152,7 @@ class _TextReader(_Counted):
             if isinstance(parts := members.get(name), list) and parts:
                 members = _dict(parts[0])
                 break
-        reading = PLAIN if any(members.get(name) for name in TEXTS) else FRAMING
+        reading = text_mark(CONTENT, next((text for name in TEXTS if (text := members.get(name))), None))
         return reading + COMPLETE if any(members.get(name) for name in ENDS) else reading
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.export.records import KIND_NAMES
-from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.instrumentation.segments.chunks import FRAMING, text_mark
 from otel_llm.instrumentation.segments.statements import Statements
+from otel_llm.instrumentation.segments.text_size import size_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CallbackReader:
-    """A reader of chunks by the application's callbacks; without any, each chunk is a token of content."""
+    """A reader of chunks by the application's callbacks; without them a text has its size, any other is a token."""
 
     def __init__(
         self,
@@ -27,19 +28,23 @@ class CallbackReader:
         self._count = count
         self._basis = "chunk" if count is None else basis
         self.plain = kind is None and count is None
+        self.counts = count is not None
         self.said = Statements()
 
-    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return whether every chunk is plain, which is assumed without callbacks."""
-        return True
+    def plain_size(self, chunk: object) -> int:
+        """Return the size of a chunk that is a text, else 0."""
+        return size_in(chunk)
 
     def __call__(self, chunk: object) -> Reading:
         """Return what a chunk carries."""
         kind = "content" if self._kind is None else self._kind(chunk)
         if kind is None:
             return FRAMING
-        count = 1 if self._count is None else self._count(chunk)
-        return ((0, KIND_NAMES.index(kind), count, False),) if count > 0 else FRAMING
+        code = KIND_NAMES.index(kind)
+        if self._count is None:
+            return text_mark(code, chunk) if isinstance(chunk, str) else ((0, code, 1, False),)
+        count = self._count(chunk)
+        return ((0, code, count, False),) if count > 0 else FRAMING
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return where the token counts come from."""

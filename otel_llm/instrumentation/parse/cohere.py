@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader, Reading
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading, text_mark
 from otel_llm.instrumentation.segments.statements import count_of, text_of
 
 MESSAGE_END: Final = "message-end"
@@ -19,7 +19,7 @@ COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
 
 
 class CohereReader(ChunkReader):
-    """A reader of the events of one reply: each with text is one token. The final usage has no times of tokens.
+    """A reader of the events of one reply: each has the size of its text. The final usage has no times of tokens.
 
     A tool plan is reasoning: it announces the model's next step.
     """
@@ -31,9 +31,9 @@ class CohereReader(ChunkReader):
         self.plain = True
 
     @staticmethod
-    def is_plain(chunk: Any) -> bool:  # noqa: ARG004
-        """Return False: nothing is known of an event before it is read."""
-        return False
+    def plain_size(chunk: Any) -> int:  # noqa: ARG004
+        """Return 0: nothing is known of an event before it is read."""
+        return 0
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what an event carries; anything that is no event carries no token."""
@@ -48,9 +48,9 @@ class CohereReader(ChunkReader):
             return FRAMING if getattr(delta, "finish_reason", None) in FAILURES else COMPLETE
         message = getattr(delta, "message", None)
         content = getattr(message, "content", None)
-        if getattr(content, "text", None):
-            return PLAIN
-        if getattr(content, "thinking", None) or getattr(message, "tool_plan", None):
-            return ((0, REASONING, 1, False),)
         function = getattr(getattr(message, "tool_calls", None), "function", None)
-        return ((0, TOOL, 1, False),) if getattr(function, "arguments", None) else FRAMING
+        return (
+            text_mark(CONTENT, getattr(content, "text", None))
+            or text_mark(REASONING, getattr(content, "thinking", None) or getattr(message, "tool_plan", None))
+            or text_mark(TOOL, getattr(function, "arguments", None))
+        )

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.export.records import CONTENT
+from otel_llm.instrumentation.segments.chunks import FRAMING, sized_mark
+from otel_llm.instrumentation.segments.text_size import size_of_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +28,14 @@ LEARNS: Final = 8
 
 
 class EventTemplate:
-    """A template of the newest event of one text and one token; it matches if only the text is another.
+    """A template of the newest event of one text that the server did not count; it matches if only the text is another.
 
     Exact for JSON bodies: the bytes before and after the text are those of a parsed event, and between them is a string
     that is not empty, has no escapes and does not end early. A piece that `of` does not match goes to the parser, and
     then to `learn`.
     """
 
-    __slots__ = ("_after", "_between", "_head", "_learns", "_line", "_parser", "_reading", "_start", "_tail")
+    __slots__ = ("_after", "_between", "_head", "_kind", "_learns", "_line", "_parser", "_start", "_tail")
 
     def __init__(self, parser: Parser) -> None:
         self._parser = parser
@@ -41,13 +43,14 @@ class EventTemplate:
         self._head: bytes | tuple[()] = ()  # which nothing starts with
         self._tail = b""
         self._start = self._after = self._line = 0  # bytes before the text, after it, and from its end to its line's
-        self._reading: Reading = ()
+        self._kind = CONTENT
         self._learns = LEARNS
 
-    def of(self, piece: bytes) -> Reading | None:
-        """Return the reading of a piece of the body that is one event like the template's, None for any other.
+    def of(self, piece: bytes) -> int | Reading | None:
+        """Return what a piece of the body carries that is one event like the template's, None for any other.
 
-        A blank line between events has no tokens: a client that reads line by line passes one for each event.
+        It is the size of a text of content, or the reading of another kind. A blank line between events has no tokens:
+        a client that reads line by line passes one for each event.
         """
         if not self._between:
             return None
@@ -61,7 +64,8 @@ class EventTemplate:
                 and piece.find(_LINE_FEED, self._start) == end + self._line
                 and piece.find(_CARRIAGE_RETURN) < 0
             ):
-                return self._reading
+                size = end - self._start if piece.isascii() else size_of_utf8(piece[self._start : end])
+                return size if self._kind == CONTENT else sized_mark(self._kind, size)
         return None
 
     def learn(self, piece: bytes, events: Sequence[bytes], reading: Reading | None) -> None:
@@ -70,7 +74,7 @@ class EventTemplate:
         if not between or not self._between or not reading or len(events) != 1 or not self._learns:
             return
         [mark, *others] = reading
-        if others or mark[0] or mark[2] != 1 or mark[3]:
+        if others or mark[0] or mark[2] >= 0 or mark[3]:
             return
         texts = list(_TEXT.finditer(events[0]))
         at = piece.find(events[0])
@@ -81,4 +85,4 @@ class EventTemplate:
             self._after = len(piece) - end
             self._head, self._tail = piece[: self._start], piece[end:]
             self._line = self._tail.find(_LINE_FEED)
-            self._reading = reading
+            self._kind = mark[1]

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, MAX_CHOICES, ChunkReader
+from otel_llm.instrumentation.segments.chunks import FRAMING, MAX_CHOICES, UNSEEN_TOKENS, ChunkReader
 from otel_llm.instrumentation.segments.statements import count_of, text_of
+from otel_llm.instrumentation.segments.text_size import MEDIA, bytes_of, size_in, size_of_json
 
 if TYPE_CHECKING:
     from otel_llm.instrumentation.segments.chunks import Mark, Reading
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 class GeminiReader(ChunkReader):
     """A reader of the chunks of one request.
 
-    A chunk often has several tokens. `usageMetadata` has running totals, of visible text and of thoughts; where each
-    chunk of the only candidate has it, the increase is the chunk's count. Otherwise a chunk counts as one token.
-    Thoughts that are counted but not sent are no tokens.
+    A chunk often has several tokens. `usageMetadata` has running totals, of visible text and of thoughts; if each chunk
+    of the only candidate has it, the increase is the chunk's count. Otherwise a part has the size of its text. Thoughts
+    that are counted but not sent are no tokens.
     """
 
     __slots__ = ("_several", "_thought")
@@ -58,28 +59,36 @@ class GeminiReader(ChunkReader):
 
     def _candidate(self, index: int, candidate: Any, shown: int | None, thoughts: int | None) -> list[Mark]:
         parts = getattr(getattr(candidate, "content", None), "parts", None)
-        kinds = [_kind(part) for part in parts] if isinstance(parts, list) else []
-        others = [kind for kind in (CONTENT, TOOL) if kind in kinds]
+        sizes = {CONTENT: 0, REASONING: 0, TOOL: 0}
+        for part in parts if isinstance(parts, list) else []:
+            kind, size = _text(part)
+            sizes[kind] += size
         marks: list[Mark] = []
-        if REASONING in kinds:
-            marks.append((index, REASONING, self._count(self._thought, index, thoughts, 1), False))
+        if thought := sizes.pop(REASONING):
+            count = self._count(self._thought, index, thoughts, thought, least=1, most=bytes_of(thought))
+            marks.append((index, REASONING, count, False))
+        others = {kind: size for kind, size in sizes.items() if size}
         if others:
-            count = self._count(self._told, index, shown, len(others))
-            marks += [(index, kind, 1, False) for kind in others[:-1]]
-            marks.append((index, others[-1], count - len(others) + 1, False))
+            unseen = UNSEEN_TOKENS if TOOL in others else 0  # a tool's name is counted with its arguments
+            size = sum(others.values())
+            count = self._count(self._told, index, shown, size, least=len(others), most=bytes_of(size) + unseen)
+            if count < 0:
+                marks += [(index, kind, -size, False) for kind, size in others.items()]
+            else:  # the count does not say to which kind each belongs
+                *most, last = others
+                marks += [(index, kind, 1, False) for kind in most]
+                marks.append((index, last, count - len(most), False))
         if getattr(candidate, "finishReason", None) is not None:
             marks.append((index, CONTENT, 0, True))
         return marks
 
-    def _count(self, told: dict[int, int], index: int, total: int | None, at_least: int) -> int:
+    def _count(self, told: dict[int, int], index: int, total: int | None, size: int, *, least: int, most: int) -> int:
         before = told.get(index, 0)
         if total is None or self._several or index in self._guessed:
             self._guessed.add(index)
-            count = at_least
-        else:
-            count = self._difference(index, total - before, at_least)
-        told[index] = before + count
-        return count
+            return -size
+        told[index] = total
+        return self._difference(index, total - before, size, least, most)
 
     def basis(self, choice: int) -> str:
         """Return the basis of a candidate's token counts: `exact`, `chunk` or `estimated`."""
@@ -88,13 +97,14 @@ class GeminiReader(ChunkReader):
         return "estimated" if choice in self._guessed or choice in self._contradicted else "exact"
 
 
-def _kind(part: Any) -> int | None:
-    """Return the kind of a part, None for one that the model did not generate and for a tool's name alone."""
-    if getattr(part, "text", None):
-        return REASONING if getattr(part, "thought", None) is True else CONTENT
+def _text(part: Any) -> tuple[int, int]:
+    """Return the kind and size of a part's text, 0 for one that the model did not generate and for a tool's name."""
+    if size := size_in(getattr(part, "text", None)):
+        return (REASONING if getattr(part, "thought", None) is True else CONTENT), size
     call = getattr(part, "functionCall", None)
-    if getattr(getattr(call, "args", None), "__dict__", None) or getattr(call, "partialArgs", None):
-        return TOOL
-    if getattr(getattr(part, "executableCode", None), "code", None):
-        return TOOL
-    return CONTENT if getattr(getattr(part, "inlineData", None), "data", None) else None
+    for arguments in (getattr(call, "args", None), getattr(call, "partialArgs", None)):
+        if size := size_of_json(arguments):
+            return TOOL, size
+    if size := size_in(getattr(getattr(part, "executableCode", None), "code", None)):
+        return TOOL, size
+    return CONTENT, MEDIA if getattr(getattr(part, "inlineData", None), "data", None) else 0

@@ -8,24 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN
+from otel_llm.instrumentation.segments.chunks import FRAMING, text_mark
 from otel_llm.instrumentation.segments.statements import Statements, count_of, member, text_of
+from otel_llm.instrumentation.segments.text_size import size_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_llm.instrumentation.segments.chunks import Reading
 
-DELTAS: Final[Mapping[str, tuple[str, Reading]]] = {
-    "text_delta": ("text", PLAIN),
-    "thinking_delta": ("thinking", ((0, REASONING, 1, False),)),
-    "input_json_delta": ("partial_json", ((0, TOOL, 1, False),)),
+DELTAS: Final[Mapping[str, tuple[str, int]]] = {
+    "text_delta": ("text", CONTENT),
+    "thinking_delta": ("thinking", REASONING),
+    "input_json_delta": ("partial_json", TOOL),
 }
 """By type of a delta: the member with its text, and its kind. Signatures and citations are no generated tokens."""
-STARTED: Final[Mapping[str, tuple[str, Reading]]] = {
-    "text": ("text", PLAIN),
-    "thinking": ("thinking", ((0, REASONING, 1, False),)),
-}
+STARTED: Final[Mapping[str, tuple[str, int]]] = {"text": ("text", CONTENT), "thinking": ("thinking", REASONING)}
 """The same for a block that has text from its start; those of Anthropic's own have none."""
 HIDDEN: Final = "redacted_thinking"
 """The type of a block of thinking without text. A block that has text may still leave it out, see `MessagesReader`."""
@@ -38,7 +36,7 @@ INPUT: Final = ("input_tokens", "cache_creation_input_tokens", "cache_read_input
 class MessagesReader:
     """A reader of the events of one message.
 
-    Events have no counts except the final one: each delta with text is one token. The message is complete with the
+    Events have no counts except the final one: a delta has the size of its text. The message is complete with the
     `message_delta` that has its `stop_reason`, or with `message_stop`. A block of thinking whose text is left out has a
     signature alone.
     """
@@ -52,13 +50,13 @@ class MessagesReader:
         self._thinks = False  # whether the open block is thinking that had no text so far
 
     @staticmethod
-    def is_plain(event: Any) -> bool:
-        """Return whether an event is a piece of text."""
+    def plain_size(event: Any) -> int:
+        """Return the size of an event that is a piece of text, else 0."""
         try:
             delta = event.delta
-            return delta.type == "text_delta" and bool(delta.text)
+            return size_in(delta.text) if delta.type == "text_delta" else 0
         except AttributeError:
-            return False
+            return 0
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what an event carries; anything that is no event carries no token."""
@@ -108,6 +106,6 @@ class MessagesReader:
         return "chunk"
 
 
-def _generated(part: Any, kinds: Mapping[str, tuple[str, Reading]]) -> Reading:
+def _generated(part: Any, kinds: Mapping[str, tuple[str, int]]) -> Reading:
     where = kinds.get(getattr(part, "type", None) or "")
-    return where[1] if where is not None and getattr(part, where[0], None) else FRAMING
+    return FRAMING if where is None else text_mark(where[1], getattr(part, where[0], None))

@@ -10,10 +10,11 @@ from typing import Any
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading
 from otel_llm.instrumentation.segments.statements import count_of, text_of
+from otel_llm.instrumentation.segments.text_size import size_in, size_of_json
 
 
 class OllamaReader(ChunkReader):
-    """A reader of the lines of one reply: each with text is one token. The counts on the last line have no times."""
+    """A reader of the lines of one reply: each has the size of its text. The counts on the last line have no times."""
 
     __slots__ = ()
 
@@ -26,18 +27,17 @@ class OllamaReader(ChunkReader):
         if done:
             said.input_tokens = count_of(getattr(chunk, "prompt_eval_count", None))
             said.output_tokens = count_of(getattr(chunk, "eval_count", None))
-        kind = _kind(getattr(chunk, "message", chunk))
-        if kind is None and not done:
-            return FRAMING
-        return ((0, CONTENT if kind is None else kind, 0 if kind is None else 1, done),)
+        kind, size = _text(getattr(chunk, "message", chunk))
+        return ((0, kind, -size, done),) if size or done else FRAMING
 
 
-def _kind(said: Any) -> int | None:
-    if getattr(said, "content", None) or getattr(said, "response", None):
-        return CONTENT
-    if getattr(said, "thinking", None):
-        return REASONING
+def _text(said: Any) -> tuple[int, int]:
+    """Return the kind of a line's text and its size, 0 for none."""
+    if size := size_in(getattr(said, "content", None) or getattr(said, "response", None)):
+        return CONTENT, size
+    if size := size_in(getattr(said, "thinking", None)):
+        return REASONING, size
     calls = getattr(said, "tool_calls", None)
     functions = [getattr(call, "function", None) for call in calls] if isinstance(calls, list) else []
-    given = [getattr(function, "arguments", None) for function in functions]
-    return TOOL if any(getattr(arguments, "__dict__", None) for arguments in given) else None
+    size = sum(size_of_json(getattr(function, "arguments", None)) for function in functions)
+    return TOOL if size else CONTENT, size

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.instrumentation.segments.chunks import FRAMING, text_mark
 from otel_llm.instrumentation.segments.statements import Statements, count_of, member, text_of
+from otel_llm.instrumentation.segments.text_size import size_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.segments.chunks import Reading
 
 TEXT: Final = "response.output_text.delta"
-DELTAS: Final[Mapping[str, Reading]] = {
-    kind_of_event: ((0, kind, 1, False),)
+DELTAS: Final[Mapping[str, int]] = {
+    kind_of_event: kind
     for kind, events in {
         CONTENT: (TEXT, "response.refusal.delta", "response.audio.transcript.delta"),
         REASONING: (
@@ -38,7 +39,7 @@ DELTAS: Final[Mapping[str, Reading]] = {
     }.items()
     for kind_of_event in events
 }
-"""Events of the model's output. All others are framing, as is the output of a server's tool."""
+"""Events of the model's output, and their kind. All others are framing, as is the output of a server's tool."""
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
 """Events of a complete reply."""
 FAILED: Final = "response.failed"
@@ -49,7 +50,7 @@ FAILURES: Final = frozenset({FAILED, "error"})
 class ResponsesReader:
     """A reader of the events of one response.
 
-    Events have no counts: each delta with text is one token. `on_failure` is called with the code of the error
+    Events have no counts: a delta has the size of its text. `on_failure` is called with the code of the error
     (`_OTHER` without one) when the server reports a failure: the SDK raises nothing then, the events just end.
     """
 
@@ -61,20 +62,20 @@ class ResponsesReader:
         self.said = Statements()
 
     @staticmethod
-    def is_plain(event: Any) -> bool:
-        """Return whether an event is a piece of text."""
+    def plain_size(event: Any) -> int:
+        """Return the size of an event that is a piece of text, else 0."""
         try:
-            return event.type == TEXT and bool(event.delta)
+            return size_in(event.delta) if event.type == TEXT else 0
         except AttributeError:
-            return False
+            return 0
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what an event carries; anything that is no event carries no token."""
         name = getattr(chunk, "type", None)
         if not isinstance(name, str):
             return FRAMING
-        if (reading := DELTAS.get(name)) is not None:
-            return reading if getattr(chunk, "delta", None) else FRAMING
+        if (kind := DELTAS.get(name)) is not None:
+            return text_mark(kind, getattr(chunk, "delta", None))
         response = getattr(chunk, "response", None)
         said = self.said
         if said.response_id is None and response is not None:

@@ -10,13 +10,15 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
+from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation.parse.cohere import FAILURES, MESSAGE_END
 from otel_llm.instrumentation.parse.event_template import EventTemplate
 from otel_llm.instrumentation.parse.messages import MessagesReader
 from otel_llm.instrumentation.parse.responses import FAILED, ResponsesReader
 from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, sized_mark
 from otel_llm.instrumentation.segments.outcomes import DISCONNECTED, ERROR
+from otel_llm.instrumentation.segments.text_size import size_of_json_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
 
 DONE: Final = b"[DONE]"
 
-_CONTENT: Final = re.compile(rb'"delta": ?\{(?:"role": ?(?:"assistant"|null), ?)?"content": ?"[^"]')
-_TEXT: Final = re.compile(rb'"text": ?"[^"]')
+_CONTENT: Final = re.compile(
+    rb'"delta": ?\{(?:"role": ?(?:"assistant"|null), ?)?"content": ?"((?:[^"\\]|\\.)+)"', re.DOTALL
+)
+_TEXT: Final = re.compile(rb'"text": ?"((?:[^"\\]|\\.)+)"', re.DOTALL)
 _UNFINISHED: Final = re.compile(rb'"finish_reason": ?null')
 _FIRST: Final = re.compile(rb'"index": ?0[,}\s]')
 _ERROR_NAMES: Final = ("code", "error_type")
@@ -37,18 +41,17 @@ _ERROR_NAMES: Final = ("code", "error_type")
 _ERROR_TYPE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
-def is_plain(event: bytes, text: re.Pattern[bytes]) -> bool:
-    """Return whether an event is plain text of choice 0, where the server is known to count no tokens.
+def plain_size(event: bytes, text: re.Pattern[bytes]) -> int:
+    """Return the size of an event that is plain text of choice 0, if the server is known to count no tokens; else 0.
 
     Decided from the bytes, at a small part of a parse's cost. Safe, since inside a JSON string every quotation mark has
-    a backslash before it: a match of a key with its colon is one. In doubt, False.
+    a backslash before it: a match of a key with its colon is one. In doubt, 0. `text` matches the text.
     """
-    return (
-        event.count(b'"index":') == 1
-        and text.search(event) is not None
-        and _UNFINISHED.search(event) is not None
-        and _FIRST.search(event) is not None
-    )
+    if event.count(b'"index":') != 1 or (found := text.search(event)) is None:
+        return 0
+    if _UNFINISHED.search(event) is None or _FIRST.search(event) is None:
+        return 0
+    return size_of_json_string(found[1])
 
 
 class View:
@@ -60,6 +63,13 @@ class View:
     @property
     def __pydantic_extra__(self) -> dict[str, Any]:
         return self.__dict__
+
+
+def viewed(value: Any) -> Any:
+    """Return a JSON value with every object in it as a `View`."""
+    if isinstance(value, dict):
+        return View({name: viewed(member) for name, member in value.items()})
+    return [viewed(member) for member in value] if isinstance(value, list) else value
 
 
 _decoder: Final = json.JSONDecoder(object_hook=View)
@@ -85,7 +95,7 @@ SSE: Final[Mapping[str, Callable[[], Parser]]] = {"text/event-stream": SseParser
 class Api(NamedTuple):
     """One kind of streamed reply: its operation in the conventions, its reader, and its provider.
 
-    `text` matches the text of a plain chunk, where a reader allows that. `asks` is how a request asks for a stream:
+    `text` matches the text of a plain chunk, if a reader allows that. `asks` is how a request asks for a stream:
     `"stream": true` in its body (`flag`), its path (`path`), no `"stream": false` there (`default`). `parsers` has the
     parser for each content type of a streamed answer; the first is also for unknown types.
     """
@@ -185,7 +195,7 @@ class ChunkTap:
             reading = self._template.of(data)
             if reading is not None:
                 if reading:
-                    recording.append(now_ns if reading is PLAIN else (now_ns, reading))
+                    recording.append((now_ns, reading))
                 return
             parser = self._parser
             events = parser.feed(data)
@@ -217,9 +227,9 @@ class ChunkTap:
     def _read(self, event: bytes, now_ns: int) -> Reading | None:
         """Record the tokens of an event, and return its reading; None for one that seems incomplete."""
         text = self._text
-        if text is not None and self.recording.reader.plain and is_plain(event, text):
-            self.recording.append(now_ns)
-            return PLAIN
+        if text is not None and self.recording.reader.plain and (size := plain_size(event, text)):
+            self.recording.append((now_ns, size))
+            return sized_mark(CONTENT, size)
         if event.strip() == DONE:
             self.recording.exhausted()
             return FRAMING

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from otel_llm.instrumentation.core.tally import Tally
+    from otel_llm.instrumentation.segments.model_chunks import KnownModels
 
 FOLDER_VARIABLE: Final = "OTEL_LLM_DOCTOR_DIR"
 MAX_WARNINGS: Final = 20
@@ -35,6 +36,7 @@ class Reported(Protocol):
     slo_class: str | None
     refused_classes: int
     tally: Tally
+    models: KnownModels
 
     @property
     def slo_classes(self) -> Collection[str] | None:
@@ -120,6 +122,7 @@ class Reporter:
             "sampling": runtime.sampling,
             "provider": provider_facts(runtime.provider()),
             "workers": worker_facts(),
+            "miscounted": runtime.models.off(),
             "warnings": list(self._warnings),
         }
 

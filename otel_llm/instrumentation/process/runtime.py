@@ -27,6 +27,7 @@ from otel_llm.instrumentation.process.flusher import Flusher
 from otel_llm.instrumentation.process.graceful_stop import EXIT_S, Stops
 from otel_llm.instrumentation.process.unrecorded import Unrecorded
 from otel_llm.instrumentation.process.wall_anchor import WallAnchor
+from otel_llm.instrumentation.segments.model_chunks import KnownModels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -78,6 +79,7 @@ class Runtime:
         self.metrics = None if metrics == "off" else Metrics(meter_provider, names, chunks=metrics == "chunks")
         self._names = names
         self.tally = Tally()
+        self.models = KnownModels()
         self.unrecorded = Unrecorded(self.tally, clock_ns)
         self.outbox: Outbox | RoutedOutbox = (
             outbox_for(usable_settings(), queue_segments)
@@ -223,6 +225,7 @@ class Runtime:
         self._stop_by_s = None
         self._random.seed()
         self.tally = Tally()
+        self.models = KnownModels()
         self.unrecorded = Unrecorded(self.tally, self.clock_ns)
         self.flusher.after_fork()
         if self.metrics is not None:

@@ -40,6 +40,7 @@ def request(
     commit_ns: int | None = None,
     offset_ns: int | None = None,
     choices: int = 1,
+    asks_usage: bool = False,
     says_complete: bool = False,
     server: bool = False,
     stack: str = "other",
@@ -47,7 +48,8 @@ def request(
     """Return a request committed now, or at `commit_ns` (monotonic); None values are left out.
 
     Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class` if it is known, else the runtime's.
-    `choices`: the requested number; of more than the API allows, one is recorded. `server`: it is measured where it is
+    `choices`: the requested number; of more than the API allows, one is recorded. `asks_usage`: the usage comes behind
+    the reply. `server`: it is measured where it is
     served, and `context` is that of its headers. `offset_ns`: what makes unix ns of the runtime's monotonic ns; by
     default the anchor of the process.
     """
@@ -72,6 +74,7 @@ def request(
         ours={key: value for key, value in private.items() if value is not None},
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),
         span_only=span_only or {},
+        asks_usage=asks_usage,
         says_complete=says_complete,
         server=server,
         stack=stack,
@@ -117,6 +120,7 @@ def by_client(
     host: str | None,
     port: int | None,
     choices: int = 1,
+    asks_usage: bool = False,
     commit_ns: int | None = None,
     says_complete: bool = True,
     stack: str = "other",
@@ -136,6 +140,7 @@ def by_client(
         span_only=STREAMED,
         commit_ns=commit_ns,
         choices=choices,
+        asks_usage=asks_usage,
         says_complete=says_complete,
         stack=stack,
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_llm import semconv
-from otel_llm.export.records import CONTENT
+from otel_llm.export.records import CONTENT, REASONING
 from otel_llm.instrumentation.segments.outcomes import COMPLETED
 from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, Timeline
 
@@ -16,15 +16,22 @@ if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue, Origin, Segment
     from otel_llm.instrumentation.segments.chunks import Mark, Reading
     from otel_llm.instrumentation.segments.statements import Statements
+    from otel_llm.instrumentation.segments.token_estimate import Estimates, TokenEstimate
 
-Item = int | tuple[int, "tuple[Mark, ...]"]
-"""The buffered item of a chunk: its time, alone where the chunk was one token of content of choice 0."""
+Counted = int | tuple[int, "tuple[Mark, ...]"]
+"""The buffered item of a chunk: its time and its reading; the time alone if it was one token of content of choice 0."""
+Item = int | tuple[int, "int | tuple[Mark, ...]"]
+"""The same, or behind the time the size of a text of content of choice 0 that the server did not count."""
+_COUNTED, _SIZED, _READ = range(3)
+"""The forms of an item."""
+USAGE_NS: Final = 1_000_000_000
+"""How long a complete choice waits for the reply's usage, if the request asked for it."""
 
 
 class Reader(Protocol):
     """A reader of the chunks of one kind of stream.
 
-    While `plain`, a chunk for which `is_plain` is true is one token of content of choice 0, and need not be read.
+    While `plain`, a chunk with a `plain_size` is a text of content of choice 0, and need not be read.
     """
 
     plain: bool
@@ -33,8 +40,8 @@ class Reader(Protocol):
     def said(self) -> Statements:
         """Return the reply's statements so far."""
 
-    def is_plain(self, chunk: object, /) -> bool:
-        """Return whether a chunk is the common one."""
+    def plain_size(self, chunk: object, /) -> int:
+        """Return the size of the common chunk's text, 0 for any other chunk."""
 
     def __call__(self, chunk: object, /) -> Reading:
         """Return the reading of a chunk."""
@@ -47,12 +54,14 @@ class Choices:
     """The streams of one request, all committed at the same instant.
 
     Times of items are monotonic ns; `offset_ns`, added to them, makes unix ns, in which everything else is: the one
-    anchor that the request keeps.
+    anchor that the request keeps. `asks_usage`: the server states its usage behind the reply.
     """
 
     __slots__ = (
+        "_asks_usage",
         "_chunk_ns",
         "_commit_ns",
+        "_estimates",
         "_getrandbits",
         "_identity",
         "_offset_ns",
@@ -76,12 +85,17 @@ class Choices:
         getrandbits: Callable[[int], int],
         identity: Mapping[str, AttributeValue],
         reader: Reader,
+        estimates: Estimates,
+        *,
+        asks_usage: bool = False,
     ) -> None:
         self._commit_ns = commit_ns
         self._offset_ns = offset_ns
         self._origin = origin
         self._getrandbits = getrandbits
         self._identity = identity
+        self._asks_usage = asks_usage
+        self._estimates = estimates
         self.reader = reader
         self._timelines = {choice: self._timeline(choice) for choice in range(count)}
         self.newest_ns: int | None = None  # unix ns of the newest chunk, framing included
@@ -110,10 +124,15 @@ class Choices:
             self.first_chunk_ns = _time_ns(items[0]) + offset_ns
         if self.gaps_ns is not None:
             self._measure(self.gaps_ns, [_time_ns(item) for item in items])
+        if (texts := _texts(items)) is not None:
+            self._take_texts(*texts)
+            return []
         commits = []
-        for kind, run in itertools.groupby(items, type):
-            if kind is int:
+        for form, run in itertools.groupby(items, _form):
+            if form == _COUNTED:
                 self._take_plain([item + offset_ns for item in run])  # type: ignore[operator]
+            elif form == _SIZED:
+                self._take_texts(*zip(*run, strict=True))
             else:
                 commits += self._take_marked(run)  # type: ignore[arg-type]
         return commits
@@ -123,6 +142,27 @@ class Choices:
             self._first(times_ns[0], CONTENT)
         if not self._timelines[0].closed:
             self._timelines[0].take(times_ns)
+
+    def _take_texts(self, times_ns: Sequence[int], sizes: Sequence[int]) -> None:
+        timeline, offset_ns = self._timelines[0], self._offset_ns
+        if timeline.closed:
+            return
+        estimate = self._estimate(0)
+        counts = estimate.counts(CONTENT, sizes)
+        if estimate.one_each:
+            self._take_plain([time_ns + offset_ns for time_ns in times_ns])
+            return
+        for time_ns, count in zip(times_ns, counts, strict=True):
+            self._take_counted(timeline, time_ns + offset_ns, CONTENT, count)
+
+    def _take_counted(self, timeline: Timeline, at_ns: int, kind: int, count: int) -> None:
+        if count:  # else its text is a part of a token that was counted before
+            if self.first_visible_ns is None:
+                self._first(at_ns, kind)
+            timeline.take_marked(at_ns, kind, count)
+
+    def _estimate(self, choice: int) -> TokenEstimate:
+        return self._estimates.of(choice, self.reader.said.response_model)
 
     def _take_marked(self, items: Iterable[tuple[int, Reading]]) -> list[Segment]:
         commits = []
@@ -134,10 +174,8 @@ class Choices:
                     commits.append(timeline.commit(self._identity))
                 if timeline.closed:
                     continue
-                if count:
-                    if self.first_visible_ns is None:
-                        self._first(time_ns + self._offset_ns, kind)
-                    timeline.take_marked(time_ns + self._offset_ns, kind, count)
+                tokens = count if count >= 0 else self._estimate(choice).of(kind, count)
+                self._take_counted(timeline, time_ns + self._offset_ns, kind, tokens)
                 if finished:
                     timeline.ended_ns = time_ns + self._offset_ns
         return commits
@@ -164,16 +202,17 @@ class Choices:
     def cut(self, now_ns: int, more: Callable[[], Mapping[str, AttributeValue]]) -> list[Segment]:
         """Return the segments of all choices at `now_ns`.
 
-        A choice that the server declared complete is closed one flush later: its usage may still follow. `more` returns
-        further attributes of a last segment.
+        A choice that the server declared complete is closed one flush later, or later still if the request asked for
+        the usage that may follow. `more` returns further attributes of a last segment.
         """
         segments = []
         for timeline in self._timelines.values():
             if timeline.closed:
                 continue
+            timeline.state(self.basis_of(timeline.choice), self._estimates.learned(timeline.choice))
             if timeline.ended_ns is None:
                 segments += timeline.cut(now_ns)
-            elif now_ns - timeline.ended_ns >= FLUSH_INTERVAL_NS:
+            elif now_ns - timeline.ended_ns >= (USAGE_NS if self._awaits_usage else FLUSH_INTERVAL_NS):
                 segments += self._close(timeline, timeline.ended_ns, COMPLETED, more())
         return segments
 
@@ -193,8 +232,33 @@ class Choices:
         self, timeline: Timeline, end_ns: int, outcome: str, more: Mapping[str, AttributeValue]
     ) -> list[Segment]:
         self.failed |= outcome != COMPLETED
-        basis = self.reader.basis(timeline.choice)
+        basis = self.basis_of(timeline.choice)
+        timeline.state(basis, self._estimates.learned(timeline.choice))
+        if outcome == COMPLETED:
+            self._learn(timeline, basis)
         return timeline.last(end_ns, outcome, basis, more)
+
+    @property
+    def _awaits_usage(self) -> bool:
+        return self._asks_usage and self.count == 1 and self.reader.said.output_tokens is None
+
+    def basis_of(self, choice: int) -> str:
+        """Return the basis of a choice's token counts: exact, chunk or estimated."""
+        return self._estimates.basis(choice, self.reader.basis(choice))
+
+    def _learn(self, timeline: Timeline, basis: str) -> None:
+        """Teach the model by the only choice of a whole reply, if the reply states its length."""
+        estimate, (output, reasoning) = self._estimates.known(timeline.choice), self.reader.said.total
+        if estimate is None or output is None or self.count != 1 or self.reader.basis(timeline.choice) != "chunk":
+            return
+        thinks = REASONING in estimate.kinds
+        if thinks and reasoning is None:
+            return
+        # A kind that was not shown was not recorded either.
+        tokens = (reasoning or 0) * thinks + (output - (reasoning or 0)) * (len(estimate.kinds) > thinks)
+        most = semconv.STATED_TIMES_MORE[basis] * timeline.tokens
+        if 0 < tokens <= most and timeline.tokens <= semconv.STATED_TIMES_FEWER * tokens:
+            estimate.learn(timeline.tokens, tokens)
 
     def end_ns(self, choice: int) -> int:
         """Return the end of a choice's newest segment, the earliest time of further tokens; the commit before it."""
@@ -203,7 +267,7 @@ class Choices:
 
     def is_quiet(self, item: Item) -> bool:
         """Return whether an item has a token for a choice whose newest segment is an empty one."""
-        if isinstance(item, int):
+        if isinstance(item, int) or isinstance(item[1], int):
             return self._timelines[0].quiet
         return any(
             count and choice in self._timelines and self._timelines[choice].quiet for choice, _, count, _ in item[1]
@@ -245,8 +309,24 @@ class Choices:
     @property
     def basis(self) -> str:
         """Return the basis of the token counts, `estimated` where the choices differ."""
-        bases = {self.reader.basis(choice) for choice in self._timelines}
+        bases = {self.basis_of(choice) for choice in self._timelines}
         return bases.pop() if len(bases) == 1 else "estimated"
+
+
+def _texts(items: Sequence[Item]) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Return the times and sizes of items that are texts, as nearly all are; None if one is not. No loop in Python."""
+    try:
+        times_ns, sizes = zip(*items, strict=True)
+        sum(sizes)
+    except TypeError:
+        return None
+    return times_ns, sizes
+
+
+def _form(item: Item) -> int:
+    if isinstance(item, int):
+        return _COUNTED
+    return _SIZED if isinstance(item[1], int) else _READ
 
 
 def _time_ns(item: Item) -> int:

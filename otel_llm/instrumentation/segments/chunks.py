@@ -8,24 +8,43 @@ content that is not needed.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
+from otel_llm.instrumentation.segments.text_size import MEDIA, bytes_of, size_in, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Mark = tuple[int, int, int, bool]
-"""Choice, code of the kind, number of tokens (0 or more), and whether the server declared the choice complete."""
+"""Choice, code of the kind, tokens, and whether the server declared the choice complete.
+
+The tokens are those that the server counted; below 0 it counted none of a text of this size, see `text_size`.
+"""
 Reading = tuple[Mark, ...]
 """The reading of one chunk, a mark for each of its choices."""
 
 FRAMING: Final[Reading] = ()
 """No token: the role, the usage, a keep-alive."""
 PLAIN: Final[Reading] = ((0, CONTENT, 1, False),)
-"""The reading of nearly every chunk: one token of content of choice 0, and no more."""
+"""The reading of one counted token of content of choice 0."""
+UNSEEN_TOKENS: Final = 64
+"""The most tokens of a chunk without text that are believed: held-back text, a tool's name."""
 
 _REASONING: Final = ("reasoning_content", "reasoning")
 MAX_CHOICES: Final = 128
 """The most choices that the API allows; a later choice is ignored."""
+
+
+def text_mark(kind: int, text: object, *, finished: bool = False) -> Reading:
+    """Return the reading of a text of a kind in choice 0 whose tokens the server does not count; of no text FRAMING."""
+    return sized_mark(kind, size_in(text), finished=finished)
+
+
+def sized_mark(kind: int, size: int, *, finished: bool = False) -> Reading:
+    """Return the reading of a text of this size, see `text_mark`."""
+    return ((0, kind if size else CONTENT, -size, finished),) if size or finished else FRAMING
 
 
 def choices_of(stated: object) -> int:
@@ -33,29 +52,36 @@ def choices_of(stated: object) -> int:
     return stated if type(stated) is int and 0 < stated <= MAX_CHOICES else 1
 
 
-def is_plain(chunk: Any) -> bool:
-    """Return whether a chunk is plain text of choice 0, where the server is known to count no tokens.
+def asks_usage(body: Mapping[str, Any]) -> bool:
+    """Return whether a request asks for the usage behind its streamed reply."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def plain_size(chunk: Any) -> int:
+    """Return the size of a chunk that is plain text of choice 0, if the server is known to count no tokens; else 0.
 
     The one check of nearly every chunk: hence the few attributes, which cost 35 ns and more each.
     """
     try:
         [choice] = chunk.choices
-        if choice.delta.content and choice.finish_reason is None and choice.index == 0:
-            return True
+        text = choice.delta.content
+        if text and choice.finish_reason is None and choice.index == 0:
+            return len(text) if text.isascii() else size_of(text)
     except (AttributeError, TypeError, ValueError):
         pass
-    return False
+    return 0
 
 
 class ChunkReader:
     """A reader of the chunks of one request.
 
-    Token counts are the server's where it sends them with each chunk: token ids (`return_token_ids`), or running usage
-    (`stream_options.continuous_usage_stats`; of a choice of its own, as vLLM and SGLang count). Otherwise a chunk with
-    text counts as one token. Usage at the end only has no times of tokens and adds none.
+    Token counts are the server's if it sends them with each chunk: token ids (`return_token_ids`), or running usage
+    (`stream_options.continuous_usage_stats`; of a choice of its own, as vLLM and SGLang count). Otherwise a chunk has
+    the size of its text. Usage at the end only has no times of tokens and adds none.
 
-    `plain`: the first chunk of text came and the server had not counted it, so none will be, and `is_plain` is the only
-    check that the common chunk needs.
+    `plain`: the first chunk of text came and the server had not counted it, so none will be, and `plain_size` is the
+    only check that the common chunk needs.
     """
 
     __slots__ = (
@@ -76,17 +102,17 @@ class ChunkReader:
         self._told: dict[int, int] = {}  # counted tokens so far, by choice; of choice 0 no longer once plain
         self._kinds: dict[int, int] = {}  # the kind of the newest text, by choice
         self._running: set[int] = set()  # choices with running usage
-        self._guessed: set[int] = set()  # choices with a chunk that was counted as one token
+        self._guessed: set[int] = set()  # choices with a chunk that the server did not count
         self._counted: set[int] = set()  # choices with a chunk that the server counted
         self._contradicted: set[int] = set()  # choices whose server's counts do not add up
         self._finished: set[int] = set()  # choices that are complete
 
-    is_plain = staticmethod(is_plain)
+    plain_size = staticmethod(plain_size)
 
     def basis(self, choice: int) -> str:
         """Return the basis of a choice's token counts: `exact`, `chunk` or `estimated`.
 
-        `estimated`: the server's counts were used, but not for every chunk, or they contradict its own total.
+        `chunk`: the server counted none. `estimated`: not every chunk, or its counts contradict its own total.
         """
         if choice not in self._counted:
             return "chunk"
@@ -119,34 +145,39 @@ class ChunkReader:
         if usage is not None:
             # With choices it is of one of them, and before its end of its tokens so far.
             said.use(usage, total=len(self._told) == 1 and self._told.keys() == self._finished)
-        return PLAIN if marks == [PLAIN[0]] else tuple(m for m in marks if m[2] or m[3])
+        return tuple(m for m in marks if m[2] or m[3])
 
     def _mark(self, index: int, choice: Any, running: int | None) -> Mark:
         delta = getattr(choice, "delta", None)
-        kind = _kind(delta)
+        kind, size = text_of_delta(delta)
         finished = getattr(choice, "finish_reason", None) is not None
         token_ids = (getattr(choice, "__pydantic_extra__", None) or {}).get("token_ids")
         told = self._told.get(index)
         if told is None:
             told = 0
             self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
-        count = 0 if kind is None else 1
-        if isinstance(token_ids, list):
+        most = UNSEEN_TOKENS if size in (0, MEDIA) else bytes_of(size) + finished  # an end of turn has no text
+        if isinstance(token_ids, list) and len(token_ids) <= most:
             count = len(token_ids)
             self._counted.add(index)
         elif running is not None and self._runs(index, kind, finished):
-            count = self._difference(index, running - told, count)
-        elif count:
-            self._guessed.add(index)
-            counts = index in self._counted  # it may count again, from a total that no chunk may be missing in
-            self.plain |= index == 0 and not counts and not isinstance(getattr(delta, "content", None), list)
+            count = self._difference(index, running - told, size, 1 if size else 0, most)
+        else:
+            count = -size
+            if size:
+                self._guessed.add(index)
+                counts = index in self._counted  # it may count again, from a total that no chunk may be missing in
+                self.plain |= index == 0 and not counts and not isinstance(getattr(delta, "content", None), list)
         if finished:
             self._finished.add(index)
-        if kind is None and count and getattr(delta, "tool_calls", None):
+        if kind is None and count > 0 and getattr(delta, "tool_calls", None):
             kind = TOOL  # a tool's name, whose tokens the server counted
         if kind is not None:
             self._kinds[index] = kind
-        self._told[index] = told + count
+        if count >= 0:
+            self._told[index] = told + count
+        else:
+            self._told[index] = told + 1 if running is None else running
         # Held-back text (an incomplete UTF-8 sequence) leaves a counted chunk empty: it has the kind of the one before.
         # Without tokens there is no kind; the newest may also have been recorded without being read here.
         return (index, self._kinds.get(index, CONTENT) if count else CONTENT, count, finished)
@@ -160,40 +191,44 @@ class ChunkReader:
         self._running.add(index)
         return True
 
-    def _difference(self, index: int, difference: int, at_least: int) -> int:
+    def _difference(self, index: int, difference: int, size: int, least: int, most: int) -> int:
         self._counted.add(index)
-        if difference < at_least:  # text without a token, or a count that went back
+        if not least <= difference <= most:  # text without a token, a count that went back or is absurd
             self._contradicted.add(index)
-            return at_least
+            return -size
         return difference
 
 
-def _kind(delta: Any) -> int | None:
-    """Return the kind of a delta's text, None where it has none (the role, an empty string)."""
+def text_of_delta(delta: Any) -> tuple[int | None, int]:
+    """Return the kind of a delta's text and its size; None and 0 if it has none (the role, an empty string)."""
     content = getattr(delta, "content", None)
     if isinstance(content, list):
-        return _kind_of_parts(content)
-    if content or getattr(delta, "refusal", None):
-        return CONTENT
+        return _text_of_parts(content)
+    if size := sum(map(size_in, (content, getattr(delta, "refusal", None)))):
+        return CONTENT, size
     extra = getattr(delta, "__pydantic_extra__", None) or {}
     fields = getattr(delta, "__dict__", extra)  # an extra today may be a field of the next version
-    if any(extra.get(name) or fields.get(name) for name in _REASONING):
-        return REASONING
+    for name in _REASONING:
+        if size := size_in(extra.get(name) or fields.get(name)):
+            return REASONING, size
     calls = getattr(delta, "tool_calls", None) or ()
     functions = [getattr(call, "function", None) for call in calls] + [getattr(delta, "function_call", None)]
-    if any(getattr(function, "arguments", None) for function in functions) or any(_custom(call) for call in calls):
-        return TOOL  # for its arguments; a tool's name is sent whole, before them
+    # Of its arguments: a tool's name is sent whole, before them.
+    if size := sum(size_in(getattr(one, "arguments", None)) for one in functions) + sum(map(_custom, calls)):
+        return TOOL, size
     spoken = _members(getattr(delta, "audio", None) or extra.get("audio"))  # a field of its own in later SDKs alone
-    return CONTENT if spoken.get("transcript") or spoken.get("data") else None
+    size = size_in(spoken.get("transcript")) or (MEDIA if spoken.get("data") else 0)
+    return (CONTENT, size) if size else (None, 0)
 
 
-def _kind_of_parts(parts: list[Any]) -> int | None:
-    """Return the kind of a content in parts, as Mistral sends it while the model thinks."""
-    if any(_members(part).get("text") for part in parts):
-        return CONTENT
+def _text_of_parts(parts: list[Any]) -> tuple[int | None, int]:
+    """Return the kind and size of a content in parts, as Mistral sends it while the model thinks."""
+    if size := sum(size_in(_members(part).get("text")) for part in parts):
+        return CONTENT, size
     thoughts = [_members(part).get("thinking") for part in parts]
     within = [_members(part) for thought in thoughts if isinstance(thought, list) for part in thought]
-    return REASONING if any(part.get("text") for part in within) else None
+    size = sum(size_in(part.get("text")) for part in within)
+    return (REASONING, size) if size else (None, 0)
 
 
 def _members(thing: Any) -> dict[str, Any]:
@@ -201,6 +236,6 @@ def _members(thing: Any) -> dict[str, Any]:
     return members
 
 
-def _custom(call: Any) -> bool:
-    """Return whether a delta of a tool call has input of a custom tool, which is no JSON; the SDK has no field."""
-    return bool(_members(getattr(call, "custom", None)).get("input"))
+def _custom(call: Any) -> int:
+    """Return the size of the input of a custom tool, which is no JSON, in a delta; the SDK has no field for it."""
+    return size_in(_members(getattr(call, "custom", None)).get("input"))

@@ -40,6 +40,8 @@ class Timeline:
         "_origin",
         "_quiet_since_ns",
         "_said",
+        "_state",
+        "_state_told",
         "_times",
         "choice",
         "closed",
@@ -63,6 +65,7 @@ class Timeline:
         self._marks: list[int] | None = None
         self._quiet_since_ns = commit_ns
         self._said = 0
+        self._state = self._state_told = ("", False)
 
     @property
     def quiet(self) -> bool:
@@ -79,6 +82,10 @@ class Timeline:
     def commit(self, identity: Mapping[str, AttributeValue]) -> Segment:
         """Return segment 0, which has no length: a user waits from now on."""
         return self._segment(self.end_ns, [], None, identity)
+
+    def state(self, basis: str, learned: bool) -> None:
+        """Note the basis of the token counts so far, and whether an estimate uses what was learned of the model."""
+        self._state = (basis, learned)
 
     def take(self, times_ns: list[int]) -> None:
         """Apply chunks of one token of content each, in order of arrival; the list is kept."""
@@ -153,6 +160,8 @@ class Timeline:
         }
         if self.choice:
             attributes[semconv.CHOICE] = self.choice
+        if times and self._state != self._state_told:
+            attributes[semconv.TOKEN_BASIS], attributes[semconv.TOKEN_RATIO_LEARNED] = self._state_told = self._state
         attributes.update(more)
         segment = Segment(self._origin, self._getrandbits(64) or 1, self.end_ns, end_ns, times, marks, attributes)
         self.seq += 1

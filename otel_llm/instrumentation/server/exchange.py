@@ -11,10 +11,10 @@ from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.core.server_context import ServerContext, ServerReader
 from otel_llm.instrumentation.parse.event_template import EventTemplate
 from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.instrumentation.parse.sse_chunks import APIS, DONE, View, error_of, is_plain, media_type
+from otel_llm.instrumentation.parse.sse_chunks import APIS, DONE, View, error_of, media_type, plain_size
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation, request_builder
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, PLAIN
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, asks_usage, sized_mark
 from otel_llm.instrumentation.segments.outcomes import CANCELLED, COMPLETED, ERROR, error_type
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Exchange:
         self._size = 0
         self._model: str | None = None
         self._choices = 1
+        self._asks_usage = False
         self._gone = False  # whether the client was seen to leave
         self._over = False  # whether the reply was sent to its end
         self._streams = False  # whether the reply is a stream of events
@@ -140,13 +141,14 @@ class Exchange:
         reading = None if adopted else self._template.of(body)
         if reading is not None:
             if reading:
-                recording.append(now_ns if reading is PLAIN else (now_ns, reading))
+                recording.append((now_ns, reading))
             return
         events = self._parser.feed(body)
         for event in events:
-            if text.plain and common is not None and not adopted and is_plain(event, common):
-                reading = PLAIN
-                recording.append(now_ns)
+            size = plain_size(event, common) if text.plain and common is not None and not adopted else 0
+            if size:
+                reading = sized_mark(CONTENT, size)
+                recording.append((now_ns, size))
             else:
                 reading = self._read(recording, event, now_ns)
         self._template.learn(body, events, reading if text.plain and not adopted else None)
@@ -196,6 +198,7 @@ class Exchange:
             self.server_context.prompts = len(prompt)
         choices *= self.server_context.prompts
         self._choices = choices if choices <= MAX_CHOICES else 1
+        self._asks_usage = asks_usage(asked)
         if asked.get("stream") is True:
             self._begin()
 
@@ -224,6 +227,7 @@ class Exchange:
             span_only={**request_builder.STREAMED, **known},
             commit_ns=self._commit_ns,
             choices=self._choices,
+            asks_usage=self._asks_usage,
             server=True,
             stack=self._stack,
         )

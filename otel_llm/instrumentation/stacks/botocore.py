@@ -141,6 +141,7 @@ def _commit(client: Any, operation_name: str, api_params: Any, stack: str) -> _C
             scheme=url.scheme,
             host=url.hostname,
             port=url.port,
+            asks_usage=True,  # it comes unasked
             stack=stack,
         )
         reader = STREAMS[operation_name][1]()

@@ -16,7 +16,7 @@ from otel_llm.instrumentation.parse.wires import WIRES, provider_of
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import carrier, is_covered
-from otel_llm.instrumentation.segments.chunks import choices_of
+from otel_llm.instrumentation.segments.chunks import asks_usage, choices_of
 from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
 
 if TYPE_CHECKING:
@@ -36,11 +36,12 @@ _MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """The request's statements on its reply: a stream, of how many choices, by which model."""
+    """The request's statements on its reply: a stream, of how many choices, by which model, with usage."""
 
     stream: bool
     model: str | None = None
     choices: int = 1
+    usage: bool = False
 
 
 UNSEEN: Final = StreamRequest(stream=False)
@@ -77,7 +78,7 @@ def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
         return None
     config = body.get("generationConfig")  # Gemini's
     count = config.get("candidateCount") if isinstance(config, dict) else body.get("n")
-    return StreamRequest(stream=True, model=model, choices=choices_of(count))
+    return StreamRequest(stream=True, model=model, choices=choices_of(count), usage=asks_usage(body))
 
 
 class Call:
@@ -131,6 +132,7 @@ class Call:
             host=self._host,
             port=self._port,
             choices=wants.choices,
+            asks_usage=wants.usage,
             commit_ns=self._commit_ns,
             stack=self._stack,
         )

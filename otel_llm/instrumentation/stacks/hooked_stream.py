@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.instrumentation.parse.callback_reader import CallbackReader
     from otel_llm.instrumentation.segments.choices import Reader
     from otel_llm.instrumentation.segments.chunks import Reading
 
@@ -44,16 +45,16 @@ class StatedReader:
 
     plain = False
 
-    def __init__(self, theirs: Reader, stated: Reader, *, silent: bool) -> None:
+    def __init__(self, theirs: Reader, stated: CallbackReader, *, silent: bool) -> None:
         self._theirs = theirs
         self._stated = stated
         self._silent = silent
         self.said = theirs.said
-        self.basis = stated.basis
+        self.basis = stated.basis if stated.counts else theirs.basis
 
-    def is_plain(self, chunk: object) -> bool:  # noqa: ARG002
-        """Return False: nothing is known of a chunk before it is read."""
-        return False
+    def plain_size(self, chunk: object) -> int:  # noqa: ARG002
+        """Return 0: nothing is known of a chunk before it is read."""
+        return 0
 
     def __call__(self, chunk: Any) -> Reading:
         """Return the reading of a chunk."""
@@ -61,7 +62,12 @@ class StatedReader:
         if self._silent:
             return FRAMING  # also for a complete choice: the outer stream's last chunk is still to come
         choice = theirs[0][0] if theirs else 0
-        tokens = tuple((choice, kind, count, False) for _, kind, count, _ in self._stated(chunk))
+        told = [count for _, _, count, _ in theirs if count]
+        tokens = tuple(
+            (choice, kind, own, False)
+            for _, kind, count, _ in self._stated(chunk)
+            for own in ([count] if self._stated.counts else told or [count])
+        )
         return (*tokens, *((done, kind, 0, True) for done, kind, _, finished in theirs if finished))
 
 

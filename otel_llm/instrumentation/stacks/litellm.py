@@ -19,7 +19,7 @@ from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import propagation, request_builder
-from otel_llm.instrumentation.segments.chunks import ChunkReader, choices_of
+from otel_llm.instrumentation.segments.chunks import ChunkReader, asks_usage, choices_of
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
             host=address.hostname,
             port=address.port,
             choices=choices_of(kwargs.get("n")),
+            asks_usage=asks_usage(kwargs),
             says_complete=False,
             stack="litellm",
         )
@@ -157,7 +158,8 @@ def _take(recording: Recording, chunk: Any) -> None:
     try:
         now_ns = recording.clock_ns()
         reader = recording.reader
-        recording.append(now_ns if reader.plain and reader.is_plain(chunk) else (now_ns, reader(chunk)))
+        size = reader.plain_size(chunk) if reader.plain else 0
+        recording.append((now_ns, size or reader(chunk)))
     except Exception as bug:  # noqa: BLE001
         recording.broken(bug)
 

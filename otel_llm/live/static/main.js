@@ -52,6 +52,8 @@ function showFleet(fleet) {
   write(at("classes").caption, `Classes, last 5 minutes${more}`);
   for (const [id, names] of Object.entries(FILTERS)) choices(at(id), fleet[names]);
   showRules(fleet.rules);
+  at("notes").hidden = !fleet.notes.length;
+  at("notes").replaceChildren(...fleet.notes.map((text) => make("li", "", text)));
   const met = { true: ["met", "good"], false: ["MISSED", "bad"], null: ["unsaid", "muted"] };
   fill(at("verdicts").tBodies[0], fleet.verdicts, (row) => [
     met[row.met], [name(row.slo_class), ""], [name(row.model), ""], [name(row.outcome), ""], [number(row.tokens), "n"],

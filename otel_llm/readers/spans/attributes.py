@@ -94,7 +94,7 @@ _WHOLE: Final = _COUNTS | {
 }
 ARRAYS: Final = frozenset({semconv.GEN_AI_RESPONSE_FINISH_REASONS})
 """Attributes that are arrays of text, which databases keep as JSON: their length is the number of replies."""
-_FLAGS: Final = frozenset({semconv.EXACT_RESUME, semconv.GEN_AI_REQUEST_STREAM})
+_FLAGS: Final = frozenset({semconv.EXACT_RESUME, semconv.TOKEN_RATIO_LEARNED, semconv.GEN_AI_REQUEST_STREAM})
 
 
 _SCALARS: Final = frozenset({"string_value", "int_value", "bool_value", "double_value"})
@@ -122,6 +122,7 @@ _CHECKS: Final[dict[str, Callable[[Scalar], bool]]] = {
     **{key: known.__contains__ for key, known in _CHOICES.items()},
     **dict.fromkeys(STATED_TIMES, _is_duration),
     semconv.EXACT_RESUME: _is_flag,
+    semconv.TOKEN_RATIO_LEARNED: _is_flag,
 }
 """The check of each attribute that we act on."""
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import NonRecordingSpan
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import Identity
 from otel_llm.export.records import CONTENT, KIND_NAMES
-from otel_llm.instrumentation.request.propagation import TRACEPARENT
 from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 from otel_llm.instrumentation.segments.outcomes import COMPLETED
+from otel_llm.relay.recording.choice_text import text_of_choice
+from otel_llm.relay.recording.trace_headers import trace_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,10 +35,7 @@ Kind = Literal["content", "reasoning", "tool"]
 
 ANNOUNCE_S: Final = 0.25
 """How long segment 0 waits for a backend's response headers, which name the instance."""
-TRACE_HEADERS: Final = (TRACEPARENT, "tracestate", "baggage")
-"""Headers of the client that `headers_for_backend` replaces."""
 _CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(KIND_NAMES)}
-_trace_context: Final = TraceContextTextMapPropagator()
 
 
 class Recorded:
@@ -96,14 +91,7 @@ class Recorded:
 
     def headers_for_backend(self) -> list[tuple[str, str]]:
         """Return the headers replacing the client's `TRACE_HEADERS` for a backend: its parent is the request span."""
-        own = self._recording.context
-        carrier: dict[str, str] = {}
-        if own is not None:
-            _trace_context.inject(carrier, trace.set_span_in_context(NonRecordingSpan(own), otel_context.Context()))
-        kept = TRACE_HEADERS if own is None else ("baggage",)
-        found = [(name.decode("latin-1").lower(), value) for name, value in self._headers]
-        theirs = [(name, value.decode("utf-8", "surrogateescape")) for name, value in found if name in kept]
-        return [*carrier.items(), *theirs]
+        return trace_headers(self._recording.context, self._headers)
 
     # The backend.
 
@@ -146,11 +134,27 @@ class Recorded:
 
     # Received tokens and facts.
 
-    def tokens(self, at_ns: int, choice: int, count: int, kind: Kind, *, exact: bool) -> None:
-        """Record tokens that were read at `at_ns`, none after a finish; `exact`: they were counted by their ids."""
-        if self._over or count < 1 or choice in self._finished or not 0 <= choice < MAX_CHOICES:
-            return
-        code = _CODES[kind]
+    def tokens(self, at_ns: int, choice: int, count: int, kind: Kind) -> None:
+        """Record tokens that were counted by their ids and read at `at_ns`, none after a finish."""
+        if self._records(choice) and count > 0:
+            self._tokens(at_ns, choice, count, _CODES[kind], exact=True)
+
+    def text(self, at_ns: int, choice: int, stated: Mapping[str, Any]) -> int:
+        """Record the text without ids in `stated`, a choice of a chunk; return its tokens. None after a finish."""
+        kind, size = text_of_choice(stated)
+        if kind is None or not self._records(choice):
+            return 0
+        with self._environment.bugs:
+            count = self._recording.estimates.of(choice, self._facts.response_model).of(kind, -size)
+            if count:
+                self._tokens(at_ns, choice, count, kind, exact=False)
+            return count
+        return 0
+
+    def _records(self, choice: int) -> bool:
+        return not self._over and choice not in self._finished and 0 <= choice < MAX_CHOICES
+
+    def _tokens(self, at_ns: int, choice: int, count: int, code: int, *, exact: bool) -> None:
         self._facts.count(choice, count, exact=exact)
         unix_ns = self._take(choice, at_ns, code, count)
         stream = self._streams.get(choice)
@@ -158,6 +162,9 @@ class Recorded:
             return
         times_ns = [unix_ns] if count == 1 else [unix_ns] * count
         with self._environment.bugs:
+            counting = self._basis(choice), self._recording.estimates.learned(choice)
+            if counting != (stream.token_basis, stream.token_ratio_learned):
+                self._first_hand.identify(stream, counting=counting, now_ns=unix_ns)
             self._first_hand.tokens(stream, times_ns, None if code == CONTENT else [code] * count, unix_ns)
         self._environment.rearm()
 
@@ -198,17 +205,16 @@ class Recorded:
     ) -> None:
         """Note that the client now has text of another backend, by a rule or for a reason."""
         self.migrations += 1
-        attributes: dict[str, AttributeValue] = {
+        attributes: dict[str, AttributeValue | None] = {
             semconv.MIGRATED_FROM: from_,
             semconv.MIGRATED_TO: to,
             semconv.TOKENS_CARRIED: tokens_carried,
             semconv.GAP_SECONDS: gap_seconds,
+            semconv.MIGRATION_RULE: rule,
+            semconv.MIGRATION_REASON: reason,
         }
-        if rule is not None:
-            attributes[semconv.MIGRATION_RULE] = rule
-        if reason is not None:
-            attributes[semconv.MIGRATION_REASON] = reason
-        self._recording.event(semconv.MIGRATED_EVENT, self._environment.clock_ns(), attributes)
+        known = {name: value for name, value in attributes.items() if value is not None}
+        self._recording.event(semconv.MIGRATED_EVENT, self._environment.clock_ns(), known)
 
     def paused(self, instance: str, rule: str) -> None:
         """Note that a rule took the stream from its backend: none of its rules is evaluated until `resumed`."""
@@ -329,13 +335,7 @@ class Recorded:
     def _known(self, late: Mapping[str, AttributeValue]) -> Identity:
         """Return the identity known by now; `late`: attributes that were not known at the commit."""
         said = {**self._request.gen_ai, **self._request.ours, **late}
-        return Identity(
-            declared_class=_text(said.get(semconv.SLO_CLASS)),
-            attributes={name: value for name, value in said.items() if not isinstance(value, tuple)},
-            model=_text(said.get(semconv.GEN_AI_REQUEST_MODEL)),
-            instance=self._instance or None,
-            exact_resume=self._exact_resume,
-        )
+        return Identity.stated(said, instance=self._instance or None, exact_resume=self._exact_resume)
 
     def _follow(self, choice: int, identity: Identity) -> None:
         """Let the rules follow a choice from the commit on."""
@@ -381,8 +381,13 @@ class Recorded:
         now_ns = max(end_ns, self._now_ns())
         with self._environment.bugs:
             alone = self._request.choices == 1 and not (self._finished.keys() | self._streams.keys()) - {choice}
-            self._first_hand.end(stream, end_ns, outcome, now_ns, self._facts.statement(choice, alone=alone))
+            self._first_hand.end(
+                stream, end_ns, outcome, now_ns, self._facts.statement(self._basis(choice), alone=alone)
+            )
         self._environment.rearm()
+
+    def _basis(self, choice: int) -> str:
+        return self._recording.estimates.basis(choice, self._facts.basis(choice))
 
     def _apply(self, step: Callable[[OwnStream, int], object], streams: tuple[OwnStream, ...] | None = None) -> None:
         """Apply an event of now to streams, all that are followed by default."""
@@ -393,7 +398,3 @@ class Recorded:
             with self._environment.bugs:
                 step(stream, now_ns)
         self._environment.rearm()
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) else None

@@ -60,6 +60,11 @@ class ReplyFacts:
         self._counted: set[int] = set()
         self._guessed: set[int] = set()
 
+    @property
+    def response_model(self) -> str | None:
+        """Return the model that responds, as the reply states it."""
+        return self._said.response_model
+
     def count(self, choice: int, tokens: int, *, exact: bool) -> None:
         """Count tokens of a choice; `exact`: counted by their ids."""
         self.counted_tokens += tokens
@@ -88,16 +93,16 @@ class ReplyFacts:
 
     # For the recording.
 
-    def is_plain(self, _chunk: object, /) -> bool:
-        """Return True: no chunk is read here."""
-        return False
+    def plain_size(self, _chunk: object, /) -> int:
+        """Return 0: no chunk is read here."""
+        return 0
 
     def __call__(self, _chunk: object, /) -> Reading:
         """Return an empty reading: tokens are recorded one by one."""
         return FRAMING
 
     def basis(self, choice: int) -> str:
-        """Return the basis of a choice's token counts."""
+        """Return the basis of a choice's token counts; `chunk` if the backend counted none."""
         if choice not in self._counted:
             return "chunk"
         return "estimated" if choice in self._guessed else "exact"
@@ -115,6 +120,6 @@ class ReplyFacts:
             said.output_tokens = self.counted_tokens
         return said
 
-    def statement(self, choice: int, *, alone: bool) -> Statement:
+    def statement(self, basis: str, *, alone: bool) -> Statement:
         """Return what is known of a choice's tokens at its end; `alone`: the request has no other choice."""
-        return Statement(self.basis(choice), *(self.said.total if alone else (None, None)))
+        return Statement(basis, *(self.said.total if alone else (None, None)))

@@ -20,13 +20,14 @@ _PLAIN_DELTA: Final = frozenset({"content", "role"})
 class Choice:
     """One choice of a chunk.
 
-    `ids`: None where the chunk has none. `kind`: of its text, None where it has none. `plain`: it has nothing but a
-    text and a role. `bare`: its delta is empty.
+    `stated`: its JSON. `ids`: None where the chunk has none. `kind`: of its text, None where it has none. `plain`: it
+    has nothing but a text and a role. `bare`: its delta is empty.
     """
 
-    __slots__ = ("bare", "finish", "ids", "index", "kind", "plain", "role", "stop_reason", "text")
+    __slots__ = ("bare", "finish", "ids", "index", "kind", "plain", "role", "stated", "stop_reason", "text")
 
-    def __init__(self) -> None:
+    def __init__(self, stated: dict[str, Any]) -> None:
+        self.stated = stated
         self.index = 0
         self.ids: list[int] | None = None
         self.text = ""
@@ -91,7 +92,7 @@ def parse(data: bytes) -> Chunk | None:
 
 
 def _choice(chunk: Chunk, stated: dict[str, Any], outer: object) -> Choice:
-    choice = Choice()
+    choice = Choice(stated)
     get = stated.get
     index = get("index")
     if type(index) is int and 0 <= index < MAX_CHOICES:

@@ -137,7 +137,7 @@ class Leg:
                 piece.tokens.append((index, new, kind or self._kinds.get(index, "content")))
         elif kind is not None and ids is None:
             self._positions[index] = self._positions.get(index, 0) + 1
-            piece.tokens.append((index, 1, kind))
+            piece.texts.append(choice)
         if choice.finish is not None:
             self._finished.add(index)
             if piece.finish is None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_llm.relay.seam.chunk import Chunk, Kind
+    from otel_llm.relay.seam.chunk import Choice, Chunk, Kind
 
 
 class Piece:
     """A line of a reply, with the blank lines behind it.
 
     `ids`: its token ids; `at`: the index of the first of them in the reply. `text`: its text of any kind for the
-    reader. `tokens`: the counts for a recorder, (choice, number, kind): ids that were not counted before, each once, or
-    one for a text without ids. `finish`: the finish reason; `aborted`: it is `abort`. `ends`: the newest finish reason,
-    where every choice has one by then. `error`: an error event. `done`: `[DONE]`, and `done_without_finish` where a
-    choice has not finished by then.
+    reader. `tokens`: the counts for a recorder, (choice, number, kind): ids that were not counted before, each once.
+    `texts`: the choices with a text without ids, for a recorder to estimate its tokens. `finish`: the finish reason;
+    `aborted`: it is `abort`. `ends`: the newest finish reason, if every choice has one by then. `error`: an error
+    event. `done`: `[DONE]`, and `done_without_finish` if a choice has not finished by then.
     """
 
     __slots__ = (
@@ -31,6 +31,7 @@ class Piece:
         "ids",
         "line",
         "text",
+        "texts",
         "tokens",
         "trouble",
     )
@@ -43,6 +44,7 @@ class Piece:
         self.at = 0
         self.text = ""
         self.tokens: list[tuple[int, int, Kind]] = []
+        self.texts: list[Choice] = []
         self.finish: str | None = None
         self.aborted = False
         self.ends: str | None = None

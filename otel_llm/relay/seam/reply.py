@@ -189,6 +189,8 @@ class Reply:
             self.prompt_tokens = len(chunk.prompt_ids)
         for index, count, _ in piece.tokens:
             self._counts[index] = self.counted(index) + count
+        for choice in piece.texts:
+            self._counts[choice.index] = self.counted(choice.index) + 1
         if piece.text or piece.finish is not None or (piece.ids and self.request.asked_ids):
             self.begun = True
         if self.reason is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm.relay.answers import STOPPING
 from otel_llm.relay.headers import to_backend
-from otel_llm.relay.recording.recorded import TRACE_HEADERS
+from otel_llm.relay.recording.trace_headers import TRACE_HEADERS
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
 from otel_llm.relay.streams.moving import unsettled

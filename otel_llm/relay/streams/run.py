@@ -140,13 +140,7 @@ class Run:
         `late`: bytes were there before they were read, as behind a slow client. Their arrival is not known, so no gap
         ends or begins there. Tokens of several choices come from one iteration: they give none.
         """
-        tokens = 0
-        for piece in pieces:
-            if piece.ids:
-                tokens += len(piece.ids)
-            else:
-                for _, count, _ in piece.tokens:
-                    tokens += count
+        tokens = sum(len(piece.ids) + len(piece.texts) for piece in pieces)
         if not tokens:
             return
         if self._waiting:

@@ -291,16 +291,17 @@ class Session:
 
     def _take(self, run: Run, piece: Piece, at_ns: int, out: list[bytes]) -> None:
         """Make a piece part of the reply."""
-        if piece.ids or piece.tokens or piece.finish is not None:
+        if piece.ids or piece.texts or piece.finish is not None:
             self._moving.source_went_on()
         before = self.reply.reason
         data = self.reply.take(run.leg, piece)
         if data:
             out.append(data)
-        if piece.tokens:
-            for choice, count, kind in piece.tokens:
-                self.recorded.tokens(at_ns, choice, count, kind, exact=bool(piece.ids))
-                run.grow(count)
+        for index, count, kind in piece.tokens:
+            self.recorded.tokens(at_ns, index, count, kind)
+            run.grow(count)
+        for choice in piece.texts:
+            run.grow(self.recorded.text(at_ns, choice.index, choice.stated))
         chunk = piece.chunk
         if chunk is not None and (
             not self._noted or piece.finish is not None or chunk.usage is not None or chunk.prompt_ids is not None

@@ -82,7 +82,9 @@ def _moves(fact: Fact) -> str:
         return "linear between tokens; its crossings are calculated, to the nanosecond"
     if fact.steps:
         return f"by steps; looked at every {LOOK_EVERY_NS // 1_000_000} ms and with every segment"
-    return "stands still between tokens" if fact.ages else "the same from the first segment on"
+    if fact.ages:
+        return "stands still between tokens"
+    return f"the same from the first {'token' if fact.can_miss else 'segment'} on"
 
 
 def _names(scope: Scope) -> str:

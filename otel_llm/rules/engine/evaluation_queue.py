@@ -21,7 +21,7 @@ class Followed:
     """
 
     key: StreamKey
-    identity: tuple[Value, ...]
+    identity: tuple[Value | None, ...]
     states: list[RuleState]
     muted: bool = False
     """Only late segments have changed it since a segment was in time."""

@@ -15,12 +15,13 @@ import numpy as np
 
 from otel_llm.core import rule_tables as table
 from otel_llm.core.stream_columns import NEVER
+from otel_llm.rules.engine.applicable_rules import holds
 from otel_llm.rules.engine.state_machine import Phase
 from otel_llm.rules.language.compile import compile_expression, used_facts
 from otel_llm.rules.language.condition import is_identity
 from otel_llm.rules.language.crossings import MIRRORED, Threshold, comparison
 from otel_llm.rules.language.facts import FACTS
-from otel_llm.rules.language.snapshot import IDENTITY
+from otel_llm.rules.language.snapshot import COUNTING, IDENTITY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ class Prefilter:
     """Look at the stream rules of a set over the rows of streams."""
 
     def __init__(self, rules: RuleSet) -> None:
-        self._fixed: list[tuple[tuple[str, ...], Callable[..., object]]] = []
+        self._fixed: list[tuple[tuple[str, ...], Callable[..., Value]]] = []
         self.count = len(rules.stream_rules)
         try:
             found = [self._parts(rule) for rule in rules.stream_rules]
@@ -132,10 +133,10 @@ class Prefilter:
         )
         return PrefilterResult(unchanged, may_change, opens_ns, earliest_ns)
 
-    def _bits(self, identity: tuple[Value, ...]) -> int:
+    def _bits(self, identity: tuple[Value | None, ...]) -> int:
         """Return what a stream's identity decides, a bit a term."""
         named = dict(zip(IDENTITY, identity, strict=True))
-        return sum(bool(run(*(named[name] for name in names))) << at for at, (names, run) in enumerate(self._fixed))
+        return sum(holds(run, [named[name] for name in names]) << at for at, (names, run) in enumerate(self._fixed))
 
     def _parts(self, rule: Rule) -> tuple[list[_Part], list[_Part]]:
         """Return what must hold for a rule to hold, and apart from it what it compares with facts of deadlines."""
@@ -149,7 +150,10 @@ class Prefilter:
             raise _Opaque  # deadlines inside another condition
         if steps and any(FACTS[name].linear for name in rule.when.facts):
             raise _Opaque  # the engine looks at deadlines whenever such a fact crosses a threshold, too
-        return list(map(self._rows, others)), list(map(self._rows, steps))
+        parts = list(map(self._rows, others))
+        if missing := tuple(name for name in rule.when.facts if name in COUNTING):
+            parts.append([self._fix(missing, _known)])
+        return parts, list(map(self._rows, steps))
 
     def _rows(self, typed: Typed) -> _Part:
         """Return a condition's comparisons and joints, in postfix order."""
@@ -166,10 +170,13 @@ class Prefilter:
         return [_compared(typed)]
 
     def _identity(self, typed: Typed) -> _Row:
+        program = compile_expression(typed)
+        return self._fix(program.facts, program.run)
+
+    def _fix(self, names: tuple[str, ...], run: Callable[..., Value]) -> _Row:
         if len(self._fixed) == _MOST_FIXED:
             raise _Opaque
-        program = compile_expression(typed)
-        self._fixed.append((program.facts, program.run))
+        self._fixed.append((names, run))
         return _Row(table.IDENTITY, edge=len(self._fixed) - 1)
 
 
@@ -180,6 +187,11 @@ def state_of(state: RuleState) -> int:
     if state.phase is Phase.FIRING and not state.missing and state.retries is None:
         return table.FIRING_FINAL if state.flip_tokens is None else table.FIRING_REFUTABLE
     return table.BY_ENGINE
+
+
+def _known(*_values: Value) -> bool:
+    """Hold for any facts; a term does not hold for missing ones."""
+    return True
 
 
 def _steps(typed: Typed) -> bool:
@@ -223,7 +235,7 @@ def _tables(
         for part in (*others, *steps):
             of_terms += [(*row[:4], len(part)) for row in part]
             constants += [row.constant for row in part]
-        needs = sum(1 << _FACTS[name] for name in rule.when.facts if FACTS[name].can_miss)
+        needs = sum(1 << _FACTS[name] for name in rule.when.facts if FACTS[name].can_miss and name in _FACTS)
         max_age_ns = rule.max_fact_age_ns if rule.when.ages else NEVER
         of_rules.append((begin, begin + sum(map(len, others)), len(of_terms), max_age_ns, needs))
     return (

@@ -32,7 +32,7 @@ from otel_llm.rules.engine.rule_state import (
     stays_inactive,
 )
 from otel_llm.rules.engine.state_machine import Event, Output, Phase, step
-from otel_llm.rules.language.snapshot import IDENTITY, Snapshot
+from otel_llm.rules.language.snapshot import COUNTING, IDENTITY, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -82,14 +82,17 @@ class RuleEngine:
         """Note that a stream is new or has changed; the next `advance` evaluates it at its now.
 
         `late`: only segments older than the lateness have changed it. Nothing begins to fire then, until others arrive.
-        `identity_since_ns`: when its identity last changed, on its own axis; None: at the commit.
+        `identity_since_ns`: when its identity last changed, on its own axis; None: at the commit, but for how its
+        tokens are counted.
         """
         followed = self._queue.streams.get(view.key) or self._follow(view)
         identity = identity_of(view)
         if identity != followed.identity:
+            pairs = zip(IDENTITY, followed.identity, identity, strict=True)
+            changed = frozenset(name for name, old, new in pairs if old != new)
+            if identity_since_ns is None and changed.issubset(COUNTING):
+                identity_since_ns = view.counted_since_ns
             if identity_since_ns is not None:
-                pairs = zip(IDENTITY, followed.identity, identity, strict=True)
-                changed = frozenset(name for name, old, new in pairs if old != new)
                 for state in followed.states:
                     identity_changed(state, changed, identity_since_ns)
             followed.identity = identity

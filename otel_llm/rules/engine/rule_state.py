@@ -75,9 +75,7 @@ def identity_changed(state: RuleState, names: frozenset[str], since_ns: int) -> 
 
     The earlier truth of `when` stays as it was found.
     """
-    rule = state.rule
-    facts = rule.when.facts if rule.resolve_when is None else (*rule.when.facts, *rule.resolve_when.facts)
-    if names.isdisjoint(facts):
+    if names.isdisjoint(state.rule.facts):
         return
     state.floor_ns = max(state.floor_ns, since_ns)
     if state.run is not None:

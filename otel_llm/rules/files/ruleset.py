@@ -84,6 +84,11 @@ class Rule:
         text = json.dumps(self.canonical(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         object.__setattr__(self, "hash", hashlib.sha256(text.encode()).hexdigest()[:16])
 
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Return the facts on which it depends whether the rule fires."""
+        return self.when.facts if self.resolve_when is None else (*self.when.facts, *self.resolve_when.facts)
+
     def canonical(self) -> dict[str, Any]:
         """Return the meaning of the rule as plain data: the same for every order of keys, layout and spelling.
 

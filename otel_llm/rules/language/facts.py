@@ -171,6 +171,27 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
         "false where absent",
         ages=False,
     ),
+    Fact(
+        "token_basis",
+        "string",
+        "",
+        _STREAM,
+        "how its tokens are counted: exact, chunk or estimated",
+        "missing",
+        ages=False,
+        values=("exact", "chunk", "estimated"),
+        can_miss=True,
+    ),
+    Fact(
+        "token_ratio_learned",
+        "bool",
+        "",
+        _STREAM,
+        "an estimate of its tokens uses what earlier replies of the model have stated",
+        "missing",
+        ages=False,
+        can_miss=True,
+    ),
 )
 
 _NOW_FACTS: Final[tuple[Fact, ...]] = (

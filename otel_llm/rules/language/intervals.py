@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.rules.language.arithmetic import ARITHMETIC
-from otel_llm.rules.language.facts import FACTS
+from otel_llm.rules.language.facts import FACTS, Fact
 from otel_llm.rules.language.tokens import INT_MAX, INT_MIN
 
 if TYPE_CHECKING:
@@ -149,11 +149,15 @@ def domain(name: str, classes: frozenset[str] | None = None) -> Domain:
     if fact.type == "bool":
         return Choice(frozenset((True, False)))
     if fact.type == "string":
-        known = classes if name == "slo_class" else frozenset((*fact.values, "")) if fact.values else None
+        known = classes if name == "slo_class" else _texts(fact) if fact.values else None
         return Choice(None if known is None else frozenset(known))
     if fact.type == "int":
         return Span(INT_MIN if fact.signed else 0, INT_MAX, whole=True)
     return Span(-math.inf if fact.signed else 0.0, 1.0 if fact.unit == "0..1" else math.inf, whole=False)
+
+
+def _texts(fact: Fact) -> frozenset[str]:
+    return frozenset(fact.values) if fact.can_miss else frozenset((*fact.values, ""))
 
 
 def box(names: tuple[str, ...], classes: frozenset[str] | None = None) -> Box:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 StreamKey = tuple[bytes, bytes, int]
 """Trace id, span id of the request, choice."""
-IDENTITY: Final = ("slo_class", "model", "instance", "measured_at", "exact_resume")
-"""The facts of identity; a stream keeps them from its first segment on."""
+COUNTING: Final = ("token_basis", "token_ratio_learned")
+"""The facts on how tokens are counted; a stream has them from its first token on."""
+IDENTITY: Final = ("slo_class", "model", "instance", "measured_at", "exact_resume", *COUNTING)
+"""The facts of identity; a stream keeps the others from its first segment on."""
 
 
 class StreamView(Protocol):
@@ -58,6 +60,18 @@ class StreamView(Protocol):
     @property
     def exact_resume(self) -> bool:
         """Return whether the stream's owner can resume it token for token."""
+
+    @property
+    def token_basis(self) -> str | None:
+        """Return how its tokens are counted, None if that is not known."""
+
+    @property
+    def token_ratio_learned(self) -> bool | None:
+        """Return whether an estimate of its tokens uses what was learned of the model, None if that is not known."""
+
+    @property
+    def counted_since_ns(self) -> int | None:
+        """Return the instant from which its tokens are counted as they are now; None: from the first on."""
 
     @property
     def stream(self) -> Stream:
@@ -138,6 +152,8 @@ READ: Final[dict[str, Callable[[Snapshot, int], Value | None]]] = {
     "instance": lambda s, _x: s.view.instance,
     "measured_at": lambda s, _x: s.view.measured_at,
     "exact_resume": lambda s, _x: s.view.exact_resume,
+    "token_basis": lambda s, _x: s.view.token_basis if s.stream.times_ns else None,
+    "token_ratio_learned": lambda s, _x: s.view.token_ratio_learned if s.stream.times_ns else None,
     "tokens": lambda s, _x: len(s.stream.times_ns),
     "tokens_read": lambda s, _x: len(s.stream.read_ns),
     "ttft_seconds": _ttft,

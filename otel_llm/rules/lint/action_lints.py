@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.rules.language.intervals import Choice
 from otel_llm.rules.language.satisfiable import boxes, full_box
+from otel_llm.rules.language.snapshot import COUNTING
 from otel_llm.rules.lint.lints import LintFinding
-from otel_llm.rules.lint.unit_lints import tree
+from otel_llm.rules.lint.unit_lints import parts, tree, with_literals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from otel_llm.rules.files.ruleset import Action, Limits
     from otel_llm.rules.files.yamlfile import KeyPath
     from otel_llm.rules.lint.lints import LocatedRule
+
+_COUNTED: Final = ("runway_seconds", "tokens", "tokens_read")
+"""The facts of a stream that change most if its tokens are not counted right."""
 
 
 def action_lints(located: LocatedRule) -> Iterator[LintFinding]:
@@ -56,6 +60,9 @@ def _other_than_alert(located: LocatedRule, action: Action, path: KeyPath) -> It
     if action.mode == "enforce" and located.rule.on_missing == "fire":
         message = f"missing facts would set off this {action.verb}"
         yield LintFinding("fire-on-missing", (*entry, "mode"), message)
+    if action.mode == "enforce" and _trusts_any_count(located, action):
+        message = f"this {action.verb} depends on tokens that may be estimated"
+        yield LintFinding("uncounted-tokens", (*entry, "mode"), message)
     if action.verb == "migrate" and _may_lack_exact_resume(located, action):
         yield LintFinding("no-exact-resume", path, "also of streams that cannot be resumed token for token")
 
@@ -64,6 +71,17 @@ def _limited(limits: Limits) -> bool:
     return any(
         limit is not None for limit in (limits.per_request, limits.per_instance, limits.per_group, limits.in_flight)
     )
+
+
+def _trusts_any_count(located: LocatedRule, action: Action) -> bool:
+    conditions = [located.rule.when, *(() if action.only_if is None else (action.only_if,))]
+    if any(not set(COUNTING).isdisjoint(one.facts) for one in conditions):
+        return False
+    every = [part for one in conditions for part in parts(tree(one))]
+    counted = sum(part.op == "fact" and part.name in _COUNTED for part in every)
+    # Whether there is a token at all does not depend on how tokens are counted.
+    beside_none = [fact.name for part in every for fact, literal in with_literals(part) if literal.value == 0]
+    return counted > sum(name in ("tokens", "tokens_read") for name in beside_none)
 
 
 def _may_lack_exact_resume(located: LocatedRule, action: Action) -> bool:

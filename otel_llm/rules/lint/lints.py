@@ -35,6 +35,7 @@ LintName = Literal[
     "flaps",
     "no-budget",
     "no-exact-resume",
+    "uncounted-tokens",
     "fire-on-missing",
     "expires-at-once",
     "duplicate-action",
@@ -127,6 +128,12 @@ LINTS: Final[tuple[Lint, ...]] = (
         "no-exact-resume",
         "a migration of streams that cannot be resumed token for token",
         "add `only_if: 'exact_resume'`",
+    ),
+    Lint(
+        "uncounted-tokens",
+        "an action that is enforced because of a runway or a number of tokens, however these were counted: if a server "
+        "states no counts, they are estimated from the text",
+        "add `only_if: 'token_basis == \"exact\" || token_ratio_learned'`, or keep the action in shadow",
     ),
     Lint(
         "fire-on-missing",

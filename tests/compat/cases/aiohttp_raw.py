@@ -4,7 +4,7 @@ import aiohttp
 
 
 def _line(line):
-    return line.decode() if b"word" in line else ""
+    return line.decode() if b'"w' in line else ""
 
 
 async def _read(ask, path, **body):

@@ -48,4 +48,4 @@ def raw_lines(ask):
         _client(ask) as client,
         client.messages.with_streaming_response.create(model=ask.model, stream=True, **ASKED) as response,
     ):
-        ask.read(response.iter_lines(), lambda line: line if "word" in line else "")
+        ask.read(response.iter_lines(), lambda line: line if '"w' in line else "")

@@ -4,7 +4,7 @@ import httpx
 
 
 def _line(line):
-    return line if "word" in line else ""
+    return line if '"w' in line else ""
 
 
 def _read(ask, path, **body):

@@ -22,7 +22,7 @@ def _delta(event):
 
 
 def _line(line):
-    return line if "word" in line else ""
+    return line if '"w' in line else ""
 
 
 def sync(ask):

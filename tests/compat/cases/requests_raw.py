@@ -12,7 +12,7 @@ def _post(ask, path, **body):
 
 
 def _line(line):
-    return line.decode() if b"word" in line else ""
+    return line.decode() if b'"w' in line else ""
 
 
 def _openai(ask):

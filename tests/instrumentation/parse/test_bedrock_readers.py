@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from support.instrumentation.readings import in_ones
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING
@@ -18,7 +19,7 @@ def chunk(data: Any) -> dict[str, Any]:
 
 def totals(reader: InvokeReader | ConverseReader, events: list[Any]) -> tuple[int, bool]:
     """Return the number of tokens of content, and whether the reply is complete."""
-    marks = [mark for event in events for mark in reader(event)]
+    marks = [mark for event in events for mark in in_ones(reader(event))]
     assert {(mark[0], mark[1]) for mark in marks} <= {(0, CONTENT)}
     return sum(mark[2] for mark in marks), any(mark[3] for mark in marks)
 
@@ -57,7 +58,7 @@ def test_what_bedrock_counted_ends_a_reply_and_the_model_s_own_count_goes_first(
 def test_what_is_no_event_carries_nothing(event: Any) -> None:
     for reader in (InvokeReader(), ConverseReader()):
         assert reader(event) == ()
-        assert not reader.is_plain(event)
+        assert not reader.plain_size(event)
 
 
 @pytest.mark.parametrize("known", [{"outputText": ""}, {"choices": []}, {"messageStart": {}}, {"type": "ping"}])
@@ -79,5 +80,7 @@ def test_a_first_chunk_that_is_not_known(first: Any) -> None:
 
 def test_reasoning_of_openai_s_shape() -> None:
     reader = InvokeReader()
-    marks = reader(chunk({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}]}))
+    marks = in_ones(
+        reader(chunk({"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": None}]}))
+    )
     assert [(mark[1], mark[2]) for mark in marks] == [(REASONING, 1)]

@@ -19,7 +19,8 @@ from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.event_template import LEARNS, EventTemplate
 from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of
-from otel_llm.instrumentation.segments.chunks import PLAIN
+from otel_llm.instrumentation.segments.chunks import sized_mark
+from otel_llm.instrumentation.segments.text_size import size_of
 
 SHAPES = [
     b'data: {"choices":[{"index":0,"delta":{"content":"TEXT"},"finish_reason":null}]}\n\n',
@@ -77,7 +78,7 @@ def read(pieces: list[bytes], path: str = "/chat/completions") -> list[Any]:
     for piece in pieces:
         reader.take(piece)
         ends.append(len(items))
-    marks = [PLAIN if isinstance(item, int) else item[1] for item in items]
+    marks = [sized_mark(CONTENT, told) if isinstance(told, int) else told for _, told in items]
     return [ends, marks, reader.recording.done]
 
 
@@ -139,10 +140,11 @@ def test_the_third_of_a_kind_is_not_parsed(path: str, event: Any, kind: int, mon
     reader.take(wire)
     monkeypatch.setattr(SseParser, "feed", lambda *_: pytest.fail("parsed"))
     before = len(items)
-    for text in (b"a", b" b", "é".encode(), b"{}", b"x" * 1000):
-        reader.take(wire.replace(b"TEXT", text))
-    new = items[before:]
-    assert [PLAIN if isinstance(item, int) else item[1] for item in new] == [((0, kind, 1, False),)] * 5
+    texts = ("a", " b", "é", "{}", "x" * 1000)
+    for text in texts:
+        reader.take(wire.replace(b"TEXT", text.encode()))
+    told = [sized_mark(CONTENT, told) if isinstance(told, int) else told for _, told in items[before:]]
+    assert told == [((0, kind, -size_of(text), False),) for text in texts]
 
 
 def test_a_reply_that_looks_another_way_each_time_is_not_learned_for_ever() -> None:
@@ -153,6 +155,6 @@ def test_a_reply_that_looks_another_way_each_time_is_not_learned_for_ever() -> N
     for i in range(100):
         piece = f'data: {{"content": "a", "padding": "{"x" * i}"}}\n\n'.encode()
         assert known.of(piece) is None
-        known.learn(piece, parser.feed(piece), PLAIN)
+        known.learn(piece, parser.feed(piece), sized_mark(CONTENT, 1))
         learned += known.of(piece) is not None
     assert learned == LEARNS

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import context
 from support.instrumentation.fake_environment import COMMIT_NS, OFFSET_NS, FakeEnvironment
+from support.instrumentation.readings import in_ones
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.core.committed_request import Request
@@ -133,14 +134,14 @@ CASES: dict[str, Case] = {
     ),
     "gemini, counted first and then no more": Case(
         GEMINI,
-        sse(gemini({"text": "a"}, shown=2), gemini({"text": "b"}), gemini({"text": "c"}, finishReason="STOP")),
+        sse(gemini({"text": "a "}, shown=2), gemini({"text": "b"}), gemini({"text": "c"}, finishReason="STOP")),
         {(0, CONTENT): 4},
         basis="estimated",
         output=2,
     ),
     "gemini, a count that goes back": Case(
         GEMINI,
-        sse(gemini({"text": "a"}, shown=5), gemini({"text": "b"}, shown=3, finishReason="STOP")),
+        sse(gemini({"text": "a, b "}, shown=5), gemini({"text": "b"}, shown=3, finishReason="STOP")),
         {(0, CONTENT): 6},
         basis="estimated",
         output=3,
@@ -148,7 +149,7 @@ CASES: dict[str, Case] = {
     "gemini, thoughts that are counted and not shown": Case(
         GEMINI,
         sse(
-            gemini({"text": "a"}, shown=2, thoughts=90),
+            gemini({"text": "a "}, shown=2, thoughts=90),
             gemini({"text": "b"}, shown=3, thoughts=90, finishReason="STOP"),
         ),
         {(0, CONTENT): 3},
@@ -157,7 +158,7 @@ CASES: dict[str, Case] = {
     ),
     "gemini, a whole reply in one chunk": Case(
         GEMINI,
-        sse(gemini({"text": "all"}, shown=12, finishReason="MAX_TOKENS")),
+        sse(gemini({"text": "all of the text"}, shown=12, finishReason="MAX_TOKENS")),
         {(0, CONTENT): 12},
         "completed",
         "exact",
@@ -313,7 +314,7 @@ def read(case: Case, pieces: list[bytes]) -> tuple[list[Any], Reader]:
     for piece in pieces:
         tap.take(piece)
     tap.ended()
-    return [PLAIN if isinstance(item, int) else item[1] for item in items], tap.recording.reader
+    return [PLAIN if isinstance(item, int) else in_ones(item[1]) for item in items], tap.recording.reader
 
 
 def cut(body: bytes, at: list[int]) -> list[bytes]:

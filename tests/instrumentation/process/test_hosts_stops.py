@@ -11,7 +11,7 @@ from support.otlp_receiver import GrpcReceiver
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 BEFORE, AFTER, STREAMS = 30, 20, 3
-LENGTH = sum(len(f"word{i} ") for i in range(BEFORE))
+LENGTH = sum(len(f"w{i} ") for i in range(BEFORE))
 
 HOSTS = [
     pytest.param("uvicorn", ["--timeout-graceful-shutdown", "{grace}"], id="uvicorn"),

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai._models import construct_type
 from openai.types.chat import ChatCompletionChunk
+from support.instrumentation.readings import in_ones
 from support.sse_server import Json, chunk, usage, usage_of
 
-from otel_llm.instrumentation.segments.chunks import FRAMING, PLAIN, ChunkReader, Reading
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading
 
 CONTENT, REASONING, TOOL = 0, 1, 2
 
@@ -22,7 +23,7 @@ def of(json: Json) -> Any:
 
 def look(reader: ChunkReader, chunk: Any) -> Reading:
     """Return what the reading loop learns of a chunk."""
-    return PLAIN if reader.plain and reader.is_plain(chunk) else reader(chunk)
+    return in_ones((reader.plain_size(chunk) if reader.plain else 0) or reader(chunk))
 
 
 def read(reader: ChunkReader, *chunks: Json) -> list[Reading]:
@@ -69,10 +70,10 @@ def test_the_common_chunk_is_told_by_a_look_once_it_is_known_that_nobody_counts(
     for json in (ROLE, chunk({"content": "a"})):
         plain.append(reader.plain)
         reader(of(json))
-    assert (plain, reader.plain, reader.is_plain(text)) == ([False, False], True, True)
+    assert (plain, reader.plain, reader.plain_size(text)) == ([False, False], True, 1)
     others = [ROLE, chunk({"content": "a"}, index=1), chunk({"content": "a"}, finish="stop"), chunk({}), usage(1)]
-    assert [reader.is_plain(of(json)) for json in others] == [False] * 5
-    assert [reader.is_plain(thing) for thing in (None, "text", 3, object())] == [False] * 4
+    assert [reader.plain_size(of(json)) for json in others] == [0] * 5
+    assert [reader.plain_size(thing) for thing in (None, "text", 3, object())] == [0] * 4
 
 
 def test_a_server_that_counts_is_read_to_the_end() -> None:
@@ -146,7 +147,7 @@ def test_running_usage_is_of_each_choice() -> None:
     reader = ChunkReader()
     marks = read(
         reader,
-        chunk({"content": "a"}, usage=usage_of(2)),
+        chunk({"content": "a "}, usage=usage_of(2)),
         chunk({"content": "b"}, index=1, usage=usage_of(1)),
         chunk({"content": "c"}, usage=usage_of(3)),
         usage(4),
@@ -188,7 +189,7 @@ def test_tokens_that_nobody_saw_come_at_no_time() -> None:
 
 def test_a_whole_reply_in_one_chunk_is_counted() -> None:
     reader = ChunkReader()
-    assert read(reader, chunk({"content": "all of it"}, finish="stop", usage=usage_of(12))) == [
+    assert read(reader, chunk({"content": "all of it, at once"}, finish="stop", usage=usage_of(12))) == [
         ((0, CONTENT, 12, True),)
     ]
     assert reader.basis(0) == "exact"
@@ -203,7 +204,7 @@ def test_hidden_tokens_in_the_final_usage_leave_a_chunk_count_what_it_is() -> No
 @pytest.mark.parametrize(
     "contradiction",
     [
-        [chunk({"content": "a"}, usage=usage_of(3)), chunk({"content": "b"}, usage=usage_of(2))],
+        [chunk({"content": "a b"}, usage=usage_of(3)), chunk({"content": "b"}, usage=usage_of(2))],
         [chunk({"content": "a"}, usage=usage_of(0))],
         [chunk({"content": "a"}, token_ids=[1]), usage(9)],
         [chunk({"content": "a"}, token_ids=[1]), chunk({"content": "b"})],
@@ -264,3 +265,29 @@ def test_whatever_a_server_sends_is_read_as_something(chunks: list[Json]) -> Non
 
 def test_what_is_no_chunk_is_no_token() -> None:
     assert [ChunkReader()(thing) for thing in (None, "text", 3, object())] == [FRAMING] * 4
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        [chunk({"content": "a"}, token_ids=[1, 2, 3])],
+        [chunk({"content": "a"}, token_ids=list(range(100_000)))],
+        [chunk({"content": ""}, token_ids=list(range(65))), chunk({"content": "a"})],
+        [chunk({"content": "a"}, usage=usage_of(10**12))],
+        [chunk({"content": "a"}, usage=usage_of(2**31 - 1))],
+        [chunk({"content": "a"}, usage=usage_of(1)), chunk({"content": "b"}, usage=usage_of(10**6))],
+        [chunk({"content": "a"}, usage=usage_of(1)), chunk({}, usage=usage_of(10**6)), chunk({"content": "b"})],
+    ],
+)
+def test_a_claim_of_more_tokens_than_a_text_has_bytes_is_not_used(claims: list[Json]) -> None:
+    reader = ChunkReader()
+    counts = [mark[2] for json in claims for mark in reader(of(json))]
+    assert max(counts) <= 64
+    assert sum(count for count in counts if count < 0) == -1
+    assert reader.basis(0) in {"chunk", "estimated"}
+
+
+def test_an_end_of_turn_is_a_token_without_text() -> None:
+    reader = ChunkReader()
+    assert read(reader, chunk({"content": "a"}, token_ids=[1, 2], finish="stop")) == [((0, CONTENT, 2, True),)]
+    assert reader.basis(0) == "exact"

@@ -30,7 +30,7 @@ from botocore.exceptions import ClientError, EventStreamError
 
 import otel_llm
 
-WORDS = [f"word{number} " for number in range(4)]
+WORDS = [f"w{number} " for number in range(4)]
 MESSAGES: list[Any] = [{"role": "user", "content": [{"text": "hello"}]}]
 STREAM = {"Content-Type": bedrock.CONTENT_TYPE}
 

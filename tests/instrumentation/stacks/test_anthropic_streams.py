@@ -63,8 +63,8 @@ DELTAS: list[tuple[dict[str, Any], int | None]] = [
 def test_deltas_are_tokens_of_their_kind(delta: dict[str, Any], kind: int | None) -> None:
     reader = MessagesReader()
     got = made(type="content_block_delta", index=0, delta=delta)
-    assert reader(got) == (() if kind is None else ((0, kind, 1, False),))
-    assert reader.is_plain(got) == (kind == CONTENT)
+    assert reader(got) == (() if kind is None else ((0, kind, -1, False),))
+    assert reader.plain_size(got) == (1 if kind == CONTENT else 0)
 
 
 def test_all_else_is_framing_and_what_is_no_event_carries_nothing() -> None:
@@ -83,10 +83,10 @@ def test_all_else_is_framing_and_what_is_no_event_carries_nothing() -> None:
     ]
     for thing in framing:
         assert reader(thing) == ()
-        assert not reader.is_plain(thing)
+        assert not reader.plain_size(thing)
     assert reader(made(type="message_stop")) == ((0, CONTENT, 0, True),)
     assert reader(made(type="content_block_start", content_block={"type": "text", "text": "a"})) == (
-        (0, CONTENT, 1, False),
+        (0, CONTENT, -1, False),
     )
 
 
@@ -154,7 +154,7 @@ def test_the_beta_resources_are_recorded(mode: str, client: Any, server: SseServ
             pass
     else:
         with client.beta.messages.stream(**QUESTION) as helper:
-            assert "".join(helper.text_stream) == "word0 word1 word2 word3 "
+            assert "".join(helper.text_stream) == "w0 w1 w2 w3 "
     stream = recorder.stream()
     assert (stream.outcome, stream.last[semconv.TOKENS]) == ("completed", 4)
 
@@ -278,7 +278,7 @@ def test_an_sdk_whose_hook_moved_is_one_warning(
         texts = [
             e.delta.text for e in client.messages.create(**QUESTION, stream=True) if e.type == "content_block_delta"
         ]
-        assert texts == ["word0 ", "word1 ", "word2 "]
+        assert texts == ["w0 ", "w1 ", "w2 "]
     finally:
         otel_llm.uninstrument()
 

@@ -30,7 +30,7 @@ from otel_llm import semconv
 from otel_llm.instrumentation.stacks.botocore import unknown_models
 
 MODEL = "us.some.model-v1:0"
-WORDS = [f"word{number} " for number in range(4)]
+WORDS = [f"w{number} " for number in range(4)]
 STREAM = {"Content-Type": bedrock.CONTENT_TYPE}
 
 # A client that is dropped leaves its connection to the garbage collector, with or without us.

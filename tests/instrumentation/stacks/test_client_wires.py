@@ -176,7 +176,7 @@ def test_a_reader_that_leaves_cancels(name: str, wires: WireServer, recorder: Re
         got = ""
         for piece in response.iter_text():
             got += piece
-            if "word1" in got:
+            if "w1" in got:
                 break
     gate.set()
     [stream] = recorder.streams()

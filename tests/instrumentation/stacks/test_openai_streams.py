@@ -145,7 +145,7 @@ def test_exact_counts(client: Any, server: SseServer, recorder: Recorded) -> Non
         [
             chunk({"role": "assistant", "content": ""}, usage=usage_of(0)),
             chunk({"reasoning_content": "h"}, usage=usage_of(1)),
-            chunk({"content": "a"}, usage=usage_of(4)),
+            chunk({"content": "a b"}, usage=usage_of(4)),
             chunk({"content": ""}, usage=usage_of(5)),
             chunk({}, finish="stop", usage=usage_of(6)),
             usage(6),

@@ -67,16 +67,18 @@ KINDS: list[tuple[str, int | None]] = [
 def test_deltas_are_tokens_of_their_kind_and_all_else_is_framing(name: str, kind: int | None) -> None:
     reader = ResponsesReader()
     read = reader(SimpleNamespace(type=name, delta="a", text="a"))
-    assert read == (() if kind is None else ((0, kind, 1, False),))
+    assert read == (() if kind is None else ((0, kind, -1, False),))
     assert reader(SimpleNamespace(type=name, delta="")) == ()
-    assert reader.is_plain(SimpleNamespace(type=name, delta="a")) == (name == "response.output_text.delta")
+    assert reader.plain_size(SimpleNamespace(type=name, delta="a")) == (
+        1 if name == "response.output_text.delta" else 0
+    )
 
 
 def test_what_is_no_event_carries_nothing() -> None:
     reader = ResponsesReader()
     for thing in (None, 3, "text", SimpleNamespace(), SimpleNamespace(type=None), SimpleNamespace(type=["a"])):
         assert reader(thing) == ()
-        assert not reader.is_plain(thing)
+        assert not reader.plain_size(thing)
 
 
 def test_kinds_usage_and_names_of_a_whole_response(client: Any, server: SseServer, recorder: Recorded) -> None:

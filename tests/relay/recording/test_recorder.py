@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from support.instrumentation.fake_environment import COMMIT_NS, MS, OFFSET_NS
-from support.relay.recording import Asked, Choice, Chunk, Rig, attributes
+from support.relay.recording import Asked, Choice, Chunk, Rig, attributes, stated
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
@@ -175,9 +175,10 @@ def test_a_request_that_ends_before_it_is_announced_is_announced_then(rig: Rig) 
 def test_each_choice_has_its_own_tokens_with_their_kind_and_count(rig: Rig) -> None:
     recorded = rig.begin(asked=Asked(choices=2))
     recorded.served_by("a", exact_resume=False)
-    recorded.tokens(COMMIT_NS + 1 * MS, 0, 1, "reasoning", exact=True)
-    recorded.tokens(COMMIT_NS + 2 * MS, 1, 3, "tool", exact=False)
-    recorded.tokens(COMMIT_NS + 3 * MS, 0, 2, "content", exact=True)
+    recorded.tokens(COMMIT_NS + 1 * MS, 0, 1, "reasoning")
+    assert recorded.text(COMMIT_NS + 2 * MS, 1, stated("tool", 8)) == 1
+    assert recorded.text(COMMIT_NS + 2 * MS, 1, stated("tool", 16)) == 5
+    recorded.tokens(COMMIT_NS + 3 * MS, 0, 2, "content")
     rig.wait(5)
     recorded.ended("completed")
     told = [
@@ -190,17 +191,18 @@ def test_each_choice_has_its_own_tokens_with_their_kind_and_count(rig: Rig) -> N
     assert told == [
         (0, 0, at_ns + 1 * MS, {semconv.TOKEN_KIND: "reasoning"}),
         (0, 0, at_ns + 3 * MS, {semconv.TOKEN_COUNT: 2}),
-        (1, 0, at_ns + 2 * MS, {semconv.TOKEN_COUNT: 3, semconv.TOKEN_KIND: "tool"}),
+        (1, 0, at_ns + 2 * MS, {semconv.TOKEN_KIND: "tool"}),
+        (1, 0, at_ns + 2 * MS, {semconv.TOKEN_COUNT: 5, semconv.TOKEN_KIND: "tool"}),
     ]
-    assert [rig.segments(choice)[-1][semconv.TOKEN_BASIS] for choice in (0, 1)] == ["exact", "chunk"]
-    assert [rig.segments(choice)[-1][semconv.TOKENS] for choice in (0, 1)] == [3, 3]
+    assert [rig.segments(choice)[-1][semconv.TOKEN_BASIS] for choice in (0, 1)] == ["exact", "estimated"]
+    assert [rig.segments(choice)[-1][semconv.TOKENS] for choice in (0, 1)] == [3, 6]
     assert attributes(rig.request())[semconv.GEN_AI_REQUEST_CHOICE_COUNT] == 2
 
 
 def test_a_choice_that_has_no_ids_for_once_is_estimated(rig: Rig) -> None:
     recorded = rig.begin()
-    for exact in (True, False):
-        recorded.tokens(COMMIT_NS, 0, 1, "content", exact=exact)
+    recorded.tokens(COMMIT_NS, 0, 1, "content")
+    recorded.text(COMMIT_NS, 0, stated("content", 4))
     recorded.ended("completed")
     assert rig.segments()[-1][semconv.TOKEN_BASIS] == "estimated"
 
@@ -208,7 +210,7 @@ def test_a_choice_that_has_no_ids_for_once_is_estimated(rig: Rig) -> None:
 @pytest.mark.parametrize("choice", [-1, 128, 10**9])
 def test_a_choice_that_cannot_be_is_left_out(rig: Rig, choice: int) -> None:
     recorded = rig.begin()
-    recorded.tokens(COMMIT_NS, choice, 1, "content", exact=True)
+    recorded.tokens(COMMIT_NS, choice, 1, "content")
     recorded.noted(Chunk(Choice(choice, "stop")), COMMIT_NS, continues=False)
     recorded.ended("completed")
     assert [row["tokens"] for row in rig.audited()] == [0]
@@ -218,7 +220,7 @@ def test_every_token_may_make_something_due(rig: Rig) -> None:
     recorded = rig.begin()
     recorded.served_by("a", exact_resume=True)
     before = rig.rearmed
-    recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
+    recorded.tokens(COMMIT_NS, 0, 1, "content")
     assert rig.rearmed == before + 1
 
 
@@ -267,7 +269,7 @@ def test_a_stream_starves_when_its_reader_has_read_all_unless_nothing_is_known_o
     recorded.served_by("a", exact_resume=True)
     rig.wait(5000)
     assert recorded.starving() == 0, "without a token no reader has begun to read"
-    recorded.tokens(rig.host.now_ns, 0, 2, "content", exact=True)
+    recorded.tokens(rig.host.now_ns, 0, 2, "content")
     rig.wait(400)
     assert recorded.starving() == 0
     rig.wait(1)
@@ -283,13 +285,13 @@ def test_a_stream_starves_when_its_reader_has_read_all_unless_nothing_is_known_o
     assert recorded.starving() == 0
     rig.first_hand.resume(stream, now_ns + 100 * MS)
     assert recorded.starving() == 1
-    recorded.tokens(rig.host.now_ns, 0, 1, "content", exact=True)
+    recorded.tokens(rig.host.now_ns, 0, 1, "content")
     assert recorded.starving() == 0
 
 
 def test_a_reply_says_its_usage_its_finish_and_who_it_is_by(rig: Rig) -> None:
     recorded = rig.begin()
-    recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
+    recorded.tokens(COMMIT_NS, 0, 1, "content")
     recorded.noted(Chunk(Choice(0), id="chatcmpl-1", model="m-2"), COMMIT_NS, continues=False)
     recorded.noted(Chunk(Choice(0, "length")), COMMIT_NS, continues=False)
     recorded.noted(Chunk(usage={"prompt_tokens": 12, "completion_tokens": 40}), COMMIT_NS, continues=False)
@@ -307,7 +309,7 @@ def test_a_reply_of_chunks_is_judged_by_the_length_that_it_states_at_its_end(rig
     recorded = rig.begin()
     for kind in ("reasoning", "content", "content"):
         rig.wait(100)
-        recorded.tokens(rig.host.now_ns, 0, 1, kind, exact=False)
+        recorded.text(rig.host.now_ns, 0, stated(kind, 3))
     recorded.noted(Chunk(Choice(0, "stop")), rig.host.now_ns, continues=False)
     assert rig.sink.rows == [], "its usage may follow"
     counts = {"completion_tokens": 90, "completion_tokens_details": {"reasoning_tokens": 30}}
@@ -321,8 +323,8 @@ def test_a_reply_of_chunks_is_judged_by_the_length_that_it_states_at_its_end(rig
 
 def test_the_usage_of_a_backend_that_continued_the_reply_is_not_the_replys(rig: Rig) -> None:
     recorded = rig.begin()
-    recorded.tokens(COMMIT_NS, 0, 5, "content", exact=True)
-    recorded.tokens(COMMIT_NS, 0, 2, "content", exact=True)
+    recorded.tokens(COMMIT_NS, 0, 5, "content")
+    recorded.tokens(COMMIT_NS, 0, 2, "content")
     recorded.noted(Chunk(usage={"prompt_tokens": 17, "completion_tokens": 2}), COMMIT_NS, continues=True)
     recorded.migrated("a", "b", 5, 0.25, reason="broken")  # the client has its text only now
     recorded.ended("completed")
@@ -348,7 +350,7 @@ def test_a_choice_that_nobody_asked_for_is_told_by_who_serves_now(rig: Rig) -> N
     recorded.served_by("a", exact_resume=True)
     recorded.serving("b")
     recorded.exact_resume(False)
-    recorded.tokens(COMMIT_NS, 1, 1, "content", exact=True)
+    recorded.tokens(COMMIT_NS, 1, 1, "content")
     assert [(stream.instance, stream.exact_resume) for stream in recorded.streams.values()] == [("b", False)] * 2
     recorded.ended("completed")
     assert {segment.get(semconv.INSTANCE) for segment in rig.segments(1)[:1]} == {"a"}
@@ -413,13 +415,13 @@ def test_a_request_that_was_never_moved_says_nothing_of_it(rig: Rig) -> None:
 )
 def test_a_request_ends_once(rig: Rig, outcome: str, error: str | None, status: Status) -> None:
     recorded = rig.begin()
-    recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
+    recorded.tokens(COMMIT_NS, 0, 1, "content")
     rig.wait(7)
     recorded.ended(outcome, error=error)
     sent = len(rig.host.sent)
     rig.wait(7)
     recorded.ended("completed")
-    recorded.tokens(rig.host.now_ns, 0, 1, "content", exact=True)
+    recorded.tokens(rig.host.now_ns, 0, 1, "content")
     recorded.noted(Chunk(Choice(0, "stop")), rig.host.now_ns, continues=False)
     recorded.migrated("a", "b", 0, 0.0)
     assert len(rig.host.sent) == sent
@@ -433,7 +435,7 @@ def test_a_request_ends_once(rig: Rig, outcome: str, error: str | None, status: 
 def test_a_choice_that_finished_is_completed_whatever_came_then(rig: Rig) -> None:
     recorded = rig.begin(asked=Asked(choices=2))
     recorded.noted(Chunk(Choice(1, "stop")), COMMIT_NS, continues=False)
-    recorded.tokens(COMMIT_NS, 1, 1, "content", exact=True)  # behind its finish
+    recorded.tokens(COMMIT_NS, 1, 1, "content")  # behind its finish
     recorded.ended("cancelled")
     assert [rig.segments(choice)[-1][semconv.OUTCOME] for choice in (0, 1)] == ["cancelled", "completed"]
     assert attributes(rig.request())[semconv.OUTCOME] == "cancelled"
@@ -456,7 +458,7 @@ def test_a_bug_of_the_rules_does_not_reach_the_stream(
     recorded.served_by("a", exact_resume=True)
     monkeypatch.setattr(FirstHand, "tokens", lambda *_: 1 / 0)
     for _ in range(3):
-        recorded.tokens(COMMIT_NS, 0, 1, "content", exact=True)
+        recorded.tokens(COMMIT_NS, 0, 1, "content")
     recorded.ended("completed")
     assert [row["tokens"] for row in rig.audited()] == [3]
     assert rig.recorder.environment.bugs.count == 3

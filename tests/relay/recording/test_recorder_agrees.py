@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.relay.recording import Asked, Chunk, Rig
+from support.relay.recording import Asked, Chunk, Rig, stated
 from support.relay.recording import Choice as Part
 
 from otel_llm.relay.recording.recorded import Recorded
@@ -63,7 +63,10 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
         rig.cut()
     elif verb == "tokens":
         choice, count, kind, exact, lag_ms = given
-        recorded.tokens(read_ns(recorded, now_ns, lag_ms), choice, count, kind, exact=exact)
+        if exact:
+            recorded.tokens(read_ns(recorded, now_ns, lag_ms), choice, count, kind)
+        else:
+            recorded.text(read_ns(recorded, now_ns, lag_ms), choice, stated(kind, 4 * count))
     elif verb == "usage":
         prompt, continues, output, reasoning = given
         details = {} if reasoning is None else {"completion_tokens_details": {"reasoning_tokens": reasoning}}

@@ -32,7 +32,7 @@ def play(exporter: InMemorySpanExporter) -> None:
     recorder = Recorder(running, first_hand, MonotonicClock(), later, lambda: None)
     recorded = recorder.begin([], Asked(), running.clock_ns())
     recorded.served_by("a", exact_resume=True)
-    recorded.tokens(running.clock_ns(), 0, 1, "content", exact=True)
+    recorded.tokens(running.clock_ns(), 0, 1, "content")
     recorded.migrated("a", "b", 1, 0.5, rule="R")
     recorded.ended("completed")
     assert running.stop(20.0)

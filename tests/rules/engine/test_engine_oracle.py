@@ -17,6 +17,7 @@ from support.examples import examples
 
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.rules.language.condition import Condition
+from otel_llm.rules.language.snapshot import COUNTING
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 
@@ -84,11 +85,13 @@ class Oracle:
             "rate_tokens_per_second": now.rate_tokens_per_second,
             "fact_age_seconds": (x - view.watermark_ns) / 1e9,
             "exact_resume": view.exact_resume,
+            "token_basis": view.token_basis if count else None,
+            "token_ratio_learned": view.token_ratio_learned if count else None,
         }
 
     def truth(self, condition: Condition, view: View, x: int, *, aged: bool) -> bool | None:
         names = condition.facts
-        identity = {"fact_age_seconds", "exact_resume"}
+        identity = {"fact_age_seconds", "exact_resume", *COUNTING}
         timed = set(names) - identity - {"tokens", "tokens_read"}
         if timed and view.has_gap:
             return None

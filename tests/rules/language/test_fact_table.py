@@ -6,11 +6,13 @@ other steps.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from rules.scripted import COMMIT, MS, S, View
 
 from otel_llm.rules.language.facts import FACTS, LABELS, STREAM_FACTS, WINDOW_FACTS, WINDOWS, Scope, in_scope
-from otel_llm.rules.language.snapshot import IDENTITY, READ, Snapshot
+from otel_llm.rules.language.snapshot import COUNTING, IDENTITY, READ, Snapshot
 from otel_llm.slo.classes import Curve, Fluidity, SloClass
 from otel_llm.slo.stream import Stream
 
@@ -20,7 +22,7 @@ STREAM = {
     "age_seconds": "double", "ttft_seconds": "double", "gap_seconds": "double",
     "idle_seconds": "double", "idle_decode_seconds": "double", "runway_seconds": "double",
     "rate_tokens_per_second": "double", "deadlines": "int", "deadline_misses": "int", "fluidity_index": "double",
-    "fact_age_seconds": "double", "exact_resume": "bool",
+    "fact_age_seconds": "double", "exact_resume": "bool", "token_basis": "string", "token_ratio_learned": "bool",
 }  # fmt: skip
 PYTHON = {"string": str, "int": int, "double": float, "bool": bool}
 
@@ -57,7 +59,8 @@ def test_labels_and_identity_are_facts_that_do_not_change() -> None:
 def view(tokens_ms: list[int], kinds: list[int] | None = None, slo: SloClass | None = None) -> View:
     stream = Stream(slo or SloClass(), COMMIT)
     stream.extend([COMMIT + at * MS for at in tokens_ms], kinds)
-    return View(stream, exact_resume=True, watermark_ns=COMMIT + S)
+    counted: dict[str, Any] = {"token_basis": "estimated", "token_ratio_learned": False}
+    return View(stream, exact_resume=True, watermark_ns=COMMIT + S, **counted)
 
 
 @pytest.mark.parametrize("tokens", [[], [100], [100, 100], [100, 300, 5000]])
@@ -74,7 +77,7 @@ def test_every_fact_has_its_type_or_is_missing(tokens: list[int]) -> None:
             assert type(value) is PYTHON[kind], name
             assert value == value, name
     if not tokens:
-        assert missing == {"ttft_seconds", "rate_tokens_per_second", "fluidity_index"}
+        assert missing == {"ttft_seconds", "rate_tokens_per_second", "fluidity_index", *COUNTING}
     elif len(set(tokens)) == 1:
         assert missing == {"rate_tokens_per_second"}
     else:

@@ -71,7 +71,7 @@ def counted(tokens: int, *, prompt: int = 16) -> Reply:
     steps: list[Step] = [chunk({"role": "assistant", "content": ""})]
     for sent in range(1, tokens + 1):
         stated = {"prompt_tokens": prompt, "completion_tokens": sent, "total_tokens": prompt + sent}
-        steps.append(chunk({"content": f"word{sent} "}, usage=stated))
+        steps.append(chunk({"content": f"w{sent} "}, usage=stated))
     return Reply([*steps, chunk(finish="length"), usage(tokens, prompt), Raw(b"data: [DONE]\n\n"), BodyEnd()])
 
 

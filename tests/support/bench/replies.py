@@ -47,7 +47,7 @@ def reply(gaps_ms: list[int], **more: Any) -> list[tuple[int, bytes]]:
     at_ns, pieces = 0, [(0, HEAD + framed(event(chunk({"role": "assistant", "content": ""}))))]
     for place, gap_ms in enumerate(gaps_ms):
         at_ns += gap_ms * MS
-        pieces.append((at_ns, framed(event(chunk({"content": f"word{place} "}, **more)))))
+        pieces.append((at_ns, framed(event(chunk({"content": f"w{place} "}, **more)))))
     pieces.append((at_ns + MS, framed(event(chunk(finish="length"))) + framed(event(b"[DONE]"))))
     pieces.append((at_ns + 2 * MS, b"0\r\n\r\n"))
     return pieces

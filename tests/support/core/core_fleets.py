@@ -24,6 +24,7 @@ from otel_llm.rules.decisions.decision_records import Decided, Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import Benefit, Curve, Deadline, Fluidity, SloClass, SloClasses
+from otel_llm.slo.stated_total import StatedReply
 from otel_llm.slo.verdict import Verdict
 
 MS = 1_000_000
@@ -356,6 +357,8 @@ class Seen:
     def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         self.rows.append(row())
         self.verdicts.append(verdict)
+
+    def reply_stated(self, reply: StatedReply) -> None: ...
 
     def foreign_judged(self, row: Row) -> None:
         self.rows.append(row)

@@ -28,6 +28,7 @@ from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import FakeClock
+from otel_llm.slo.stated_total import StatedReply
 from otel_llm.slo.verdict import Verdict
 
 
@@ -93,6 +94,8 @@ class Noted(Sinks):
     def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         if not self.replaying:
             self.rows.append(row())
+
+    def reply_stated(self, reply: StatedReply) -> None: ...
 
     def foreign_judged(self, row: Row) -> None:
         if not self.replaying:

@@ -31,6 +31,7 @@ WORDS = {
     "model": ("m", "n", ""),
     "instance": ("a", ""),
     "measured_at": ("client", "server"),
+    "token_basis": ("exact", "chunk", "estimated"),
 }
 ORDERS = ("<", "<=", ">", ">=", "<", ">", "==", "!=")
 STEPS = ("deadlines", "deadline_misses", "fluidity_index")
@@ -50,7 +51,8 @@ def comparison(random: Random, *, plain: bool) -> str:
             )
         )
     if kind == 1:
-        return random.choice(("exact_resume", "!exact_resume", "exact_resume == true", "exact_resume != true"))
+        name = random.choice(("exact_resume", "exact_resume", "token_ratio_learned"))
+        return random.choice((name, f"!{name}", f"{name} == true", f"{name} != true"))
     if kind in (2, 3):
         name = random.choice(list(NUMBERS)[: 2 if plain else 4])
         constant = random.choice(NUMBERS[name])

@@ -8,6 +8,7 @@ from otel_llm.evaluate.own_streams.own_stream import OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.slo.stated_total import StatedReply
 from otel_llm.slo.verdict import Verdict
 
 
@@ -22,6 +23,8 @@ class KeepingSink:
 
     def stream_judged(self, stream: OwnStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
         self.rows.append(row())
+
+    def reply_stated(self, reply: StatedReply) -> None: ...
 
     def foreign_judged(self, row: Row) -> None:
         raise AssertionError(row)

@@ -18,6 +18,7 @@ from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.core.tally import Tally
 from otel_llm.instrumentation.process.flusher import Flusher
 from otel_llm.instrumentation.segments.chunks import FRAMING, Reading
+from otel_llm.instrumentation.segments.model_chunks import KnownModels
 from otel_llm.instrumentation.segments.statements import Statements
 
 COMMIT_NS = 5_000_000_000
@@ -33,8 +34,8 @@ class WordReader:
     def __init__(self) -> None:
         self.said = Statements()
 
-    def is_plain(self, chunk: object) -> bool:
-        return chunk is not None
+    def plain_size(self, chunk: object) -> int:
+        return 0 if chunk is None else 1
 
     def __call__(self, chunk: object) -> Reading:
         return FRAMING
@@ -52,6 +53,7 @@ class FakeEnvironment:
 
     def __init__(self) -> None:
         self.now_ns = COMMIT_NS
+        self.models = KnownModels()
         self.sent: list[Record] = []
         self.bugs: list[BaseException] = []
         self.urgent = 0

@@ -3,7 +3,7 @@
 To put a stack into it, write a subclass of `Stack` in `stack_<name>.py` beside this file and add one instance to
 the list in `tests/instrumentation/test_matrix.py`. It says
 
-- what the server sends: `words(n)` (n steps, one item and one token each, whose text contains `word0 `, `word1 ` ...),
+- what the server sends: `words(n)` (n steps, one item and one token each, whose text contains `w0 `, `w1 ` ...),
   `before()` and `after()` (the framing around them, `after` with what declares the reply complete), `error()` (what a
   server that fails in the middle of a reply sends);
 - how the application reads it, sync (`client`, `open`, `items`, `pulls`, `close`, `entered`) and async (the same with
@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import gc
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from support.sse_server import Cut, Gate, Reply, SseServer, Step
 import otel_llm
 
 MODEL = "m"
+WORD = re.compile(r"w\d+ ")
+"""The text of one token."""
 READ = 3
 """How many items a caller takes that does not read to the end."""
 LOCKSTEP = 6
@@ -62,7 +65,7 @@ class Stack:
         return ()
 
     def words(self, count: int) -> Sequence[Step]:
-        """Return `count` steps of one token each, with the texts `word0 `, `word1 ` and so on."""
+        """Return `count` steps of one token each, with the texts `w0 `, `w1 ` and so on."""
         raise NotImplementedError
 
     def after(self) -> Sequence[Step]:
@@ -124,7 +127,7 @@ class Stack:
 
     def is_word(self, seen: str) -> bool:
         """Return whether an item, as it was looked at, is one of the words: a helper may tell each of them twice."""
-        return "word" in seen
+        return WORD.search(seen) is not None
 
     def closed(self, stream: Any) -> object:
         """Return whether the connection of a stream was given back, None where that cannot be seen."""
@@ -187,7 +190,7 @@ class Caller:
         self.seen.items.append((f"{type(item).__module__}.{type(item).__qualname__}", seen))
         # The stream was begun in this context and must not leave another one behind in the caller's block.
         self.seen.context_kept &= otel_context.get_current() == self._context
-        if self._gates and f"word{LOCKSTEP - 1 - len(self._gates)} " in seen:
+        if self._gates and f"w{LOCKSTEP - 1 - len(self._gates)} " in seen:
             self._gates.pop(0).open()
 
     @property
@@ -448,7 +451,7 @@ def lockstep(steps: Sequence[Step], words: int) -> tuple[list[Step], list[Gate]]
     left = list(gates)
     for step in steps:
         out.append(step)
-        if "word" in json.dumps(step, default=str) and left:
+        if WORD.search(json.dumps(step, default=str)) and left:
             out.append(left.pop(0))
     return out, gates
 

@@ -63,8 +63,7 @@ class AnthropicMessages(Stack):
 
     def words(self, count: int) -> Sequence[Step]:
         return [
-            event("content_block_delta", index=0, delta={"type": "text_delta", "text": f"word{i} "})
-            for i in range(count)
+            event("content_block_delta", index=0, delta={"type": "text_delta", "text": f"w{i} "}) for i in range(count)
         ]
 
     def after(self) -> Sequence[Step]:
@@ -98,7 +97,7 @@ class AnthropicHelper(AnthropicMessages):
     outcomes: ClassVar = {"gc": "cancelled"}
 
     def is_word(self, seen: str) -> bool:
-        return "word" in seen and "content_block_delta" in seen
+        return super().is_word(seen) and "content_block_delta" in seen
 
     def open(self, client: Any) -> Any:
         return client.messages.stream(**QUESTION).__enter__()

@@ -41,7 +41,7 @@ class ConverseStream(Stack):
         return [Raw(frame) for frame in bedrock.before(KIND)]
 
     def words(self, count: int) -> Sequence[Step]:
-        return [Raw(bedrock.token(KIND, f"word{i} ")) for i in range(count)]
+        return [Raw(bedrock.token(KIND, f"w{i} ")) for i in range(count)]
 
     def after(self) -> Sequence[Step]:
         return [Raw(frame) for frame in bedrock.after(KIND, 6)]

@@ -88,7 +88,7 @@ class OpenAIResponses(Stack):
 
     def words(self, count: int) -> Sequence[Step]:
         where: Json = {"output_index": 0, "content_index": 0, "item_id": "msg_1", "logprobs": []}
-        return [event("response.output_text.delta", delta=f"word{i} ", **where) for i in range(count)]
+        return [event("response.output_text.delta", delta=f"w{i} ", **where) for i in range(count)]
 
     def after(self) -> Sequence[Step]:
         usage = {

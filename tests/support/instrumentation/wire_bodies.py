@@ -16,9 +16,12 @@ def event(data: dict[str, Any], end: str = "\n\n") -> bytes:
     return f"data: {json.dumps(data)}{end}".encode()
 
 
+ODD = ('"index": 1', "\n\ndata: x", '\u2028"id":', '"delta":{')
+"""Texts that look like other parts of a body: short, so that a chunk counts as one token."""
+
+
 def word(number: int, index: int = 0) -> bytes:
-    # What looks like keys in the text must not be taken for them.
-    return event(chunk({"content": f'word{number} "finish_reason": null, "index": 0 \n\n data: x\u2028'}, index=index))
+    return event(chunk({"content": ODD[number % len(ODD)]}, index=index))
 
 
 def chat(words: int = 4, choices: int = 1) -> list[bytes]:
@@ -35,7 +38,7 @@ def chat(words: int = 4, choices: int = 1) -> list[bytes]:
 
 def text(words: int = 4) -> list[bytes]:
     """Return a text completion."""
-    made = [{"index": 0, "text": f"word{number} ", "finish_reason": None} for number in range(words)]
+    made = [{"index": 0, "text": f"w{number} ", "finish_reason": None} for number in range(words)]
     made.append({"index": 0, "text": "", "finish_reason": "stop"})
     return [*[event({"id": "cmpl-1", "model": "served", "choices": [one]}) for one in made], DONE]
 
@@ -44,7 +47,7 @@ def responses(words: int = 4) -> list[bytes]:
     """Return a reply of the responses API, which has no end marker of its own."""
     reply = {"id": "resp-1", "model": "served", "usage": {"input_tokens": 7, "output_tokens": words}}
     made: list[dict[str, Any]] = [{"type": "response.created", "response": {"id": "resp-1", "model": "served"}}]
-    made += [{"type": "response.output_text.delta", "delta": f"word{number} "} for number in range(words)]
+    made += [{"type": "response.output_text.delta", "delta": f"w{number} "} for number in range(words)]
     made.append({"type": "response.completed", "response": reply})
     return [f"event: {one['type']}\r\n".encode() + event(one, "\r\n\r\n") for one in made]
 
@@ -56,7 +59,7 @@ def messages(words: int = 4) -> list[bytes]:
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
     ]
     made += [
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": f"word{number} "}}
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": f"w{number} "}}
         for number in range(words)
     ]
     made += [

@@ -26,6 +26,7 @@ from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 from otel_llm.slo.columns import REQUEST_COLUMNS
+from otel_llm.slo.stated_total import StatedReply
 from otel_llm.slo.verdict import Verdict
 
 CLASSES = SloClasses((SloClass(name="chat"), SloClass(name="batch")), default="chat")
@@ -56,6 +57,17 @@ class Chunk:
         self.prompt_ids = prompt_ids
         self.value: dict[str, Any] = {"choices": [vars(choice) for choice in choices], **value}
         self.choices = choices
+
+
+def stated(kind: str, characters: int) -> dict[str, Any]:
+    """Return the JSON of a choice of a chunk with so much text of a kind, and no ids."""
+    text = "x" * characters
+    members = {
+        "content": {"content": text},
+        "reasoning": {"reasoning": text},
+        "tool": {"tool_calls": [{"function": {"arguments": text}}]},
+    }
+    return {"delta": members[kind]}
 
 
 class RelayHost(FakeEnvironment):
@@ -99,6 +111,8 @@ class Judged:
 
     def stream_judged(self, stream: OwnStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
         self.rows.append(row())
+
+    def reply_stated(self, reply: StatedReply) -> None: ...
 
     def foreign_judged(self, row: Row) -> None:
         raise AssertionError(row)

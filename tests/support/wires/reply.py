@@ -35,8 +35,8 @@ class Token(NamedTuple):
 def words(count: int, kind: Kind = "content") -> list[Token]:
     """Return `count` tokens that are one word each; those of a tool call together are one JSON object."""
     if kind != "tool":
-        return [Token(kind, f"word{number} ") for number in range(count)]
-    return split('{"text":"' + " ".join(f"word{number}" for number in range(count)) + '"}', count, kind)
+        return [Token(kind, f"w{number} ") for number in range(count)]
+    return split('{"text":"' + " ".join(f"w{number}" for number in range(count)) + '"}', count, kind)
 
 
 def split(text: str, count: int, kind: Kind = "content") -> list[Token]:

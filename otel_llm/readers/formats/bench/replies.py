@@ -13,6 +13,8 @@ from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.instrumentation.parse.messages import MessagesReader
 from otel_llm.instrumentation.parse.responses import ResponsesReader
 from otel_llm.instrumentation.parse.sse_chunks import DONE, TextReader, View
+from otel_llm.instrumentation.segments.model_chunks import ModelChunks
+from otel_llm.instrumentation.segments.token_estimate import TokenEstimate
 from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class ReplyStream:
     times_ns: list[int] = field(default_factory=list)
     kinds: bytearray = field(default_factory=bytearray)
     token_basis: str = "chunk"  # noqa: S105
+    estimate: TokenEstimate = field(default_factory=lambda: TokenEstimate(ModelChunks()))
 
 
 @dataclass(slots=True)
@@ -86,8 +89,9 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
             unknown = unknown or reader is None
             if reader is None:
                 continue
-        for choice, kind, number, _ in reader(chunk):
+        for choice, kind, tokens, _ in reader(chunk):
             stream = streams.setdefault(choice, ReplyStream(choice))
+            number = stream.estimate.of(kind, tokens)
             if number > MAX_TOKENS - len(stream.times_ns):
                 raise EntryError(f"more than {MAX_TOKENS} tokens in one reply")
             stream.times_ns += [at_ns] * number
@@ -97,7 +101,7 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
             raise EntryError("the chunks are those of an API that we do not know")
         return Reply([ReplyStream()])
     for stream in streams.values():
-        stream.token_basis = reader.basis(stream.choice)
+        stream.token_basis = stream.estimate.basis(reader.basis(stream.choice))
     found = sorted(streams.values(), key=lambda stream: stream.choice)
     return Reply(found or [ReplyStream()], reader.said.input_tokens, *reader.said.total)
 
