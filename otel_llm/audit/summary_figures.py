@@ -15,8 +15,10 @@ FIGURES: Final[tuple[tuple[str, tuple[tuple[str, str, Callable[[Any], str]], ...
         (
             ("idle_p50_s", "idle, half of them at most", seconds),
             ("idle_p99_s", "idle, 99 % at most", seconds),
-            ("ttft_p50_s", "first token, half of them at most", seconds),
-            ("ttft_p99_s", "first token, 99 % at most", seconds),
+            ("ttfo_p50_s", "first text that is read, half of them at most", seconds),
+            ("ttfo_p99_s", "first text that is read, 99 % at most", seconds),
+            ("ttft_p50_s", "first token of any kind, half of them at most", seconds),
+            ("ttft_p99_s", "first token of any kind, 99 % at most", seconds),
         ),
     ),
     (

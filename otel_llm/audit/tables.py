@@ -24,6 +24,7 @@ _TEXT: Final = {
     "instance",
     "measured_at",
     "outcome",
+    "finish_reason",
     "token_basis",
 }
 _INTEGER: Final = {

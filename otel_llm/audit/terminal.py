@@ -76,7 +76,7 @@ def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for name in ("trace", "class", "model", "at", "outcome"):
         table.add_column(name, no_wrap=name == "trace")
-    for name in ("tokens", "TTFT", "idle", "stalls", "fluidity", "met"):
+    for name in ("tokens", "first text", "TTFT", "idle", "stalls", "fluidity", "met"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         choice = f"/{row['choice']}" if row["choice"] else ""
@@ -87,6 +87,7 @@ def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
             _text(row["measured_at"]),
             _text(row["outcome"]),
             _cell(row["tokens"], number),
+            _cell(row["ttfo_s"], seconds),
             _cell(row["ttft_s"], seconds),
             _cell(row["idle_s"], seconds),
             _cell(row["stalls"], number),

@@ -14,6 +14,7 @@ import numpy as np
 
 from otel_llm.evaluate.subjects import MAX_SUBJECTS, Subjects
 from otel_llm.evaluate.usage import Charged
+from otel_llm.readers.spans.finish_reasons import CUT
 from otel_llm.rules.engine.scope_engine import ScopeEngine
 from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
 from otel_llm.rules.engine.sliding_window import Totals
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.subjects import Subject
+    from otel_llm.readers.assemble.resolved import Resolved
     from otel_llm.rules.decisions.decision_records import Decision, Labels
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.slo.classes import Objective, SloClasses
@@ -94,10 +96,10 @@ class Groups:
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
 
-    def ended(self, stream: StreamInFlight, outcome: str, verdict: Verdict | None, now_ns: int) -> None:
+    def ended(self, stream: StreamInFlight, resolved: Resolved, verdict: Verdict | None, now_ns: int) -> None:
         """Count a request that has ended, and the rest of its benefit."""
-        group = stream.group
-        self._of(group).count(outcome, verdict, stream.slo.objective.fluidity_index)
+        group, cut = stream.group, resolved.finish_reason in CUT
+        self._of(group).count(resolved.outcome, verdict, stream.slo.objective.fluidity_index, cut=cut)
         self._heard_ns[group] = max(self._heard_ns.get(group, 0), stream.last_receipt_ns)
         self.close(stream, verdict)
         self.wake(now_ns)

@@ -150,7 +150,7 @@ class Verdicts:
             row = partial(dict, unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads))
         self._windowing.ended(stream, resolved, verdict)
         if self.groups is not None:
-            self.groups.ended(stream, resolved.outcome, verdict, self._timers.now_ns)
+            self.groups.ended(stream, resolved, verdict, self._timers.now_ns)
         self._counts["judged"] += 1
         if resolved.outcome == "lost":
             self._counts["lost"] += 1

@@ -38,7 +38,7 @@ VERDICTS: Final = 12
 _STOP_S: Final = 10.0
 VERDICT_COLUMNS: Final = (
     "trace_id", "span_id", "choice", "slo_class", "model", "instance", "measured_at", "outcome", "met", "tokens",
-    "ttft_s", "idle_s", "fluidity_index",
+    "ttfo_s", "ttft_s", "idle_s", "fluidity_index", "finish_reason",
 )  # fmt: skip
 log = logging.getLogger(__name__)
 

@@ -82,6 +82,7 @@ class Series:
     deadlines: int = 0
     deadline_misses: int = 0
     ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
+    visible: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
     tbt: Histogram = field(default_factory=lambda: Histogram(TBT_BUCKETS_S))
     idle: Histogram = field(default_factory=lambda: Histogram(IDLE_BUCKETS_S))
     fluidity: Histogram = field(default_factory=lambda: Histogram(FLUIDITY_BUCKETS, per_unit=1))
@@ -157,6 +158,8 @@ class UserMetrics:
         series.deadline_misses += verdict.deadline_misses or 0
         if verdict.ttft_ns is not None:
             series.ttft.observe(verdict.ttft_ns)
+        if verdict.ttfo_ns is not None:
+            series.visible.observe(verdict.ttfo_ns)
         if verdict.idle_ns is not None:
             series.idle.observe(verdict.idle_ns)
         fluidity = verdict.fluidity_index
@@ -310,6 +313,12 @@ _COUNTERS: Final[tuple[tuple[str, str, str, Callable[[Series], float]], ...]] = 
 )
 _HISTOGRAMS: Final[tuple[tuple[str, str, str, Callable[[Series], Histogram]], ...]] = (
     ("otel_llm_ttft_seconds", "Time to the first token of any kind.", "s", lambda one: one.ttft),
+    (
+        "otel_llm_time_to_first_visible_token_seconds",
+        "Time to the first token that the class's user reads.",
+        "s",
+        lambda one: one.visible,
+    ),
     ("otel_llm_tbt_seconds", "Time between tokens.", "s", lambda one: one.tbt),
     ("otel_llm_idle_seconds", "User idle latency of a request.", "s", lambda one: one.idle),
     ("otel_llm_fluidity_index", "Share of a request's token deadlines met.", "1", lambda one: one.fluidity),

@@ -37,6 +37,7 @@ def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell], re
         "instance": resolved.instance,
         "measured_at": resolved.measured_at,
         "outcome": resolved.outcome,
+        "finish_reason": resolved.finish_reason,
         "start_unix_nano": resolved.commit_ns,
         "tokens_recorded": recorded,
         "token_basis": resolved.token_basis,

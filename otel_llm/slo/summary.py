@@ -32,6 +32,7 @@ NUMBERS = (
     "tokens_read",
     "coverage",
     "ttft_s",
+    "ttfo_s",
     "idle_s",
     "deadlines",
     "deadline_misses",
@@ -106,7 +107,7 @@ def figures(judged: Judgements, objective: Objective, span_s: float | None) -> F
     rate = fluid_token_rate(_sorted(complete.numbers["fluid_tbt_ns"]).tolist(), targets(objective)[1])
     benefit = math.fsum(_known(complete.numbers["benefit"]).tolist())
     fluidity, idle = _sorted(complete.numbers["fluidity_index"]), _sorted(complete.numbers["idle_s"])
-    ttft = _sorted(judged.numbers["ttft_s"])
+    ttft, ttfo = _sorted(judged.numbers["ttft_s"]), _sorted(judged.numbers["ttfo_s"])
     outcomes = judged.texts["outcome"]
     aborted = sum(int((outcomes == outcome).sum()) for outcome in ABORTED)
     return {
@@ -125,6 +126,8 @@ def figures(judged: Judgements, objective: Objective, span_s: float | None) -> F
         "fluidity_ok_share": _fluid_share(complete, objective),
         "idle_p50_s": _percentile(idle, P50),
         "idle_p99_s": _percentile(idle, P99),
+        "ttfo_p50_s": _percentile(ttfo, P50),
+        "ttfo_p99_s": _percentile(ttfo, P99),
         "ttft_p50_s": _percentile(ttft, P50),
         "ttft_p99_s": _percentile(ttft, P99),
         "fluid_token_rate": None if rate is None else rate.tokens_per_s,

@@ -32,6 +32,7 @@ FULL: Row = {
     "tokens_recorded": 2,
     "token_basis": "exact",
     "coverage": 1.0,
+    "finish_reason": "length",
     "ttft_s": 0.1,
     "ttfo_s": 0.1,
     "e2e_s": 0.30000000000000004,

@@ -181,13 +181,13 @@ def test_a_token_is_taken_nowhere_else(token_file: Path) -> None:
 def test_a_picture_for_a_file_has_a_line_for_what_there_is_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     model = "m" * 40
-    stream = {"model": model, "trace_id": "0123456789abcdef", "slo_class": "chat", "tokens": 3, "ttft_s": 0.25}
+    stream = {"model": model, "trace_id": "0123456789abcdef", "slo_class": "chat", "tokens": 3, "ttfo_s": 0.25}
     of_readers = {"idle_s": 0.0, "runway_s": 1.5}
     told = {"in_flight": 1, "starving": 0, "judged": 0, "recent": [], "streams": [stream | of_readers]}
     with answering(saying(200, json.dumps(told).encode())) as url:
         lines = run(url).output.splitlines()
     assert [line.split()[:1] for line in lines] == [["1"], ["stream"], [model]]
-    assert "runway: text still unread, in seconds of reading" in lines[1]
+    assert "runway: unread text, in seconds of reading" in lines[1]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])

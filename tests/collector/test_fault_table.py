@@ -30,7 +30,7 @@ import otel_llm
 
 def model():
     for _ in range(10):
-        yield "a word"
+        yield "word"
         time.sleep(0.02)
     assert otel_llm.flush(60)
     print("told", flush=True)

@@ -20,7 +20,7 @@ from support.sse_server import DONE, Reply, SseServer, Wait, chunk, whole, words
 from compat.environments import Environment
 
 TOKENS, STREAMS, PACE_S = 40, 4, 0.01
-BODY = b"".join(b"word%d " % i for i in range(TOKENS))
+BODY = b"".join(b"w%d " % i for i in range(TOKENS))
 ENDPOINTS = ("answers", "silent", "refuses")
 WAYS = ("inside", "agent")
 """`otel_llm.instrument()` in the application, and `opentelemetry-instrument`."""

@@ -252,6 +252,15 @@ def test_idle_p99_fluidity_and_aborted_shares() -> None:
     assert facts["idle_p99_1m"] == pytest.approx(4.8, rel=0.01)  # the token came 5 s after the commit; 0.2 s are free
 
 
+def test_the_share_of_replies_that_were_cut() -> None:
+    one = seen(scoped("class", "cut_share_5m > 0.4 && requests_5m >= 4"))
+    for number, reason in enumerate(["stop", "MAX_TOKENS", "content_filter", None], 1):
+        whole(one, 10_000 + 100 * number, number=number, reason=reason)
+    one.evaluator.advance(at(11_000))
+    ((_, _, _, _, facts),) = told(one)
+    assert facts["cut_share_5m"] == 0.5
+
+
 @pytest.mark.parametrize("attainment", [None, "1"])
 def test_without_a_budget_nothing_burns(attainment: str | None) -> None:
     one = seen(scoped("class", "burn_rate_1m > 0.1"), classes=classes(attainment))

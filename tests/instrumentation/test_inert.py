@@ -135,7 +135,7 @@ def test_instrumenting_twice_warns_and_changes_nothing(client: Any, caplog: pyte
     ("settings", "message"),
     [
         ({"sampling": "some"}, r"sampling='some' is none of always, parent"),
-        ({"semconv": "newest"}, r"semconv='newest' is none of old, new, both"),
+        ({"semconv": "newest"}, r"semconv='newest' is none of 1.41, old, new, both"),
         ({"queue_segments": 0}, r"queue_segments=0"),
     ],
 )

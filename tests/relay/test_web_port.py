@@ -68,6 +68,7 @@ class Shown:
             "model": HOSTILE,
             "outcome": HOSTILE,
             "tokens": None,
+            "ttfo_s": None,
             "ttft_s": None,
             "idle_s": None,
             "fluidity_index": None,
@@ -445,7 +446,7 @@ def test_a_body_that_does_not_come_holds_up_no_stop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("paused", [True, False, None])
 def test_a_paused_stream_is_told_as_paused(paused: bool | None) -> None:
     shown = Shown().streams(Selection())
-    row = {**shown["streams"][0], "runway_s": 3.0, "ttft_s": 0.1}
+    row = {**shown["streams"][0], "runway_s": 3.0, "ttfo_s": 0.1, "ttft_s": 0.1}
     shown |= {"streams": [row if paused is None else row | {"paused": paused}], "recent": []}
     console = Console(width=200)
     with console.capture() as captured:

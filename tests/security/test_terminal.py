@@ -84,7 +84,7 @@ def test_what_rich_writes_has_no_control_but_its_own_styles() -> None:
 
 
 def snapshot(text: Any) -> dict[str, Any]:
-    stream = {"slo_class": text, "model": text, "trace_id": text, "tokens": text, "ttft_s": 1.0, "idle_s": 0.5}
+    stream = {"slo_class": text, "model": text, "trace_id": text, "tokens": text, "ttfo_s": 1.0, "idle_s": 0.5}
     row = {**stream, "met": None, "outcome": text, "fluidity_index": None}
     return {
         "in_flight": text,

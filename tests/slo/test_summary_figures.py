@@ -16,7 +16,7 @@ S = 10**9
 FIGURES = (
     "requests", "tokens", "incomplete", "undetermined", "aborted_share", "attainment", "throughput_tok_s",
     "throughput_req_s", "goodput_tok_s", "goodput_req_s", "smooth_goodput_tok_s", "fluidity_p50", "fluidity_ok_share",
-    "idle_p50_s", "idle_p99_s", "ttft_p50_s", "ttft_p99_s", "fluid_token_rate",
+    "idle_p50_s", "idle_p99_s", "ttfo_p50_s", "ttfo_p99_s", "ttft_p50_s", "ttft_p99_s", "fluid_token_rate",
 )  # fmt: skip
 
 
@@ -67,6 +67,7 @@ def test_every_figure() -> None:
     assert found["fluidity_ok_share"] == 0.25
     assert found["idle_p50_s"] == idle[1]
     assert found["idle_p99_s"] == idle[3]
+    assert (found["ttfo_p50_s"], found["ttfo_p99_s"]) == (0.1, 2.0)
     assert found["ttft_p50_s"] == 0.1
     assert found["ttft_p99_s"] == 9.0
     assert found["fluid_token_rate"] == 20.0
@@ -75,6 +76,7 @@ def test_every_figure() -> None:
 def test_nothing_to_say_is_none() -> None:
     found = figures(judgements([torn()]), Objective(), None)
     unsaid = {"attainment", "fluidity_p50", "fluidity_ok_share", "idle_p50_s", "idle_p99_s", "fluid_token_rate"}
+    unsaid |= {"ttfo_p50_s", "ttfo_p99_s"}
     rates = {name for name in FIGURES if name.endswith(("tok_s", "req_s"))}
     assert {name for name, value in found.items() if value is None} == unsaid | rates
 

@@ -40,6 +40,7 @@ def row(random: Random) -> dict[str, Any]:
         "tokens_read": maybe(random.randrange(10**6)),
         "coverage": maybe(random.choice((1.0, 1.0, 0.5))),
         "ttft_s": maybe(random.random()),
+        "ttfo_s": maybe(random.random()),
         "idle_s": random.choice((0.0, random.random() * 10)) if judged else None,
         "deadlines": due if judged else None,
         "deadline_misses": random.randrange(due + 1) if judged else None,

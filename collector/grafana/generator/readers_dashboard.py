@@ -133,6 +133,12 @@ WAITING: Final = (
         "s",
     ),
     Panel(
+        "Time to the first text that is read",
+        "Median and 99th percentile: from the commit to the first token that the class's user reads.",
+        median_and_p99(readers("otel_llm_time_to_first_visible_token_seconds_bucket"), "slo_class"),
+        "s",
+    ),
+    Panel(
         "Time to first token",
         "Median and 99th percentile: from the commit to the first token of any kind.",
         median_and_p99(readers("otel_llm_ttft_seconds_bucket"), "slo_class"),

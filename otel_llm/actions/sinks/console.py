@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.readers.spans.finish_reasons import CUT
 from otel_llm.shared.printable import LONGEST_LINE, printable
 
 if TYPE_CHECKING:
@@ -71,8 +72,9 @@ def verdict_line(row: Row) -> str:
     """Return one line on a request: its ids, its outcome, and what the reader felt."""
     return (
         f"{_met(row['met'])} {row['trace_id']}{_choice(row['choice'])} {row['slo_class']} {row['model'] or '-'}"
-        f" {row['outcome']}: {row['tokens'] if row['tokens'] is not None else '?'} tokens,"
-        f" TTFT {duration(row['ttft_s'])}, idle {duration(row['idle_s'])}, fluidity {share(row['fluidity_index'])}"
+        f" {row['outcome']}{_cut(row['finish_reason'])}: {row['tokens'] if row['tokens'] is not None else '?'} tokens,"
+        f" first text {duration(row['ttfo_s'])}, TTFT {duration(row['ttft_s'])}, idle {duration(row['idle_s'])},"
+        f" fluidity {share(row['fluidity_index'])}"
         + (f", coverage {share(row['coverage'])}" if row["coverage"] not in {1.0, None} else "")
     )
 
@@ -91,6 +93,10 @@ def share(value: object) -> str:
 
 def _met(met: object) -> str:
     return "met    " if met is True else "MISSED " if met is False else f"{UNSAID} "
+
+
+def _cut(reason: object) -> str:
+    return f" (cut: {reason})" if reason in CUT else ""
 
 
 def _choice(choice: object) -> str:

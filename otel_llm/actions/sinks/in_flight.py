@@ -110,7 +110,9 @@ def count_by_group(table: StreamTable, slots: Ints, runway_ns: Ints) -> dict[Gro
 
 def facts_of(stream: StreamInFlight, now_ns: int) -> Row:
     """Return the in-flight facts of a stream as a JSON-able row, seconds."""
-    facts = stream.stream.at(now_ns + stream.offset_ns)
+    stream_so_far = stream.stream
+    facts = stream_so_far.at(now_ns + stream.offset_ns)
+    read_ns = stream_so_far.read_ns
     trace_id, span_id, choice = stream.key
     return {
         "trace_id": trace_id.hex(),
@@ -123,6 +125,7 @@ def facts_of(stream: StreamInFlight, now_ns: int) -> Row:
         "tokens": facts.tokens,
         "tokens_read": facts.tokens_read,
         "age_s": facts.age_ns / 1e9,
+        "ttfo_s": (read_ns[0] - stream_so_far.commit_ns) / 1e9 if len(read_ns) else None,
         "ttft_s": None if facts.ttft_ns is None else facts.ttft_ns / 1e9,
         "gap_s": facts.gap_ns / 1e9,
         "idle_s": facts.idle_ns / 1e9,

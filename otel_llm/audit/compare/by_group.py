@@ -26,6 +26,7 @@ SHOWN: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
     ("attainment", "attain-\nment", share),
     ("idle_p50_s", "idle\np50", seconds),
     ("idle_p99_s", "idle\np99", seconds),
+    ("ttfo_p99_s", "first text\np99", seconds),
     ("ttft_p99_s", "TTFT\np99", seconds),
     ("fluidity_p50", "fluidity\np50", number),
     ("smooth_goodput_tok_s", "smooth\ngoodput", number),

@@ -34,6 +34,7 @@ STREAMS: Final = pa.schema(
         pa.field("instance", pa.string()),
         pa.field("measured_at", pa.string(), nullable=False),
         pa.field("outcome", pa.string(), nullable=False),
+        pa.field("finish_reason", pa.string()),
         pa.field("token_basis", pa.string()),
         pa.field("commit_ns", pa.int64()),
         pa.field("end_ns", pa.int64()),

@@ -48,6 +48,11 @@ is known; `skewed`: tokens recorded before the commit; `unknown_class`: it names
 """
 
 
+_AS_STATED: Final = (
+    *("choice", "model", "instance", "measured_at", "outcome", "finish_reason", "token_basis", "coverage", "queue_s"),
+)
+
+
 def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
     """Return the judged requests (R rows) of a batch of STREAMS (R rows), in the same order.
 
@@ -71,7 +76,7 @@ def _judge(part: Resampled, classes: SloClasses) -> pa.RecordBatch:
         "start_unix_nano": streams.column("commit_ns"),
         "unknown_class": pa.array(unknown),
     }
-    for name in ("choice", "model", "instance", "measured_at", "outcome", "token_basis", "coverage", "queue_s"):
+    for name in _AS_STATED:
         cells[name] = streams.column(name)
     requests = recorded(streams, complete)
     fluid = FluidTargets(len(requests))

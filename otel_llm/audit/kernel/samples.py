@@ -65,6 +65,8 @@ FIGURES: Final = (
     Figure("fluidity_ok_share", "share", "fluid", "higher", "due"),
     Figure("idle_p50_s", "rank", "idle_s", "lower", share=HALF),
     Figure("idle_p99_s", "rank", "idle_s", "lower", share=MOST),
+    Figure("ttfo_p50_s", "rank", "ttfo_s", "lower", share=HALF),
+    Figure("ttfo_p99_s", "rank", "ttfo_s", "lower", share=MOST),
     Figure("ttft_p50_s", "rank", "ttft_s", "lower", share=HALF),
     Figure("ttft_p99_s", "rank", "ttft_s", "lower", share=MOST),
     Figure("fluid_token_rate", "speed", "fluid_tbt_ns", "higher"),
@@ -141,7 +143,7 @@ def sample(table: pa.Table, objective: Objective, span: float | None) -> Sample:
     ranked = {
         name: np.where(whole, reals(table, name), np.nan) for name in ("fluidity_index", "idle_s", "fluid_tbt_ns")
     }
-    ranked["ttft_s"] = reals(table, "ttft_s")
+    ranked |= {name: reals(table, name) for name in ("ttft_s", "ttfo_s")}
     return Sample(sums, ranked, span, targets(objective)[1])
 
 

@@ -93,6 +93,7 @@ def _facts(row: Row, slo: SloClass, tokens: int, unread: int) -> str:
         [
             ("outcome", row["outcome"]),
             ("tokens", number(tokens) + (f" ({unread:,} not read)" if unread else "")),
+            ("first text", _cell(row["ttfo_s"], seconds)),
             ("TTFT", _cell(row["ttft_s"], seconds)),
             *gaps,
             ("TPOT", _cell(row["tpot_s"], lambda value: classical.verdict(value, slo))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_llm.audit import objectives, summary_figures, top_offenders
-from otel_llm.audit.report import caveats, data_quality, sections
+from otel_llm.audit.report import caveats, cut_replies, data_quality, sections
 from otel_llm.audit.report.delivery_sections import Chosen, deliveries
 from otel_llm.audit.report.html_page import contents, page, table, text
 from otel_llm.audit.report.report_model import ReportModel, clock_of, reals
@@ -67,6 +67,7 @@ def build(model: ReportModel, *, title: str = TITLE, first: tuple[str, Lines] | 
         Section("distributions", "Distributions", sections.distributed(model, figures)),
         Section("load", "Load against benefit", sections.under_load(model, figures)),
         Section("starving", "Where readers starved", sections.starved(model, figures)),
+        Section("cut", "Replies that were cut off", cut_replies.body(model)),
         Section("tiers", "The classes as tiers", sections.as_tiers(model)),
         Section("classical", "By the classical metrics", sections.classically(model)),
         Section("worst", "The worst deliveries", _top_offenders(model, figures)),

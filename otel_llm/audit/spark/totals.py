@@ -32,10 +32,10 @@ _COUNTS: Final = (
 )  # fmt: skip
 _SUMS: Final = {"goodput_tokens": "met_tokens", "fluid_ok": "fluid", "fluid_due": "due"}
 """Counts that have other names in `samples.sample`."""
-_SKETCHES: Final = ("fluidity", "idle", "ttft", "fluid_tbt")
+_SKETCHES: Final = ("fluidity", "idle", "ttft", "ttfo", "fluid_tbt")
 _COLUMNS: Final = (
     "slo_class", "measured_at", "start_unix_nano", "end_unix_nano", "outcome", "tokens", "tokens_read", "coverage",
-    "met", "benefit", "fluidity_index", "idle_s", "ttft_s", "deadlines", "deadline_misses", "fluid_tbt_ns",
+    "met", "benefit", "fluidity_index", "idle_s", "ttft_s", "ttfo_s", "deadlines", "deadline_misses", "fluid_tbt_ns",
 )  # fmt: skip
 
 TOTALS: Final = pa.schema(
@@ -83,6 +83,7 @@ class ClassTotals:
     fluidity: Sketch = field(default_factory=Sketch)
     idle: Sketch = field(default_factory=Sketch)
     ttft: Sketch = field(default_factory=Sketch)
+    ttfo: Sketch = field(default_factory=Sketch)
     fluid_tbt: Sketch = field(default_factory=Sketch)
 
     @classmethod
@@ -98,6 +99,7 @@ class ClassTotals:
             (found.fluidity, "fluidity_index", 1.0),
             (found.idle, "idle_s", 1.0),
             (found.ttft, "ttft_s", 1.0),
+            (found.ttfo, "ttfo_s", 1.0),
             (found.fluid_tbt, "fluid_tbt_ns", 1e9),
         ):
             values = part.ranked[column]
@@ -157,6 +159,8 @@ class ClassTotals:
             "fluidity_ok_share": _share(self.fluid_ok, self.fluid_due),
             "idle_p50_s": self.idle.quantile(P50),
             "idle_p99_s": self.idle.quantile(P99),
+            "ttfo_p50_s": self.ttfo.quantile(P50),
+            "ttfo_p99_s": self.ttfo.quantile(P99),
             "ttft_p50_s": self.ttft.quantile(P50),
             "ttft_p99_s": self.ttft.quantile(P99),
             "fluid_token_rate": 1 / tbt_s if tbt_s else None,

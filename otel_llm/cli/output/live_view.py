@@ -22,14 +22,14 @@ def view(snapshot: dict[str, Any], *, steady: bool = True) -> Group:
     """Return the view of one snapshot of `/v1/streams`; `steady`: of constant height."""
     streams, rows = snapshot["streams"], snapshot["recent"]
     table = Table(expand=False, box=None, pad_edge=False)
-    for name, side in (("stream", "left"), ("tokens", "right"), ("TTFT", "right"), ("idle", "right")):
+    for name, side in (("stream", "left"), ("tokens", "right"), ("1st text", "right"), ("idle", "right")):
         table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("runway: text still unread, in seconds of reading", no_wrap=True)
+    table.add_column("runway: unread text, in seconds of reading", no_wrap=True)
     for one in streams[:SHOWN_STREAMS]:
         table.add_row(
             _stream(one),
             text(one["tokens"]),
-            seconds(one["ttft_s"]),
+            seconds(one["ttfo_s"]),
             Text(seconds(one["idle_s"]), style="red" if one["idle_s"] > 0 else ""),
             runway_bar(one["runway_s"]) + Text(held(one), style="cyan"),
         )
@@ -54,7 +54,7 @@ def verdicts(rows: list[dict[str, Any]]) -> Table:
             _stream(row),
             text(row["outcome"]),
             text(f"{row['tokens']} tokens"),
-            f"TTFT {seconds(row['ttft_s'])}",
+            f"first text {seconds(row['ttfo_s'])}",
             f"idle {seconds(row['idle_s'])}",
             f"fluidity {share(row['fluidity_index'])}",
         )

@@ -136,7 +136,7 @@ class Screen:
             table.add_column(Text(name, no_wrap=True, overflow="ellipsis"))  # rich narrows columns that may wrap
         for name, side in (("trace", "left"), ("tokens", "right"), ("age", "right"), ("idle", "right")):
             table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
-        table.add_column("runway: text still unread, in seconds of reading" if wide else "runway, s", no_wrap=True)
+        table.add_column("runway: unread text, in seconds of reading" if wide else "runway, s", no_wrap=True)
         streams, keys = self.snapshot["streams"], self._keys()
         at = keys.index(self.selected) if self.selected in keys else 0
         first = max(0, min(at - rows // 2, len(streams) - rows))
@@ -177,7 +177,8 @@ def _facts(followed: dict[str, Any]) -> Table:
         "trace": f"{row['trace_id']} span {row['span_id']} choice {row['choice']}",
         "of": " · ".join(printable(one, _LONGEST_NAME) for one in names),
         "tokens": f"{row['tokens']}, {row['tokens_read']} for the reader",
-        "times": f"TTFT {seconds(row['ttft_s'])}, gap {seconds(row['gap_s'])}, idle {seconds(row['idle_s'])} s",
+        "times": f"first text {seconds(row['ttfo_s'])}, TTFT {seconds(row['ttft_s'])}, gap {seconds(row['gap_s'])}, "
+        f"idle {seconds(row['idle_s'])} s",
         "fluidity": share(row["fluidity_index"]),
         "rules": ", ".join(row["rules"]) or "none fires",
         "buffer": buffer_line(followed["curve"], row["age_s"]),

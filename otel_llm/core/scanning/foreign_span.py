@@ -23,9 +23,12 @@ MODEL_NAMES: Final = (
     semconv.LANGFUSE_COMPLETION_START,
     semconv.SEGMENTS,
     semconv.OLD_CHUNK_EVENT,
+    *semconv.FIRST_CHUNK_UNITS,
 )
 """A span of a model's reply has an attribute or event whose name begins with the first letters of one of these."""
-_BEGINNINGS: Final = np.array([int.from_bytes(name[:_PREFIX].encode(), "big") for name in MODEL_NAMES], np.int64)
+_BEGINNINGS: Final = np.array(
+    sorted({int.from_bytes(name[:_PREFIX].encode(), "big") for name in MODEL_NAMES}), np.int64
+)
 _SEGMENT_NAME: Final = constant(semconv.SEGMENT_SPAN)
 
 

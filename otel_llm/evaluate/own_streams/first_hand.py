@@ -219,7 +219,7 @@ class FirstHand:
         self._table.in_flight[stream.slot] = False
         self._decide(self.rules.ended(stream, end_ns, now_ns))
         if self.groups is not None:
-            self.groups.ended(stream, outcome, verdict, now_ns)
+            self.groups.ended(stream, resolved, verdict, now_ns)
             self._expect_tick()
         self.counts.update(judged=1, lost=outcome == "lost", tokens=recorded, skewed_tokens=verdict.skewed)
         row = partial(verdict_row, resolved, stream.slo.name, verdict, recorded)

@@ -49,12 +49,13 @@ class Statement:
     """What is known of a stream's tokens at its end, as its last segment and its request span will state it.
 
     `token_basis`: how they were counted; `output_tokens` and `reasoning_tokens`: the reply's own total, and the part of
-    it that is reasoning, if the request has one choice.
+    it that is reasoning, if the request has one choice. `finish_reason`: why the model stopped.
     """
 
     token_basis: str | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
+    finish_reason: str | None = None
 
 
 UNSTATED: Final = Statement()
@@ -176,6 +177,7 @@ class OwnStream(Grouped):
             instance=who.instance,
             measured_at=who.measured_at,
             outcome=outcome,
+            finish_reason=stated.finish_reason,
             token_basis=stated.token_basis,
             commit_ns=stream.commit_ns,
             end_ns=end_ns,

@@ -366,7 +366,9 @@ class Recording:
     def _end_span(self, outcome: str, end_ns: int, error: str | None) -> None:
         if self._span is None:
             return
-        choices, said = self._choices, self._environment.named(self.reader.said.span_attributes())
+        choices = self._choices
+        count = self._request.choices if choices is None else choices.count
+        said = self._environment.named(self.reader.said.span_attributes(count))
         ended, ours, gen_ai, failure = ending(self._request, choices, outcome, error, said)
         # Facts that only we know: an attached span gets them too.
         facts = self._facts if self._gpu is None else {**gpu.attributes(self._gpu), **self._facts}

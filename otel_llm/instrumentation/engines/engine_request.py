@@ -18,6 +18,7 @@ from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.request.wishes import Wishes
 from otel_llm.instrumentation.segments.outcomes import ERROR
 from otel_llm.instrumentation.segments.statements import Statements
 
@@ -121,8 +122,7 @@ class Generation:
         self._unfinished -= 1
         if self._reader is None:  # the middleware decides
             return
-        if reason is not None:
-            self._reader.said.finish_reasons[choice] = reason
+        self._reader.said.finish(choice, reason)
         if self._unfinished <= 0:
             self._recording.exhausted()
         elif not self.done:
@@ -186,7 +186,7 @@ def begin(
                 semconv.GEN_AI_REQUEST_ID: request_id,
             },
             commit_ns=commit_ns,
-            choices=choices,
+            wishes=Wishes(choices),
             server=True,
             stack="engine",
         )

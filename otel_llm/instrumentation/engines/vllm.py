@@ -28,6 +28,7 @@ from otel_llm.instrumentation.engines.vllm_steps import Group, Stream, Watch
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.request.wishes import Wishes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -285,7 +286,7 @@ def _recording(running: runtime.Runtime, request: Any, choices: int, reader: Eng
         ours={semconv.GEN_AI_REQUEST_ID: request.external_req_id},  # on segment 0 too: an abort needs the id
         span_only=request_builder.STREAMED,
         commit_ns=running.clock_ns() - (int(waited_s * 1e9) if 0 < waited_s < LONGEST_WAY_S else 0),
-        choices=choices,
+        wishes=Wishes(choices),
         server=True,
         stack="vllm",
     )

@@ -86,8 +86,13 @@ class ConverseReader(_Counted):
             stated = [tokens for name in INPUT if (tokens := count_of(usage.get(name))) is not None]
             if stated:
                 self.said.input_tokens = sum(stated)
+            _, read, written = INPUT
+            self.said.use_cache(usage.get(read), usage.get(written))
             self.said.output_tokens = count_of(usage.get("outputTokens"))
-        return COMPLETE if "messageStop" in _dict(event) else FRAMING
+        if "messageStop" in _dict(event):
+            self.said.finish(0, _dict(event["messageStop"]).get("stopReason"))
+            return COMPLETE
+        return FRAMING
 
 
 class InvokeReader(_Counted):
@@ -153,6 +158,8 @@ class _TextReader(_Counted):
                 members = _dict(parts[0])
                 break
         reading = text_mark(CONTENT, next((text for name in TEXTS if (text := members.get(name))), None))
+        for name in ENDS:
+            self.said.finish(0, members.get(name))
         return reading + COMPLETE if any(members.get(name) for name in ENDS) else reading
 
 

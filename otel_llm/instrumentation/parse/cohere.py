@@ -45,7 +45,9 @@ class CohereReader(ChunkReader):
             tokens = getattr(getattr(delta, "usage", None), "tokens", None)
             said.input_tokens = count_of(getattr(tokens, "input_tokens", None))
             said.output_tokens = count_of(getattr(tokens, "output_tokens", None))
-            return FRAMING if getattr(delta, "finish_reason", None) in FAILURES else COMPLETE
+            reason = getattr(delta, "finish_reason", None)
+            said.finish(0, reason)
+            return FRAMING if reason in FAILURES else COMPLETE
         message = getattr(delta, "message", None)
         content = getattr(message, "content", None)
         function = getattr(getattr(message, "tool_calls", None), "function", None)

@@ -43,12 +43,14 @@ class GeminiReader(ChunkReader):
         prompt = count_of(getattr(usage, "promptTokenCount", None))
         if prompt is not None:
             said.input_tokens = prompt
+        said.use_cache(getattr(usage, "cachedContentTokenCount", None))
         if shown is not None or thoughts is not None:
             said.output_tokens, said.reasoning_tokens = (shown or 0) + (thoughts or 0), thoughts
         candidates = getattr(chunk, "candidates", None)
         if not isinstance(candidates, list) or not candidates:
-            blocked = getattr(getattr(chunk, "promptFeedback", None), "blockReason", None) is not None
-            return ((0, CONTENT, 0, True),) if blocked else FRAMING
+            blocked = getattr(getattr(chunk, "promptFeedback", None), "blockReason", None)
+            said.finish(0, blocked)
+            return FRAMING if blocked is None else ((0, CONTENT, 0, True),)
         marks: list[Mark] = []
         for candidate in candidates:
             index = count_of(getattr(candidate, "index", None)) or 0
@@ -78,7 +80,9 @@ class GeminiReader(ChunkReader):
                 *most, last = others
                 marks += [(index, kind, 1, False) for kind in most]
                 marks.append((index, last, count - len(most), False))
-        if getattr(candidate, "finishReason", None) is not None:
+        reason = getattr(candidate, "finishReason", None)
+        self.said.finish(index, reason)
+        if reason is not None:
             marks.append((index, CONTENT, 0, True))
         return marks
 

@@ -82,7 +82,9 @@ class MessagesReader:
             self.said.output_tokens = None  # the first event cannot know the later tokens
         elif name == "message_delta":
             self._use(getattr(chunk, "usage", None))
-            if getattr(getattr(chunk, "delta", None), "stop_reason", None) is not None:
+            reason = getattr(getattr(chunk, "delta", None), "stop_reason", None)
+            self.said.finish(0, reason)
+            if reason is not None:
                 return COMPLETE
         elif name == "message_stop":
             return COMPLETE
@@ -95,6 +97,8 @@ class MessagesReader:
                 self._input[name] = tokens
         if self._input:
             self.said.input_tokens = sum(self._input.values())
+        _, written, read = INPUT
+        self.said.use_cache(self._input.get(read), self._input.get(written))
         if (tokens := count_of(getattr(usage, "output_tokens", None))) is not None:
             self.said.output_tokens = tokens
         thought = count_of(member(getattr(usage, "output_tokens_details", None), "thinking_tokens"))

@@ -25,15 +25,25 @@ class OllamaReader(ChunkReader):
             said.response_model = text_of(getattr(chunk, "model", None))
         done = getattr(chunk, "done", None) is True
         if done:
+            said.finish(0, getattr(chunk, "done_reason", None))
             said.input_tokens = count_of(getattr(chunk, "prompt_eval_count", None))
             said.output_tokens = count_of(getattr(chunk, "eval_count", None))
-        kind, size = _text(getattr(chunk, "message", chunk))
-        return ((0, kind, -size, done),) if size or done else FRAMING
+        message = getattr(chunk, "message", chunk)
+        kind, size = _text(message)
+        if not size:
+            return ((0, CONTENT, 0, done),) if done else FRAMING
+        parts = self._parts(0, kind, size, _content(message))
+        marks = tuple((0, part, -length, False) for part, length in parts)
+        return (*marks, (0, CONTENT, 0, True)) if done else marks
+
+
+def _content(said: Any) -> Any:
+    return getattr(said, "content", None) or getattr(said, "response", None)
 
 
 def _text(said: Any) -> tuple[int, int]:
     """Return the kind of a line's text and its size, 0 for none."""
-    if size := size_in(getattr(said, "content", None) or getattr(said, "response", None)):
+    if size := size_in(_content(said)):
         return CONTENT, size
     if size := size_in(getattr(said, "thinking", None)):
         return REASONING, size

@@ -45,6 +45,8 @@ COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
 FAILED: Final = "response.failed"
 ENDS: Final = frozenset({"response.completed", "response.incomplete", FAILED, "response.cancelled"})
 FAILURES: Final = frozenset({FAILED, "error"})
+FINISHES: Final = {"response.completed": "stop", FAILED: "error"}
+"""Finish reasons of ends that state none."""
 
 
 class ResponsesReader:
@@ -82,8 +84,11 @@ class ResponsesReader:
             said.response_id = text_of(getattr(response, "id", None))
             said.response_model = text_of(getattr(response, "model", None))
         if name in ENDS:
+            incomplete = member(getattr(response, "incomplete_details", None), "reason")
+            said.finish(0, incomplete or FINISHES.get(name))
             usage = getattr(response, "usage", None)
             said.input_tokens = count_of(getattr(usage, "input_tokens", None))
+            said.use_cache(member(getattr(usage, "input_tokens_details", None), "cached_tokens"))
             said.output_tokens = count_of(getattr(usage, "output_tokens", None))
             said.reasoning_tokens = count_of(member(getattr(usage, "output_tokens_details", None), "reasoning_tokens"))
         if name in FAILURES and self.on_failure is not None:

@@ -30,6 +30,7 @@ class TgiReader(ChunkReader):
         if (details := getattr(chunk, "details", None)) is not None:
             self.said.input_tokens = count_of(getattr(details, "input_length", None))
             self.said.output_tokens = count_of(getattr(details, "generated_tokens", None))
+            self.said.finish(0, getattr(details, "finish_reason", None))
         return ((0, CONTENT, count, finished),) if count or finished else FRAMING
 
     def basis(self, choice: int) -> str:

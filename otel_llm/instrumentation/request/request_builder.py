@@ -10,6 +10,7 @@ from opentelemetry import baggage
 from otel_llm import semconv
 from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.request.propagation import admitted
+from otel_llm.instrumentation.request.wishes import NO_WISHES, Wishes
 from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ def request(
     slo_class: str | None = None,
     commit_ns: int | None = None,
     offset_ns: int | None = None,
-    choices: int = 1,
-    asks_usage: bool = False,
+    wishes: Wishes = NO_WISHES,
     says_complete: bool = False,
     server: bool = False,
     stack: str = "other",
@@ -48,17 +48,18 @@ def request(
     """Return a request committed now, or at `commit_ns` (monotonic); None values are left out.
 
     Its SLO class is the one stated for it, else the baggage's `otel_llm.slo.class` if it is known, else the runtime's.
-    `choices`: the requested number; of more than the API allows, one is recorded. `asks_usage`: the usage comes behind
-    the reply. `server`: it is measured where it is
-    served, and `context` is that of its headers. `offset_ns`: what makes unix ns of the runtime's monotonic ns; by
-    default the anchor of the process.
+    `wishes`: of more choices than the API allows, one is recorded. `server`: it is measured where it is served, and
+    `context` is that of its headers. `offset_ns`: what makes unix ns of the runtime's monotonic ns; by default the
+    anchor of the process.
     """
     monotonic_ns = runtime.clock_ns()
     stated = slo_class or admitted(runtime, baggage.get_baggage(semconv.SLO_CLASS, context)) or runtime.slo_class
     identity = {
         semconv.GEN_AI_OPERATION_NAME: operation,
         semconv.GEN_AI_REQUEST_MODEL: model,
-        semconv.GEN_AI_REQUEST_CHOICE_COUNT: choices if choices > 1 else None,
+        semconv.GEN_AI_REQUEST_CHOICE_COUNT: wishes.choices if wishes.choices > 1 else None,
+        semconv.GEN_AI_CONVERSATION_ID: wishes.conversation,
+        semconv.GEN_AI_REQUEST_REASONING_LEVEL: wishes.reasoning_level,
         **gen_ai,
     }
     private = {
@@ -70,11 +71,11 @@ def request(
         name=operation if model is None else f"{operation} {model}",
         commit_ns=monotonic_ns if commit_ns is None else min(commit_ns, monotonic_ns),
         offset_ns=runtime.anchor.offset_ns(runtime.clock_ns) if offset_ns is None else offset_ns,
-        choices=choices if choices <= MAX_CHOICES else 1,
+        choices=wishes.choices if wishes.choices <= MAX_CHOICES else 1,
         ours={key: value for key, value in private.items() if value is not None},
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),
         span_only=span_only or {},
-        asks_usage=asks_usage,
+        asks_usage=wishes.usage,
         says_complete=says_complete,
         server=server,
         stack=stack,
@@ -102,7 +103,7 @@ def by_relay(
         span_only=STREAMED,
         commit_ns=commit_ns,
         offset_ns=offset_ns,
-        choices=choices,
+        wishes=Wishes(choices),
         server=True,
         stack="relay",
     )
@@ -119,8 +120,7 @@ def by_client(
     scheme: str,
     host: str | None,
     port: int | None,
-    choices: int = 1,
-    asks_usage: bool = False,
+    wishes: Wishes = NO_WISHES,
     commit_ns: int | None = None,
     says_complete: bool = True,
     stack: str = "other",
@@ -139,8 +139,7 @@ def by_client(
         ours={semconv.MEASURED_AT: "client"},
         span_only=STREAMED,
         commit_ns=commit_ns,
-        choices=choices,
-        asks_usage=asks_usage,
+        wishes=wishes,
         says_complete=says_complete,
         stack=stack,
     )

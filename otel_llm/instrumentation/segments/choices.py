@@ -236,6 +236,8 @@ class Choices:
         timeline.state(basis, self._estimates.learned(timeline.choice))
         if outcome == COMPLETED:
             self._learn(timeline, basis)
+        if (reason := self.reader.said.finish_reasons.get(timeline.choice)) is not None:
+            more = {**more, semconv.GEN_AI_RESPONSE_FINISH_REASONS: (reason,)}
         return timeline.last(end_ns, outcome, basis, more)
 
     @property

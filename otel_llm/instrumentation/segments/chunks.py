@@ -8,14 +8,12 @@ content that is not needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
 from otel_llm.instrumentation.segments.text_size import MEDIA, bytes_of, size_in, size_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from otel_llm.instrumentation.segments.think_tag import ThinkTag
 
 Mark = tuple[int, int, int, bool]
 """Choice, code of the kind, tokens, and whether the server declared the choice complete.
@@ -31,6 +29,8 @@ PLAIN: Final[Reading] = ((0, CONTENT, 1, False),)
 """The reading of one counted token of content of choice 0."""
 UNSEEN_TOKENS: Final = 64
 """The most tokens of a chunk without text that are believed: held-back text, a tool's name."""
+SPECIAL_TOKENS: Final = 8
+"""The most tokens of a chunk with text that left none: vLLM counts special tokens, and does not show them."""
 
 _REASONING: Final = ("reasoning_content", "reasoning")
 MAX_CHOICES: Final = 128
@@ -52,12 +52,6 @@ def choices_of(stated: object) -> int:
     return stated if type(stated) is int and 0 < stated <= MAX_CHOICES else 1
 
 
-def asks_usage(body: Mapping[str, Any]) -> bool:
-    """Return whether a request asks for the usage behind its streamed reply."""
-    options = body.get("stream_options")
-    return isinstance(options, dict) and options.get("include_usage") is True
-
-
 def plain_size(chunk: Any) -> int:
     """Return the size of a chunk that is plain text of choice 0, if the server is known to count no tokens; else 0.
 
@@ -76,9 +70,9 @@ def plain_size(chunk: Any) -> int:
 class ChunkReader:
     """A reader of the chunks of one request.
 
-    Token counts are the server's if it sends them with each chunk: token ids (`return_token_ids`), or running usage
-    (`stream_options.continuous_usage_stats`; of a choice of its own, as vLLM and SGLang count). Otherwise a chunk has
-    the size of its text. Usage at the end only has no times of tokens and adds none.
+    Token counts are the server's if it sends them with each chunk: token ids (`return_token_ids`), the tokens of
+    `logprobs`, or running usage (`stream_options.continuous_usage_stats`; of a choice of its own, as vLLM and SGLang
+    count). Otherwise a chunk has the size of its text. Usage at the end only has no times of tokens and adds none.
 
     `plain`: the first chunk of text came and the server had not counted it, so none will be, and `plain_size` is the
     only check that the common chunk needs.
@@ -91,6 +85,7 @@ class ChunkReader:
         "_guessed",
         "_kinds",
         "_running",
+        "_tags",
         "_told",
         "plain",
         "said",
@@ -106,6 +101,7 @@ class ChunkReader:
         self._counted: set[int] = set()  # choices with a chunk that the server counted
         self._contradicted: set[int] = set()  # choices whose server's counts do not add up
         self._finished: set[int] = set()  # choices that are complete
+        self._tags: dict[int, ThinkTag] = {}  # by choice, once it has text
 
     plain_size = staticmethod(plain_size)
 
@@ -137,27 +133,33 @@ class ChunkReader:
                 said.use(usage)
             return FRAMING
         running = count_of(getattr(usage, "completion_tokens", None))
-        marks = []
+        marks: list[Mark] = []
         for choice in choices:
             index = count_of(getattr(choice, "index", None)) or 0
             if index < MAX_CHOICES:
-                marks.append(self._mark(index, choice, running if len(choices) == 1 else None))
+                marks += self._marks(index, choice, running if len(choices) == 1 else None)
         if usage is not None:
             # With choices it is of one of them, and before its end of its tokens so far.
             said.use(usage, total=len(self._told) == 1 and self._told.keys() == self._finished)
         return tuple(m for m in marks if m[2] or m[3])
 
-    def _mark(self, index: int, choice: Any, running: int | None) -> Mark:
+    def _marks(self, index: int, choice: Any, running: int | None) -> list[Mark]:
         delta = getattr(choice, "delta", None)
         kind, size = text_of_delta(delta)
-        finished = getattr(choice, "finish_reason", None) is not None
+        parts = [] if kind is None else self._parts(index, kind, size, getattr(delta, "content", None))
+        reason = getattr(choice, "finish_reason", None)
+        finished = reason is not None
+        self.said.finish(index, reason)
         token_ids = (getattr(choice, "__pydantic_extra__", None) or {}).get("token_ids")
         told = self._told.get(index)
         if told is None:
             told = 0
             self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
-        most = UNSEEN_TOKENS if size in (0, MEDIA) else bytes_of(size) + finished  # an end of turn has no text
-        if isinstance(token_ids, list) and len(token_ids) <= most:
+        most = UNSEEN_TOKENS if size in (0, MEDIA) else bytes_of(size) + SPECIAL_TOKENS
+        if not isinstance(token_ids, list):
+            logged = getattr(getattr(choice, "logprobs", None), "content", None)
+            token_ids = logged if isinstance(logged, list) and logged else None
+        if token_ids is not None and len(token_ids) <= most:
             count = len(token_ids)
             self._counted.add(index)
         elif running is not None and self._runs(index, kind, finished):
@@ -167,20 +169,38 @@ class ChunkReader:
             if size:
                 self._guessed.add(index)
                 counts = index in self._counted  # it may count again, from a total that no chunk may be missing in
-                self.plain |= index == 0 and not counts and not isinstance(getattr(delta, "content", None), list)
+                answers = index not in self._tags or self._tags[index].over
+                whole = not isinstance(getattr(delta, "content", None), list)
+                self.plain |= index == 0 and not counts and whole and answers
         if finished:
             self._finished.add(index)
         if kind is None and count > 0 and getattr(delta, "tool_calls", None):
             kind = TOOL  # a tool's name, whose tokens the server counted
         if kind is not None:
-            self._kinds[index] = kind
+            self._kinds[index] = parts[-1][0] if parts else kind
         if count >= 0:
             self._told[index] = told + count
         else:
             self._told[index] = told + 1 if running is None else running
+        if len(parts) > 1:  # the end of thinking and the beginning of the answer
+            shares = [-size for _, size in parts] if count < 0 else [count - count // 2, count // 2]
+            return [(index, kind, share, False) for (kind, _), share in zip(parts, shares, strict=True)] + (
+                [(index, CONTENT, 0, True)] if finished else []
+            )
         # Held-back text (an incomplete UTF-8 sequence) leaves a counted chunk empty: it has the kind of the one before.
         # Without tokens there is no kind; the newest may also have been recorded without being read here.
-        return (index, self._kinds.get(index, CONTENT) if count else CONTENT, count, finished)
+        return [(index, self._kinds.get(index, CONTENT) if count else CONTENT, count, finished)]
+
+    def _parts(self, index: int, kind: int, size: int, text: object) -> list[tuple[int, int]]:
+        """Return the kinds and sizes of a text: one, or raw thinking and the answer behind it."""
+        tag = self._tags.get(index)
+        if tag is None:
+            tag = self._tags[index] = ThinkTag()
+            if kind != CONTENT:
+                tag.end()
+        if tag.over or kind != CONTENT or not isinstance(text, str) or not text:
+            return [(kind, size)]
+        return [(part, size_of(piece)) for part, piece in tag.parts(text)]
 
     def _runs(self, index: int, kind: int | None, finished: bool) -> bool:
         # A total on the closing chunk alone has no times of tokens.

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 MAX_COUNT: Final = 2**31 - 1
 """The largest number of tokens that is believed: the largest on a span."""
+NO_REASON: Final = "error"
+"""The finish reason of a choice without one, beside others that have one."""
 MAX_TEXT: Final = 256
 """The longest text of a reply that becomes an attribute, in characters."""
 
@@ -20,10 +22,12 @@ class Statements:
 
     `output_tokens` is the whole reply, `reasoning_tokens` the part of it that is reasoning. `hides_reasoning`: some of
     the reasoning came without its text, so that `output_tokens` alone does not say how much text there was to read.
-    `finish_reasons`: by choice.
+    `finish_reasons`: by choice, why the model stopped, in the API's own word.
     """
 
     __slots__ = (
+        "cache_read_tokens",
+        "cache_write_tokens",
         "finish_reasons",
         "hides_reasoning",
         "input_tokens",
@@ -37,6 +41,8 @@ class Statements:
         self.response_id: str | None = None
         self.response_model: str | None = None
         self.input_tokens: int | None = None
+        self.cache_read_tokens: int | None = None
+        self.cache_write_tokens: int | None = None
         self.output_tokens: int | None = None
         self.reasoning_tokens: int | None = None
         self.hides_reasoning = False
@@ -47,6 +53,7 @@ class Statements:
         prompt = count_of(member(usage, "prompt_tokens"))
         if prompt is not None:
             self.input_tokens = prompt
+        self.use_cache(member(member(usage, "prompt_tokens_details"), "cached_tokens"))
         output = count_of(member(usage, "completion_tokens"))
         if output is None or not total:
             return
@@ -55,6 +62,18 @@ class Statements:
         if reasoning and every is not None and every == (prompt or 0) + output + reasoning:
             output += reasoning  # as xAI counts
         self.output_tokens, self.reasoning_tokens = output, reasoning
+
+    def use_cache(self, read: object, written: object = None) -> None:
+        """Note how many tokens of the prompt were read from a cache, and written to one; None where not stated."""
+        if (tokens := count_of(read)) is not None:
+            self.cache_read_tokens = tokens
+        if (tokens := count_of(written)) is not None:
+            self.cache_write_tokens = tokens
+
+    def finish(self, choice: int, reason: object) -> None:
+        """Note why the model stopped on a choice, if a text says it."""
+        if (word := text_of(reason)) is not None:
+            self.finish_reasons[choice] = word[:MAX_TEXT]
 
     @property
     def total(self) -> tuple[int | None, int | None]:
@@ -73,15 +92,21 @@ class Statements:
         }
         return {name: count for name, count in counts.items() if count is not None}
 
-    def span_attributes(self) -> dict[str, AttributeValue]:
-        """Return the attributes of the request span."""
+    def span_attributes(self, choices: int = 1) -> dict[str, AttributeValue]:
+        """Return the attributes of the request span of so many choices."""
         attributes = self.segment_attributes(alone=True)
+        cached = {
+            semconv.GEN_AI_USAGE_CACHE_READ_TOKENS: self.cache_read_tokens,
+            semconv.GEN_AI_USAGE_CACHE_WRITE_TOKENS: self.cache_write_tokens,
+        }
+        attributes |= {name: count for name, count in cached.items() if count is not None}
         if self.response_id:
             attributes[semconv.GEN_AI_RESPONSE_ID] = self.response_id[:MAX_TEXT]
         if self.response_model:
             attributes[semconv.GEN_AI_RESPONSE_MODEL] = self.response_model[:MAX_TEXT]
         if self.finish_reasons:
-            reasons = tuple(reason[:MAX_TEXT] for _, reason in sorted(self.finish_reasons.items()))
+            every = range(max(choices, max(self.finish_reasons) + 1))
+            reasons = tuple(self.finish_reasons.get(choice, NO_REASON) for choice in every)
             attributes[semconv.GEN_AI_RESPONSE_FINISH_REASONS] = reasons
         return attributes
 

@@ -17,6 +17,8 @@ FIRST_CHUNKS, FIRST_BELOW = 8, 3.0
 """So many first chunks are one token each also if they are estimated below this: an average says little yet."""
 ONE_EACH_BELOW: Final = 2.0
 """The same average for a model whose chunks were shown to be tokens."""
+MOST_A_CHUNK: Final = 10_000
+"""The most estimated tokens of a chunk: a hundred segments, and more than is read meanwhile."""
 _ROUNDING: Final = 1e-9
 
 
@@ -109,6 +111,7 @@ class TokenEstimate:
 
     def _rounded(self, kind: int, tokens: float) -> int:
         self.one_each = False
+        tokens = min(tokens, MOST_A_CHUNK)
         estimated = self._estimated[kind] = self._estimated.get(kind, 0.0) + tokens
         told = self._told.get(kind, 0)
         self._told[kind] = max(told, ceil(estimated - _ROUNDING))

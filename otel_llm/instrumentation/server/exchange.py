@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from otel_llm import semconv
@@ -14,7 +15,8 @@ from otel_llm.instrumentation.parse.sse import SseParser
 from otel_llm.instrumentation.parse.sse_chunks import APIS, DONE, View, error_of, media_type, plain_size
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation, request_builder
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, asks_usage, sized_mark
+from otel_llm.instrumentation.request.wishes import NO_WISHES, wishes_of
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, sized_mark
 from otel_llm.instrumentation.segments.outcomes import CANCELLED, COMPLETED, ERROR, error_type
 
 if TYPE_CHECKING:
@@ -86,8 +88,7 @@ class Exchange:
         self._parts: list[bytes] | None = []  # of the request's body, None when it is read, or too long
         self._size = 0
         self._model: str | None = None
-        self._choices = 1
-        self._asks_usage = False
+        self._wishes = NO_WISHES
         self._gone = False  # whether the client was seen to leave
         self._over = False  # whether the reply was sent to its end
         self._streams = False  # whether the reply is a stream of events
@@ -131,7 +132,7 @@ class Exchange:
             return
         now_ns = recording.clock_ns()
         adopted = self.server_context.reader.adopted
-        if adopted and self._choices == 1 and not any(mark in body for mark in _TELLING):
+        if adopted and self._wishes.choices == 1 and not any(mark in body for mark in _TELLING):
             for mark, kind in _KINDS:
                 if mark in body:
                     self.server_context.kinds[0] = kind
@@ -191,14 +192,13 @@ class Exchange:
             return  # the application will answer that
         if not isinstance(asked, dict):
             return
-        model, count, prompt = asked.get("model"), asked.get("n"), asked.get("prompt")
+        model, prompt = asked.get("model"), asked.get("prompt")
         self._model = model if isinstance(model, str) else None
-        choices = count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else 1
+        wishes = wishes_of(asked)
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
             self.server_context.prompts = len(prompt)
-        choices *= self.server_context.prompts
-        self._choices = choices if choices <= MAX_CHOICES else 1
-        self._asks_usage = asks_usage(asked)
+        choices = wishes.choices * self.server_context.prompts
+        self._wishes = replace(wishes, choices=choices if choices <= MAX_CHOICES else 1)
         if asked.get("stream") is True:
             self._begin()
 
@@ -226,8 +226,7 @@ class Exchange:
             ours={semconv.INSTANCE: self._instance},
             span_only={**request_builder.STREAMED, **known},
             commit_ns=self._commit_ns,
-            choices=self._choices,
-            asks_usage=self._asks_usage,
+            wishes=self._wishes,
             server=True,
             stack=self._stack,
         )

@@ -18,6 +18,7 @@ from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import is_covered
+from otel_llm.instrumentation.request.wishes import wishes_of
 from otel_llm.instrumentation.stacks import sdk_stream
 from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
@@ -99,6 +100,7 @@ def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
             scheme=url.scheme,
             host=url.host,
             port=url.port,
+            wishes=wishes_of(body),
             stack="anthropic",
         )
         headers = options.headers if isinstance(options.headers, dict) else {}

@@ -24,6 +24,7 @@ from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject, is_covered
+from otel_llm.instrumentation.request.wishes import Wishes
 from otel_llm.instrumentation.segments.outcomes import ABANDONED, DISCONNECTED, ERROR
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
@@ -141,7 +142,7 @@ def _commit(client: Any, operation_name: str, api_params: Any, stack: str) -> _C
             scheme=url.scheme,
             host=url.hostname,
             port=url.port,
-            asks_usage=True,  # it comes unasked
+            wishes=Wishes(usage=True),  # it comes unasked
             stack=stack,
         )
         reader = STREAMS[operation_name][1]()

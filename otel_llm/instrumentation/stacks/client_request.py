@@ -16,7 +16,7 @@ from otel_llm.instrumentation.parse.wires import WIRES, provider_of
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import carrier, is_covered
-from otel_llm.instrumentation.segments.chunks import asks_usage, choices_of
+from otel_llm.instrumentation.request.wishes import NO_WISHES, Wishes, wishes_of
 from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
 
 if TYPE_CHECKING:
@@ -36,12 +36,11 @@ _MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """The request's statements on its reply: a stream, of how many choices, by which model, with usage."""
+    """The request's statements on its reply: whether it is a stream, by which model, and the other wishes."""
 
     stream: bool
     model: str | None = None
-    choices: int = 1
-    usage: bool = False
+    wishes: Wishes = NO_WISHES
 
 
 UNSEEN: Final = StreamRequest(stream=False)
@@ -76,9 +75,7 @@ def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
         return None
     if api.asks == "default" and (stream is False or model is None):  # without a model it is another API's path
         return None
-    config = body.get("generationConfig")  # Gemini's
-    count = config.get("candidateCount") if isinstance(config, dict) else body.get("n")
-    return StreamRequest(stream=True, model=model, choices=choices_of(count), usage=asks_usage(body))
+    return StreamRequest(stream=True, model=model, wishes=wishes_of(body))
 
 
 class Call:
@@ -131,8 +128,7 @@ class Call:
             scheme=self._scheme,
             host=self._host,
             port=self._port,
-            choices=wants.choices,
-            asks_usage=wants.usage,
+            wishes=wants.wishes,
             commit_ns=self._commit_ns,
             stack=self._stack,
         )

@@ -19,7 +19,8 @@ from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import propagation, request_builder
-from otel_llm.instrumentation.segments.chunks import ChunkReader, asks_usage, choices_of
+from otel_llm.instrumentation.request.wishes import wishes_of
+from otel_llm.instrumentation.segments.chunks import ChunkReader
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -121,8 +122,7 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording | None:
             scheme=address.scheme,
             host=address.hostname,
             port=address.port,
-            choices=choices_of(kwargs.get("n")),
-            asks_usage=asks_usage(kwargs),
+            wishes=wishes_of(kwargs),
             says_complete=False,
             stack="litellm",
         )

@@ -21,7 +21,7 @@ from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import is_covered
-from otel_llm.instrumentation.segments.chunks import asks_usage, choices_of
+from otel_llm.instrumentation.request.wishes import wishes_of
 from otel_llm.instrumentation.segments.outcomes import ERROR
 from otel_llm.instrumentation.stacks import sdk_stream
 from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
@@ -114,8 +114,7 @@ def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
             scheme=url.scheme,
             host=url.host,
             port=url.port,
-            choices=choices_of(kwargs.get("n")),
-            asks_usage=asks_usage(kwargs),
+            wishes=wishes_of(kwargs),
             stack="openai",
         )
         reader = api.reader()

@@ -69,7 +69,7 @@ export class Detail {
     write(state, `${number(delivered)} delivered, ${number(read)} read, ${number(left)} left: ${words}`);
     mark(state, "bad", row.runway_s < 0);
     const pairs = {
-      instance: name(row.instance), "measured at": name(row.measured_at), state: name(stateOf(row)), "TTFT s": number(row.ttft_s, 3),
+      instance: name(row.instance), "measured at": name(row.measured_at), state: name(stateOf(row)), "first text s": number(row.ttfo_s, 3), "TTFT s": number(row.ttft_s, 3),
       "idle s": number(row.idle_s, 2), "gap s": number(row.gap_s, 2), fluidity: number(row.fluidity_index, 3),
       "reading speed": `${number(1 / row.pace_s, 1)} tokens/s`,
       trace: row.trace_id, span: `${row.span_id}${row.choice ? ` choice ${row.choice}` : ""}`,

@@ -56,14 +56,19 @@ function showFleet(fleet) {
   at("notes").replaceChildren(...fleet.notes.map((text) => make("li", "", text)));
   const met = { true: ["met", "good"], false: ["MISSED", "bad"], null: ["unsaid", "muted"] };
   fill(at("verdicts").tBodies[0], fleet.verdicts, (row) => [
-    met[row.met], [name(row.slo_class), ""], [name(row.model), ""], [name(row.outcome), ""], [number(row.tokens), "n"],
-    [number(row.ttft_s, 2), "n"], [number(row.idle_s, 2), "n"], [number(row.fluidity_index, 3), "n"],
+    met[row.met], [name(row.slo_class), ""], [name(row.model), ""], [name(row.outcome) + cut(row), ""], [number(row.tokens), "n"],
+    [number(row.ttfo_s, 2), "n"], [number(row.ttft_s, 2), "n"], [number(row.idle_s, 2), "n"], [number(row.fluidity_index, 3), "n"],
     [(row.trace_id ?? "").slice(0, 8), "code"],
   ]);
   fill(at("decisions").tBodies[0], fleet.decisions, (row) => [
     [clock(row.time_unix_nano), ""], [name(row.rule), ""], [name(row.state), ""], [name(row.action), ""], [name(row.outcome), ""],
     row.trace_id ? [row.trace_id.slice(0, 8), "code"] : [name(Object.values(row.labels).join(" ")), ""],
   ]);
+}
+
+/** Return the words for a reply that ended before the model was done. */
+function cut(row) {
+  return ["length", "content_filter"].includes(row.finish_reason) ? ` (cut: ${row.finish_reason})` : "";
 }
 
 function clock(unixNano) {

@@ -13,6 +13,7 @@ from otel_llm.readers.assemble.received_stream import ReceivedStream
 from otel_llm.readers.assemble.resolved import Resolved
 from otel_llm.readers.foreign.foreign_spans import read_foreign
 from otel_llm.readers.spans.attributes import count_of, model_of, seconds_of, stated_total_of, text_of
+from otel_llm.readers.spans.finish_reasons import finish_reason_of
 
 if TYPE_CHECKING:
     from otel_llm.readers.records import Attributes, RequestSpan
@@ -94,6 +95,11 @@ class ReceivedRequest:
             output_tokens, reasoning_tokens = stated_total_of(span_attributes) if own[0] is None else own
         if outcome == "lost" and whole:
             coverage = None
+        # A last segment says it of its choice; on the span a choice without a reason has one that says so.
+        if last is None:
+            reason = finish_reason_of(span_attributes, choice)
+        else:
+            reason = finish_reason_of(last.segment.attributes)
         return Resolved(
             trace_id=self.trace_id,
             span_id=self.span_id,
@@ -104,6 +110,7 @@ class ReceivedRequest:
             instance=text_of(attributes, semconv.INSTANCE),
             measured_at=text_of(attributes, semconv.MEASURED_AT) or _by_kind(span),
             outcome=outcome,
+            finish_reason=reason,
             token_basis=text_of(ending, semconv.TOKEN_BASIS),
             commit_ns=commit_ns,
             end_ns=end_ns,
@@ -139,6 +146,7 @@ class ReceivedRequest:
             instance=text_of(attributes, semconv.INSTANCE),
             measured_at=found.measured_at,
             outcome="error" if span.error else "completed",
+            finish_reason=finish_reason_of(attributes),
             token_basis=found.token_basis,
             commit_ns=span.start_ns,
             end_ns=span.end_ns,

@@ -30,6 +30,8 @@ class Resolved:
     declared_class: str | None = None
     model: str | None = None
     instance: str | None = None
+    finish_reason: str | None = None
+    """Why the model stopped, see `finish_reasons`."""
     token_basis: str | None = None
     coverage: float | None = None
     complete: bool = False

@@ -20,6 +20,7 @@ from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids,
 from otel_llm.readers.formats.span_parts import seconds_ns, whole_number
 from otel_llm.readers.records import DecodeError, InputError
 from otel_llm.readers.spans.attributes import MAX_VALUE_CHARS
+from otel_llm.readers.spans.finish_reasons import finish_reason
 from otel_llm.slo.classes import KINDS
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _ATTRIBUTES: Final = {
     "class": semconv.SLO_CLASS,
     "model": semconv.GEN_AI_REQUEST_MODEL,
     "instance": semconv.INSTANCE,
+    "finish_reason": semconv.GEN_AI_RESPONSE_FINISH_REASONS,
 }
 _WORDS: Final = {
     "outcome": (*semconv.OUTCOMES, "lost"),
@@ -203,6 +205,7 @@ def _stream(name: str, found: _Request, skipped: Skipped) -> Assembled:
             instance=found.stated.get("instance"),
             measured_at=found.stated.get("measured_at", "client"),
             outcome=outcome,
+            finish_reason=finish_reason(found.stated.get("finish_reason")),
             token_basis=found.stated.get("token_basis", "exact"),
             commit_ns=commit_ns,
             end_ns=end_ns,

@@ -94,6 +94,8 @@ _WHOLE: Final = _COUNTS | {
 }
 ARRAYS: Final = frozenset({semconv.GEN_AI_RESPONSE_FINISH_REASONS})
 """Attributes that are arrays of text, which databases keep as JSON: their length is the number of replies."""
+MAX_ITEMS: Final = 128
+"""The items of such an array that are read: the most choices of a request."""
 _FLAGS: Final = frozenset({semconv.EXACT_RESUME, semconv.TOKEN_RATIO_LEARNED, semconv.GEN_AI_REQUEST_STREAM})
 
 
@@ -130,7 +132,10 @@ _CHECKS: Final[dict[str, Callable[[Scalar], bool]]] = {
 def scalars(
     attributes: Iterable[KeyValue], anomalies: Counter[str], limits: AttributeLimits = DEFAULT_LIMITS
 ) -> Attributes:
-    """Return the attributes that are single values and fit; arrays, maps and bytes are left out."""
+    """Return the attributes that are single values and fit; maps and bytes are left out.
+
+    An array of those in ARRAYS is its JSON, others are left out.
+    """
     kept: Attributes = {}
     for attribute in attributes:
         key, value = attribute.key, attribute.value
@@ -145,9 +150,12 @@ def scalars(
             scalar = value.int_value
             if not scalar:
                 kind = value.WhichOneof("value")
-                if kind not in _SCALARS:
+                if kind == "array_value" and key in ARRAYS:
+                    scalar = json.dumps([one.string_value for one in value.array_value.values[:MAX_ITEMS]])
+                elif kind not in _SCALARS:
                     continue
-                scalar = getattr(value, kind)
+                else:
+                    scalar = getattr(value, kind)
                 if kind == "double_value" and not isfinite(value.double_value):
                     anomalies["attribute_not_finite"] += 1
                     continue

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def text_of_choice(stated: Mapping[str, Any]) -> tuple[int | None, int]:
-    """Return the kind and size of the text in a choice of a chunk; None and 0 if it has none."""
+def text_of_choice(stated: Mapping[str, Any]) -> tuple[int | None, int, str]:
+    """Return the kind and size of the text in a choice of a chunk, and the text of content; None if it has none."""
     delta = stated.get("delta")
     text = delta.get("content") if isinstance(delta, dict) else stated.get("text")
     if isinstance(text, str) and text:
-        return CONTENT, size_of(text)
-    return text_of_delta(viewed(delta))
+        return CONTENT, size_of(text), text
+    return (*text_of_delta(viewed(delta)), "")

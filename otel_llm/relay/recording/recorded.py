@@ -86,7 +86,7 @@ class Recorded:
         self._exact_resume = False
         self._identity: Identity | None = None
         """The identity in segment 0; None until it is announced."""
-        self._over = False
+        self._over, self._followed = False, 0  # the choices that were followed, ended ones included
         self._timer = environment.later(ANNOUNCE_S, self._announce)
 
     def headers_for_backend(self) -> list[tuple[str, str]]:
@@ -134,32 +134,31 @@ class Recorded:
 
     # Received tokens and facts.
 
-    def tokens(self, at_ns: int, choice: int, count: int, kind: Kind) -> None:
-        """Record tokens that were counted by their ids and read at `at_ns`, none after a finish."""
+    def tokens(self, at_ns: int, choice: int, count: int, kind: Kind, text: str = "") -> None:
+        """Record tokens counted by their ids, of a chunk with a text, read at `at_ns`; none after a finish."""
         if self._records(choice) and count > 0:
-            self._tokens(at_ns, choice, count, _CODES[kind], exact=True)
+            self._tokens(at_ns, choice, count, self._facts.kind(choice, _CODES[kind], text), exact=True)
 
     def text(self, at_ns: int, choice: int, stated: Mapping[str, Any]) -> int:
         """Record the text without ids in `stated`, a choice of a chunk; return its tokens. None after a finish."""
-        kind, size = text_of_choice(stated)
-        if kind is None or not self._records(choice):
+        code, size, text = text_of_choice(stated)
+        if code is None or not self._records(choice):
             return 0
+        kind = self._facts.kind(choice, code, text)
         with self._environment.bugs:
             count = self._recording.estimates.of(choice, self._facts.response_model).of(kind, -size)
-            if count:
-                self._tokens(at_ns, choice, count, kind, exact=False)
-            return count
+            return self._tokens(at_ns, choice, count, kind, exact=False) if count else 0
         return 0
 
     def _records(self, choice: int) -> bool:
         return not self._over and choice not in self._finished and 0 <= choice < MAX_CHOICES
 
-    def _tokens(self, at_ns: int, choice: int, count: int, code: int, *, exact: bool) -> None:
+    def _tokens(self, at_ns: int, choice: int, count: int, code: int, *, exact: bool) -> int:
         self._facts.count(choice, count, exact=exact)
         unix_ns = self._take(choice, at_ns, code, count)
         stream = self._streams.get(choice)
         if stream is None:
-            return
+            return count
         times_ns = [unix_ns] if count == 1 else [unix_ns] * count
         with self._environment.bugs:
             counting = self._basis(choice), self._recording.estimates.learned(choice)
@@ -167,6 +166,7 @@ class Recorded:
                 self._first_hand.identify(stream, counting=counting, now_ns=unix_ns)
             self._first_hand.tokens(stream, times_ns, None if code == CONTENT else [code] * count, unix_ns)
         self._environment.rearm()
+        return count
 
     def input_tokens(self, count: int) -> None:
         """Note the number of prompt tokens; the first statement counts."""
@@ -342,6 +342,7 @@ class Recorded:
         identity = replace(identity, input_tokens=self._facts.input_tokens)
         key, commit_ns = (*self.key, choice), self.commit_ns + self._environment.offset_ns
         now_ns = self._now_ns()
+        self._followed += 1
         with self._environment.bugs:
             stream = self._streams[choice] = self._first_hand.begin(key, commit_ns, identity, now_ns)
             # Changes since segment 0 was sent, where the choice is found later than that.
@@ -380,10 +381,9 @@ class Recorded:
             return
         now_ns = max(end_ns, self._now_ns())
         with self._environment.bugs:
-            alone = self._request.choices == 1 and not (self._finished.keys() | self._streams.keys()) - {choice}
-            self._first_hand.end(
-                stream, end_ns, outcome, now_ns, self._facts.statement(self._basis(choice), alone=alone)
-            )
+            alone = self._request.choices == self._followed == 1
+            statement = self._facts.statement(choice, self._basis(choice), alone=alone)
+            self._first_hand.end(stream, end_ns, outcome, now_ns, statement)
         self._environment.rearm()
 
     def _basis(self, choice: int) -> str:

@@ -6,8 +6,11 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
 from otel_llm.evaluate.own_streams.own_stream import Statement
+from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation.segments.chunks import FRAMING
 from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
+from otel_llm.instrumentation.segments.think_tag import ThinkTag
+from otel_llm.readers.spans.finish_reasons import finish_reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,11 +62,21 @@ class ReplyFacts:
         """Tokens of all choices that were counted here."""
         self._counted: set[int] = set()
         self._guessed: set[int] = set()
+        self._tags: dict[int, ThinkTag] = {}
 
     @property
     def response_model(self) -> str | None:
         """Return the model that responds, as the reply states it."""
         return self._said.response_model
+
+    def kind(self, choice: int, kind: int, text: str) -> int:
+        """Return the kind of a chunk of a choice, whose kind and text these are: raw thinking is reasoning."""
+        tag = self._tags.get(choice)
+        if tag is None:
+            tag = self._tags[choice] = ThinkTag()
+            if kind != CONTENT:
+                tag.end()
+        return kind if tag.over or not text else tag.parts(text)[-1][0]
 
     def count(self, choice: int, tokens: int, *, exact: bool) -> None:
         """Count tokens of a choice; `exact`: counted by their ids."""
@@ -89,7 +102,7 @@ class ReplyFacts:
 
     def finish(self, choice: int, reason: str) -> None:
         """Note the finish reason of a choice."""
-        self._said.finish_reasons.setdefault(choice, reason)
+        self._said.finish(choice, reason)
 
     # For the recording.
 
@@ -120,6 +133,8 @@ class ReplyFacts:
             said.output_tokens = self.counted_tokens
         return said
 
-    def statement(self, basis: str, *, alone: bool) -> Statement:
+    def statement(self, choice: int, basis: str, *, alone: bool) -> Statement:
         """Return what is known of a choice's tokens at its end; `alone`: the request has no other choice."""
-        return Statement(basis, *(self.said.total if alone else (None, None)))
+        said = self.said
+        total = said.total if alone else (None, None)
+        return Statement(basis, *total, finish_reason(said.finish_reasons.get(choice)))

@@ -187,7 +187,7 @@ class Reply:
         if chunk.prompt_ids is not None and leg.carried is None and self.reason is None:
             self.prompt_ids = chunk.prompt_ids
             self.prompt_tokens = len(chunk.prompt_ids)
-        for index, count, _ in piece.tokens:
+        for index, count, _, _ in piece.tokens:
             self._counts[index] = self.counted(index) + count
         for choice in piece.texts:
             self._counts[choice.index] = self.counted(choice.index) + 1

@@ -297,8 +297,8 @@ class Session:
         data = self.reply.take(run.leg, piece)
         if data:
             out.append(data)
-        for index, count, kind in piece.tokens:
-            self.recorded.tokens(at_ns, index, count, kind)
+        for index, count, kind, text in piece.tokens:
+            self.recorded.tokens(at_ns, index, count, kind, text)
             run.grow(count)
         for choice in piece.texts:
             run.grow(self.recorded.text(at_ns, choice.index, choice.stated))

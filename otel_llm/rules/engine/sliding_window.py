@@ -21,16 +21,19 @@ PARTS: Final = 60
 class Totals(EndedTotals):
     """Totals of ended requests and of the benefit that readers got; exact in any order.
 
-    `fluid`: those with deadlines; `fluid_kept`: those at or above the class's fluidity objective.
+    `fluid`: those with deadlines; `fluid_kept`: those at or above the class's fluidity objective. `cut`: those that
+    ended before the model was done.
     """
 
-    COUNTS: ClassVar = (*EndedTotals.COUNTS, "fluid", "fluid_kept")
+    COUNTS: ClassVar = (*EndedTotals.COUNTS, "fluid", "fluid_kept", "cut")
+    cut: int = 0
     fluid: int = 0
     fluid_kept: int = 0
 
-    def count(self, outcome: str, verdict: Verdict | None, fluidity: Fraction | None) -> None:
+    def count(self, outcome: str, verdict: Verdict | None, fluidity: Fraction | None, *, cut: bool) -> None:
         """Count an ended request; no verdict where tokens of it are missing. `fluidity`: the class's objective."""
         self.ended(outcome, verdict)
+        self.cut += cut
         if verdict is None or fluidity is None or not verdict.deadlines or verdict.deadline_misses is None:
             return
         self.fluid += 1

@@ -208,6 +208,7 @@ _WINDOW_STEMS: Final[tuple[tuple[str, FactType, str, str], ...]] = (
     ("goodput", "double", "tokens/s", "tokens read of requests that met / the window"),
     ("idle_p99", "double", "s", "99th percentile of the idle time of requests that ended"),
     ("fluidity_ok_share", "double", "0..1", "requests at or above the class's fluidity objective"),
+    ("cut_share", "double", "0..1", "requests whose reply was cut by its length or a content filter"),
     ("aborted_share", "double", "0..1", "requests that the server's side ended (error, disconnected)"),
 )
 

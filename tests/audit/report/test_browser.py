@@ -134,7 +134,7 @@ def test_paper_gets_the_light_palette_and_no_picture_is_cut(page: Page) -> None:
     page.wait(lambda: bool(page.evaluate(wide) > 900))
     page.call("Emulation.setEmulatedMedia", features=[])
 
-    assert len(told) == 10
+    assert len(told) == 11
     assert {fill for _, _, fill in told} == {"rgb(91, 102, 114)"}
     # A4 at 96 dpi without its margins is 718 wide; the pictures in pairs share it.
     assert all(width <= (330 if name.startswith("cdf") else 680) for name, width, _ in told)

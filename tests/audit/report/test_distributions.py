@@ -59,14 +59,14 @@ def test_of_a_million_values_a_few_hundred_points_keep_the_shape_and_the_tails()
 
 
 def worked() -> list[dict[str, Any]]:
-    chat: list[dict[str, Any]] = [{"ttft_s": one} for one in (0.0, 0.0004, 0.2, 0.2, 3.0)]
-    return [*chat, {"ttft_s": None}, {"slo_class": "voice", "ttft_s": 0.05}, {"measured_at": "server", "ttft_s": 0.01}]
+    chat: list[dict[str, Any]] = [{"ttfo_s": one} for one in (0.0, 0.0004, 0.2, 0.2, 3.0)]
+    return [*chat, {"ttfo_s": None}, {"slo_class": "voice", "ttfo_s": 0.05}, {"measured_at": "server", "ttfo_s": 0.01}]
 
 
 def test_curves_are_of_one_class_at_one_place_and_leave_out_what_cannot_be_said() -> None:
     requests = requests_of(worked())
     groups = drawn_groups(requests)
-    found = curves(requests, "ttft_s", groups)
+    found = curves(requests, "ttfo_s", groups)
 
     assert groups == [("chat", "client"), ("chat", "server"), ("voice", "client")]
     assert [one.count for one in found if one] == [5, 1, 1]
@@ -76,7 +76,7 @@ def test_curves_are_of_one_class_at_one_place_and_leave_out_what_cannot_be_said(
 
 def test_what_lies_below_the_axis_enters_at_its_left_border() -> None:
     requests = requests_of(worked())
-    figure = distribution_figure(TTFT, curves(requests, "ttft_s", drawn_groups(requests)))
+    figure = distribution_figure(TTFT, curves(requests, "ttfo_s", drawn_groups(requests)))
 
     assert figure is not None
     check(figure)
@@ -101,7 +101,7 @@ def test_shares_are_drawn_from_zero_on_a_plain_axis() -> None:
 
 
 def test_the_largest_groups_are_drawn_and_the_table_has_all() -> None:
-    rows = [{"slo_class": f"c{place:02d}", "ttft_s": 1.0} for place in range(12) for _ in range(12 - place)]
+    rows = [{"slo_class": f"c{place:02d}", "ttfo_s": 1.0} for place in range(12) for _ in range(12 - place)]
     requests = requests_of(rows)
 
     assert drawn_groups(requests) == [(f"c{place:02d}", "client") for place in range(MOST_CURVES)]
@@ -109,7 +109,7 @@ def test_the_largest_groups_are_drawn_and_the_table_has_all() -> None:
 
 
 def test_the_table_has_nearest_rank_percentiles() -> None:
-    requests = requests_of([{"ttft_s": place / 100} for place in range(1, 101)])
+    requests = requests_of([{"ttfo_s": place / 100} for place in range(1, 101)])
     assert percentile_lines(requests, TTFT) == [
         ("chat, client", "100", "10 ms", "500 ms", "900 ms", "990 ms", "1 s"),
     ]

@@ -263,7 +263,7 @@ def test_pictures_show_values_on_hover_and_follow_the_colour_scheme(chrome: Page
     page = tmp_path / "report.html"
     otel_llm.audit.load(FOLDER / "rows.jsonl").write_html(page)
     chrome.open(page)
-    assert drawn(chrome) == 14
+    assert drawn(chrome) == 15
 
     spot = chrome.evaluate(
         "(() => { const p = document.getElementById('delivery-1'); p.scrollIntoView({block: 'center'});"

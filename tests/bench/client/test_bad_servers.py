@@ -17,9 +17,9 @@ from support.sse_server import DONE, BodyEnd, Cut, Gate, Json, Raw, Reply, SseSe
 
 from otel_llm.bench.client.learning import LearningError, UnreachableError, learn
 from otel_llm.bench.client.load_run import LoadRun
-from otel_llm.bench.client.observed_request import MOST_TOKENS
 from otel_llm.bench.client.target import Target, TargetError
 from otel_llm.bench.plan.prompts import PromptSpec
+from otel_llm.instrumentation.segments.token_estimate import MOST_A_CHUNK
 
 TIMES = [0.02 * place for place in range(6)]
 
@@ -328,12 +328,12 @@ def test_a_server_that_hangs_is_cancelled_as_a_failure() -> None:
     assert {len(one.times_ns) for one in run.requests} == {2}
 
 
-def test_a_chunk_of_ten_megabytes_has_as_many_tokens_as_are_held() -> None:
+def test_a_chunk_of_ten_megabytes_has_a_bounded_number_of_tokens() -> None:
     huge = Reply([chunk({"content": "x" * 10_000_000}), chunk(finish="stop"), DONE, BodyEnd()])
     with SseServer({MODEL: After(whole(4), huge)}) as server:
         run = load(server.url, TIMES[:2])
     assert _errors(run) == {None: 2}
-    assert {len(one.times_ns) for one in run.requests} == {MOST_TOKENS}
+    assert {len(one.times_ns) for one in run.requests} == {MOST_A_CHUNK}
 
 
 def test_an_event_beyond_all_measure_is_an_error() -> None:

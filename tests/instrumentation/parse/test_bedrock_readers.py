@@ -49,7 +49,11 @@ def test_what_bedrock_counted_ends_a_reply_and_the_model_s_own_count_goes_first(
     }
     nova = InvokeReader()
     nova(chunk({"metadata": {"usage": {"inputTokens": 3, "cacheReadInputTokens": 4, "outputTokens": 9}}, **metrics}))
-    assert nova.said.span_attributes() == {semconv.GEN_AI_USAGE_INPUT_TOKENS: 7, semconv.GEN_AI_USAGE_OUTPUT_TOKENS: 9}
+    assert nova.said.span_attributes() == {
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: 7,
+        semconv.GEN_AI_USAGE_CACHE_READ_TOKENS: 4,
+        semconv.GEN_AI_USAGE_OUTPUT_TOKENS: 9,
+    }
 
 
 @pytest.mark.parametrize(

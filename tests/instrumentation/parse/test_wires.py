@@ -9,6 +9,7 @@ import pytest
 
 from otel_llm.instrumentation.parse.sse_chunks import api_of
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
+from otel_llm.instrumentation.request.wishes import Wishes
 from otel_llm.instrumentation.stacks.client_request import UNSEEN, StreamRequest, stream_request
 
 GEMINI = "/v1beta/models/gemini-3:streamGenerateContent"
@@ -53,7 +54,7 @@ def test_a_server_s_middleware_knows_none_of_the_new_ones(path: str) -> None:
     ("path", "body", "expected"),
     [
         (GEMINI, {}, StreamRequest(stream=True, model="gemini-3")),
-        (GEMINI, MANY, StreamRequest(stream=True, model="gemini-3", choices=3)),
+        (GEMINI, MANY, StreamRequest(stream=True, model="gemini-3", wishes=Wishes(3))),
         (GEMINI, object(), StreamRequest(stream=True, model="gemini-3")),
         (VERTEX, {"stream": False}, StreamRequest(stream=True, model="gemini-3")),
         (AZURE, {"stream": True}, StreamRequest(stream=True, model="mine")),

@@ -15,11 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from otel_llm.instrumentation.core.tally import Tally
 from otel_llm.instrumentation.process.doctor_report import Reporter
+from otel_llm.instrumentation.segments.model_chunks import KnownModels
 
 tally = Tally()
 runtime = SimpleNamespace(
     tally=tally, dropped=0, refused_classes=0, slo_class=None, slo_classes=None, sampling="always",
-    provider=lambda: None,
+    provider=lambda: None, models=KnownModels(),
 )
 Reporter(runtime, Path(sys.argv[1])).begin()
 writing, go_on, write_text = threading.Event(), threading.Event(), Path.write_text

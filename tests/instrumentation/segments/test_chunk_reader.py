@@ -270,7 +270,7 @@ def test_what_is_no_chunk_is_no_token() -> None:
 @pytest.mark.parametrize(
     "claims",
     [
-        [chunk({"content": "a"}, token_ids=[1, 2, 3])],
+        [chunk({"content": "a"}, token_ids=list(range(10)))],
         [chunk({"content": "a"}, token_ids=list(range(100_000)))],
         [chunk({"content": ""}, token_ids=list(range(65))), chunk({"content": "a"})],
         [chunk({"content": "a"}, usage=usage_of(10**12))],
@@ -287,7 +287,64 @@ def test_a_claim_of_more_tokens_than_a_text_has_bytes_is_not_used(claims: list[J
     assert reader.basis(0) in {"chunk", "estimated"}
 
 
+def test_special_tokens_beside_a_text_are_counted() -> None:
+    reader = ChunkReader()
+    assert read(reader, chunk({"content": "a"}, token_ids=[1, 2, 3])) == [((0, CONTENT, 3, False),)]
+    assert reader.basis(0) == "exact"
+
+
 def test_an_end_of_turn_is_a_token_without_text() -> None:
     reader = ChunkReader()
     assert read(reader, chunk({"content": "a"}, token_ids=[1, 2], finish="stop")) == [((0, CONTENT, 2, True),)]
     assert reader.basis(0) == "exact"
+
+
+def test_raw_thinking_is_reasoning_up_to_its_tag() -> None:
+    reader = ChunkReader()
+    texts = ["<think>", "hm", "</think>Yes", " it", " is"]
+    readings = [reader(of(chunk({"content": text}))) for text in texts]
+    assert [[(mark[1], mark[2]) for mark in reading] for reading in readings] == [
+        [(REASONING, -7)],
+        [(REASONING, -2)],
+        [(REASONING, -8), (CONTENT, -3)],
+        [(CONTENT, -3)],
+        [(CONTENT, -3)],
+    ]
+    assert reader.plain
+
+
+def test_text_is_not_plain_while_the_model_thinks() -> None:
+    reader = ChunkReader()
+    for text in ("<think>", "hm"):
+        reader(of(chunk({"content": text})))
+        assert not reader.plain
+
+
+def test_the_tokens_of_raw_thinking_are_those_that_the_server_counts() -> None:
+    reader = ChunkReader()
+    said = [("<think>", 1), ("a b", 2), ("</think>Yes", 3), (" it", 1)]
+    readings = [reader(of(chunk({"content": text}, token_ids=[1] * count))) for text, count in said]
+    assert [[(mark[1], mark[2]) for mark in reading] for reading in readings] == [
+        [(REASONING, 1)],
+        [(REASONING, 2)],
+        [(REASONING, 2), (CONTENT, 1)],
+        [(CONTENT, 1)],
+    ]
+    assert reader.basis(0) == "exact"
+
+
+@pytest.mark.parametrize("logged", [1, 3])
+def test_the_tokens_of_log_probabilities_are_counted(logged: int) -> None:
+    reader = ChunkReader()
+    said = chunk({"content": "abc"})
+    said["choices"][0]["logprobs"] = {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": []}] * logged}
+    [mark] = reader(of(said))
+    assert (mark[2], reader.basis(0), reader.plain) == (logged, "exact", False)
+
+
+def test_more_log_probabilities_than_bytes_are_not_believed() -> None:
+    reader = ChunkReader()
+    said = chunk({"content": "abc"})
+    said["choices"][0]["logprobs"] = {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": []}] * 99}
+    [mark] = reader(of(said))
+    assert (mark[2], reader.basis(0)) == (-3, "chunk")

@@ -194,7 +194,8 @@ def test_of_several_choices_no_segment_states_the_length_of_all() -> None:
 def test_a_text_of_a_reply_is_cut() -> None:
     said = Statements()
     said.response_id = said.response_model = "x" * 1000
-    said.finish_reasons = {1: "y" * 1000, 0: "stop"}
+    said.finish(1, "y" * 1000)
+    said.finish(0, "stop")
     assert said.span_attributes() == {
         semconv.GEN_AI_RESPONSE_ID: "x" * 256,
         semconv.GEN_AI_RESPONSE_MODEL: "x" * 256,

@@ -28,7 +28,7 @@ from otel_llm.instrumentation.segments.text_size import (
     size_of_json_string,
     size_of_utf8,
 )
-from otel_llm.instrumentation.segments.token_estimate import TokenEstimate
+from otel_llm.instrumentation.segments.token_estimate import MOST_A_CHUNK, TokenEstimate
 
 CONTENT, REASONING = 0, 1
 
@@ -212,3 +212,22 @@ def test_it_is_close_for_bursts_of_words() -> None:
         del words[:count]
     truth = sum(sizes) / 3.7
     assert sum(found.counts(CONTENT, sizes)) == pytest.approx(truth, rel=0.05)
+
+
+def test_a_chunk_of_ten_megabytes_has_a_bounded_number_of_tokens() -> None:
+    assert estimate().counts(CONTENT, [10_000_000, 1, 37]) == [MOST_A_CHUNK, 1, 10]
+
+
+def test_a_model_whose_replies_state_other_lengths_after_learning_is_named() -> None:
+    known = KnownModels()
+    model = known.of("host", "m")
+    first = estimate(model)
+    recorded = sum(first.counts(CONTENT, [37] * 20))
+    first.learn(recorded, 200)
+    for number in range(6):
+        assert bool(known.off()) == (number == 5), "not before five replies"
+        later = estimate(model)
+        later.learn(sum(later.counts(CONTENT, [37] * 20)), 90)
+    [(server, name, times)] = known.off()
+    assert (server, name) == ("host", "m")
+    assert times < 0.75

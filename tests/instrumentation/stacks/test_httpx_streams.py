@@ -27,6 +27,7 @@ from support.sse_server import Gate
 import otel_llm
 from otel_llm import semconv
 from otel_llm.instrumentation.parse import sse_chunks
+from otel_llm.instrumentation.request.wishes import Wishes
 from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 from otel_llm.instrumentation.stacks import client_request
 from otel_llm.instrumentation.stacks.client_request import UNSEEN, StreamRequest
@@ -368,7 +369,7 @@ def test_uninstrumenting_leaves_the_bare_library(package: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (b'{"stream": true, "model": "m", "n": 3}', StreamRequest(stream=True, model="m", choices=3)),
+        (b'{"stream": true, "model": "m", "n": 3}', StreamRequest(stream=True, model="m", wishes=Wishes(3))),
         ('{"stream":true}', StreamRequest(stream=True)),
         ({"stream": True, "model": 3, "n": True}, StreamRequest(stream=True)),
         ({"stream": True, "n": MAX_CHOICES + 1}, StreamRequest(stream=True)),

@@ -227,4 +227,10 @@ def test_an_array_is_judged_like_the_stream_it_stands_for(
 
 def test_the_columns_of_an_array_are_those_of_a_stream() -> None:
     (row,) = rows(export(llm_request(doubles(OFFSETS))))
-    assert {name for name in row if name not in known(row)} == {"choice", "model", "instance", "queue_s"}
+    assert {name for name in row if name not in known(row)} == {
+        "choice",
+        "model",
+        "instance",
+        "finish_reason",
+        "queue_s",
+    }

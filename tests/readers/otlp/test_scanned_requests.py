@@ -87,7 +87,8 @@ def test_what_either_encoder_sends_is_read_whole(encoder: str) -> None:
     assert [request.name for request in batch.requests] == [record.name for record in made]
     assert {request.instance_id for request in batch.requests} == {"pod-1"}
     assert sum(request.error for request in batch.requests) == len(made) * 2 // 3
-    assert batch.requests[0].attributes == {**ENDED_SCALARS, semconv.TOKENS: 2}
+    reasons = {semconv.GEN_AI_RESPONSE_FINISH_REASONS: '["stop"]'}
+    assert batch.requests[0].attributes == {**ENDED_SCALARS, **reasons, semconv.TOKENS: 2}
 
 
 def test_a_request_span_has_attributes_of_its_own() -> None:

@@ -93,6 +93,9 @@ LATE_USAGE = [
 ]
 """What the verdict of the first of two choices depends on is stated when it has long finished."""
 
+UNASKED = [("usage", 0, False, 9, None), ("tokens", 1, 1, "content", False, 0)]
+"""A length is stated, and another choice is sent than the one that was asked for."""
+
 STATED = [
     ("tokens", 0, 1, "reasoning", False, 0),
     ("wait", 60),
@@ -107,6 +110,7 @@ STATED = [
 
 
 @settings(max_examples=examples(300))
+@example(slo_class="chat", choices=1, script=UNASKED, outcome="completed", lag_ms=0)
 @example(slo_class="chat", choices=1, script=STATED, outcome="completed", lag_ms=0)
 @example(slo_class="prompted", choices=2, script=LATE_USAGE, outcome="completed", lag_ms=0)
 @given(

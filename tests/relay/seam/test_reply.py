@@ -289,7 +289,7 @@ def test_ids_that_come_again_are_neither_sent_nor_counted_twice() -> None:
     taken(reply, Leg(reply, "vllm"), role(), chunk([5], "a"), chunk([6, 7], ""))
     leg = Leg(reply, "vllm", 1)
     found = pieces(leg, completion([6], ""), completion([7, 8], "é"), completion([9], "", "stop"), DONE)
-    assert [count for piece in found for _, count, _ in piece.tokens] == [1, 1]
+    assert [count for piece in found for _, count, _, _ in piece.tokens] == [1, 1]
     written = b"".join(reply.take(leg, piece) for piece in found)
     events = [json.loads(part[6:]) for part in written.split(b"\n\n")[:-2]]
     assert [event["choices"][0]["token_ids"] for event in events] == [[8], [9]]

@@ -148,7 +148,7 @@ groups:
     assert list(engine.phases("class", LABELS)) == ["B"]
 
 
-FULL = Totals(requests_ended=4, met_true=2, met_false=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2)
+FULL = Totals(requests_ended=4, met_true=2, met_false=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2, cut=2)
 FULL.benefit.add(-12.0)
 FULL.idle.add(2.0)
 
@@ -170,7 +170,16 @@ def test_worked_facts() -> None:
     shown = facts(60, FULL, flying=InFlightCounts(5, {1_500_000_000: (4, 1)}))
     found = {name: shown.value(name, 1_500_000_000) for name in ("streams", "starving", "starving_share")}
     assert found == {"streams": 5, "starving": 1, "starving_share": 0.25}
-    stems = ("requests", "attainment", "burn_rate", "smooth_goodput", "goodput", "fluidity_ok_share", "aborted_share")
+    stems = (
+        "requests",
+        "attainment",
+        "burn_rate",
+        "smooth_goodput",
+        "goodput",
+        "fluidity_ok_share",
+        "cut_share",
+        "aborted_share",
+    )
     assert {stem: shown.value(f"{stem}_1m", 1_500_000_000) for stem in stems} == {
         "requests": 4,
         "attainment": 2 / 3,
@@ -178,6 +187,7 @@ def test_worked_facts() -> None:
         "smooth_goodput": -0.2,
         "goodput": 0.5,
         "fluidity_ok_share": 2 / 3,
+        "cut_share": 0.5,
         "aborted_share": 0.25,
     }
 

@@ -72,7 +72,7 @@ def test_fluidity_is_compared_in_integers() -> None:
 
     found = Totals()
     for deadlines, misses in ((10, 1), (10, 2), (30, 3), (0, 0), (3, 0)):
-        found.count("completed", verdict(deadlines, misses), Fraction(9, 10))
+        found.count("completed", verdict(deadlines, misses), Fraction(9, 10), cut=misses > 0)
     assert (found.requests_ended, found.fluid, found.fluid_kept) == (5, 4, 3)
-    found.count("completed", verdict(10, 0), None)
+    found.count("completed", verdict(10, 0), None, cut=False)
     assert (found.requests_ended, found.fluid) == (6, 4)

@@ -13,7 +13,16 @@ import pyarrow.parquet as pq
 from otel_llm import audit
 
 Rows = Sequence[dict[str, Any]]
-BY_SKETCH = {"fluidity_p50", "idle_p50_s", "idle_p99_s", "ttft_p50_s", "ttft_p99_s", "fluid_token_rate"}
+BY_SKETCH = {
+    "fluidity_p50",
+    "idle_p50_s",
+    "idle_p99_s",
+    "ttfo_p50_s",
+    "ttfo_p99_s",
+    "ttft_p50_s",
+    "ttft_p99_s",
+    "fluid_token_rate",
+}
 
 
 def rows(folder: Path) -> Rows:

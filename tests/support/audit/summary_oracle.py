@@ -69,6 +69,7 @@ def figures(rows: Sequence[Row], objective: Objective, span_s: float | None) -> 
     fluidity = _sorted(row["fluidity_index"] for row in complete)
     idle = _sorted(row["idle_s"] for row in complete)
     ttft = _sorted(row["ttft_s"] for row in rows)
+    ttfo = _sorted(row["ttfo_s"] for row in rows)
     return {
         "requests": len(rows),
         "tokens": _total(row["tokens"] for row in rows),
@@ -85,6 +86,8 @@ def figures(rows: Sequence[Row], objective: Objective, span_s: float | None) -> 
         "fluidity_ok_share": _fluid_share(complete, objective),
         "idle_p50_s": _percentile(idle, P50),
         "idle_p99_s": _percentile(idle, P99),
+        "ttfo_p50_s": _percentile(ttfo, P50),
+        "ttfo_p99_s": _percentile(ttfo, P99),
         "ttft_p50_s": _percentile(ttft, P50),
         "ttft_p99_s": _percentile(ttft, P99),
         "fluid_token_rate": None if rate is None else rate.tokens_per_s,

@@ -40,13 +40,17 @@ def whole(
     number: int,
     met: bool = True,
     outcome: str = "completed",
+    reason: str | None = None,
     said: Mapping[str, Value] = IDENTITY,
 ) -> None:
-    """Let a request of one token begin and end at `ms`: in time, or 5 s after its commit."""
+    """Let a request of one token begin and end at `ms`: in time, or 5 s after its commit; `reason`: why it stopped."""
+    ending = ends(1, 2, outcome)
+    if reason is not None:
+        ending = {**ending, semconv.GEN_AI_RESPONSE_FINISH_REASONS: (reason,)}
     start = ms - 100 if met else ms - 5_000
     spans = [
         commit(start, request=number, said=said),
-        piece(1, 0, [ms], ms, request=number, said=ends(1, 2, outcome)),
+        piece(1, 0, [ms], ms, request=number, said=ending),
         request(ms, number=number, start=start, said=said),
     ]
     take(one, ms, *spans)

@@ -149,7 +149,7 @@ def run(
                 break
             assert piece.trouble != DIFFERS
             result.data += reply.take(leg, piece)
-            result.tokens += sum(number for _, number, _ in piece.tokens) + len(piece.texts)
+            result.tokens += sum(number for _, number, _, _ in piece.tokens) + len(piece.texts)
         if reply.finish is not None or index == len(models) - 1:
             broke = index < len(models) - 1
             result.bare_finish = broke and not reply.done

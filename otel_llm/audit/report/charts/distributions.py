@@ -46,7 +46,8 @@ class Metric(NamedTuple):
 
 
 METRICS: Final = (
-    Metric("ttft_s", "Time to first token", "TTFT", True, "Further left is better."),
+    Metric("ttfo_s", "Time to the first text that is read", "first text", True, "Further left is better."),
+    Metric("ttft_s", "Time to first token of any kind", "TTFT", True, "Further left is better."),
     Metric("idle_s", "Idle time", "idle", True, "The height at the left border: requests whose reader never waited."),
     Metric("tbt_p99_s", "Gaps: 99th percentile of each request", "TBT p99", True, "One value a request."),
     Metric("tbt_max_s", "Gaps: the longest of each request", "longest TBT", True, "One value a request."),

@@ -1,0 +1,51 @@
+"""What a request asks of its reply, by the JSON of its API; anything of a wrong type is not asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from otel_llm.instrumentation.segments.chunks import choices_of
+from otel_llm.instrumentation.segments.statements import MAX_TEXT, member, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The wishes of a request: so many choices, the usage behind the reply, a conversation, a level of reasoning."""
+
+    choices: int = 1
+    usage: bool = False
+    conversation: str | None = None
+    reasoning_level: str | None = None
+
+
+NO_WISHES: Final = Wishes()
+
+
+def wishes_of(asked: Mapping[str, Any]) -> Wishes:
+    """Return the wishes of a request: the arguments of an SDK's call, or the JSON of a body.
+
+    OpenAI's names, Anthropic's `output_config`, Gemini's `generationConfig`.
+    """
+    config = asked.get("generationConfig")
+    count = asked.get("n") if config is None else member(config, "candidateCount")
+    conversation = asked.get("conversation")
+    level = (
+        text_of(asked.get("reasoning_effort"))
+        or text_of(member(asked.get("reasoning"), "effort"))
+        or text_of(member(asked.get("output_config"), "effort"))
+        or text_of(member(member(config, "thinkingConfig"), "thinkingLevel"))
+    )
+    return Wishes(
+        choices_of(count),
+        member(asked.get("stream_options"), "include_usage") is True,
+        _short(text_of(conversation) or text_of(member(conversation, "id"))),
+        _short(level),
+    )
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else text[:MAX_TEXT]
