@@ -24,7 +24,7 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     slo_class: str | None = None,
     sampling: Literal["always", "parent"] = "always",
-    semconv: Literal["old", "new", "both"] = "new",
+    semconv: Literal["1.41", "old", "new", "both"] = "1.41",
     queue_segments: int = 8192,
     *,
     meter_provider: MeterProvider | None = None,
@@ -39,7 +39,8 @@ def instrument(
     `tracer_provider`: makes the request spans (default: the global one; where there is none they are sent like
     segments). `slo_class`: the class of requests that name none; a request names its own in the baggage, key
     `otel_llm.slo.class`. `sampling`: `always`, or `parent` to send segments of sampled traces only, which leaves live
-    rules and windows blind to all others. `semconv`: the names of renamed GenAI attributes. `queue_segments`: how many
+    rules and windows blind to all others. `semconv`: the version of the GenAI conventions for renamed attributes
+    and histograms, see docs/instrumentation.md. `queue_segments`: how many
     segments may wait for slow endpoints; the oldest give way, counted. `meter_provider`: takes the histograms of the
     GenAI conventions (default: the global one; where there is none they are not made); `metrics`: a few for each
     request, `chunks` also one value for each chunk (9 us in the background), or `off`.

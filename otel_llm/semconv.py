@@ -90,11 +90,20 @@ GEN_AI_CONVERSATION_ID: Final = "gen_ai.conversation.id"
 GEN_AI_REQUEST_REASONING_LEVEL: Final = "gen_ai.request.reasoning.level"
 """The part of the output tokens that is reasoning."""
 GEN_AI_TIME_TO_FIRST_CHUNK: Final = "gen_ai.response.time_to_first_chunk"
+FIRST_CHUNK_UNITS: Final = {
+    "gen_ai.response.time_to_first_chunk": 1.0,
+    "gen_ai.client.operation.time_to_first_chunk": 1.0,
+    "ai.response.msToFirstChunk": 1e-3,
+    "ai.stream.msToFirstChunk": 1e-3,
+}
+"""Attributes with the time to the first chunk, as instrumentations name it, and its unit in seconds."""
+TIME_PER_CHUNK: Final = "gen_ai.client.operation.time_per_output_chunk"
+"""A mean over the chunks of one reply: with it a span is one of inference."""
 
-# Histograms, seconds. The names of the conventions' own repository; `names.RENAMED_METRICS` has those before.
-CLIENT_DURATION: Final = "gen_ai.client.inference.duration"
-CLIENT_FIRST_CHUNK: Final = "gen_ai.client.inference.time_to_first_chunk"
-CLIENT_OUTPUT_CHUNK: Final = "gen_ai.client.inference.time_per_output_chunk"
+# Histograms, seconds. The names of the conventions 1.41; `renamed_attributes.NEW_METRICS` has those of later ones.
+CLIENT_DURATION: Final = "gen_ai.client.operation.duration"
+CLIENT_FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
+CLIENT_OUTPUT_CHUNK: Final = "gen_ai.client.operation.time_per_output_chunk"
 SERVER_DURATION: Final = "gen_ai.server.request.duration"
 SERVER_FIRST_TOKEN: Final = "gen_ai.server.time_to_first_token"  # noqa: S105
 SERVER_OUTPUT_TOKEN: Final = "gen_ai.server.time_per_output_token"  # noqa: S105
@@ -162,7 +171,11 @@ ERROR_TYPE: Final = "error.type"
 INFERENCE_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content"})
 """`gen_ai.operation.name` of the spans that stand for one inference; embeddings and tools are not streams."""
 OTHER_OPERATIONS: Final = frozenset(
-    {"create_agent", "embeddings", "execute_tool", "invoke_agent", "invoke_workflow", "retrieval"}
+    {
+        *("create_agent", "embeddings", "execute_tool", "fetch_response", "invoke_agent", "invoke_workflow", "plan"),
+        *("retrieval", "create_memory", "update_memory", "upsert_memory", "delete_memory", "search_memory"),
+        *("create_memory_store", "delete_memory_store"),
+    }
 )
 """Operations that the conventions know and that are none, whatever times their spans carry."""
 

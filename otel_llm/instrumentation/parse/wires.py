@@ -46,6 +46,8 @@ PROVIDERS: Final[tuple[tuple[str, str], ...]] = (
     ("api.mistral.ai", "mistral_ai"),
     ("codestral.mistral.ai", "mistral_ai"),
     ("api.perplexity.ai", "perplexity"),
+    ("api.moonshot.ai", "moonshot_ai"),
+    ("api.moonshot.cn", "moonshot_ai"),
     ("api.x.ai", "x_ai"),
     (".ml.cloud.ibm.com", "ibm.watsonx.ai"),
 )

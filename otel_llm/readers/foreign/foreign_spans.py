@@ -49,8 +49,11 @@ def read_foreign(span: RequestSpan) -> Foreign | None:
     """Return the statements of a foreign span, None if it gives no time."""
     attributes = span.attributes
     ttft_s = seconds_of(attributes, semconv.GEN_AI_LATENCY_TTFT)
+    for name, unit_s in semconv.FIRST_CHUNK_UNITS.items():
+        if ttft_s is None and (stated := seconds_of(attributes, name)) is not None:
+            ttft_s = stated * unit_s
     found = Foreign(
-        ttft_s=seconds_of(attributes, semconv.GEN_AI_TIME_TO_FIRST_CHUNK) if ttft_s is None else ttft_s,
+        ttft_s=ttft_s,
         e2e_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_E2E),
         queue_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_QUEUE),
         tokens=len(span.events_ns),

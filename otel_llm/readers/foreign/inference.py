@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from otel_llm.readers.batch import Batch
 
 _OURS: Final = frozenset({semconv.SEGMENTS, semconv.OUTCOME})
-_TIMED: Final = frozenset({semconv.GEN_AI_TIME_TO_FIRST_CHUNK, semconv.LANGFUSE_COMPLETION_START, *PACKED})
+_TIMED: Final = frozenset(
+    {*semconv.FIRST_CHUNK_UNITS, semconv.TIME_PER_CHUNK, semconv.LANGFUSE_COMPLETION_START, *PACKED}
+)
 """Attributes with times of a reply, unless the operation's name says that the span is of another operation."""
 _RELEVANT: Final = frozenset({semconv.GEN_AI_OPERATION_NAME, semconv.OPENINFERENCE_SPAN_KIND, *_TIMED})
 _SUFFICIENT: Final = frozenset({*_OURS, *ENGINE_LATENCIES})

@@ -82,7 +82,7 @@ _CHOICES: Final = {
     semconv.TOKEN_BASIS: semconv.TOKEN_BASES,
     semconv.MEASURED_AT: semconv.MEASURED_AT_VALUES,
 }
-STATED_TIMES: Final = frozenset({*ENGINE_LATENCIES, semconv.GEN_AI_TIME_TO_FIRST_CHUNK})
+STATED_TIMES: Final = frozenset({*ENGINE_LATENCIES, *semconv.FIRST_CHUNK_UNITS})
 """Attributes with a time of the request, in seconds."""
 _WHOLE: Final = _COUNTS | {
     semconv.SEGMENT_SEQ,

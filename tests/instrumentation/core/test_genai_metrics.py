@@ -38,7 +38,7 @@ IDENTITY = {
 CLIENT = {semconv.CLIENT_DURATION, semconv.CLIENT_FIRST_CHUNK}
 SERVER = {semconv.SERVER_DURATION, semconv.SERVER_FIRST_TOKEN, semconv.SERVER_OUTPUT_TOKEN}
 OURS = {semconv.FIRST_TOKEN, semconv.FIRST_VISIBLE}
-OLD_CLIENT = {"gen_ai.client.operation.duration", "gen_ai.client.operation.time_to_first_chunk"}
+NEW_CLIENT = {"gen_ai.client.inference.duration", "gen_ai.client.inference.time_to_first_chunk"}
 
 
 class Meters:
@@ -77,7 +77,7 @@ def meters() -> Iterator[Meters]:
 class MeteredHost(FakeEnvironment):
     """A process with a meter, in which the test is the clock."""
 
-    def __init__(self, meters: Meters, names: Names = "new", *, chunks: bool = False) -> None:
+    def __init__(self, meters: Meters, names: Names = "1.41", *, chunks: bool = False) -> None:
         super().__init__()
         self.metrics = Metrics(meters.provider, names, chunks=chunks)
 
@@ -183,7 +183,9 @@ def test_several_choices_have_no_time_per_token_of_the_request(meters: Meters) -
     assert semconv.SERVER_OUTPUT_TOKEN not in meters.points()
 
 
-@pytest.mark.parametrize(("names", "expected"), [("new", CLIENT), ("old", OLD_CLIENT), ("both", CLIENT | OLD_CLIENT)])
+@pytest.mark.parametrize(
+    ("names", "expected"), [("1.41", CLIENT), ("old", CLIENT), ("new", NEW_CLIENT), ("both", CLIENT | NEW_CLIENT)]
+)
 def test_the_names_are_those_that_the_application_chose(names: Names, expected: set[str], meters: Meters) -> None:
     host = MeteredHost(meters, names)
     recording = host.begin()

@@ -95,6 +95,7 @@ def test_a_request_tells_whether_it_asks_for_a_stream(path: str, body: object, e
         ("api.cohere.com", "/v2/chat", "cohere"),
         ("api.deepseek.com", "/chat/completions", "deepseek"),
         ("api.x.ai", "/v1/chat/completions", "x_ai"),
+        ("api.moonshot.ai", "/v1/chat/completions", "moonshot_ai"),
         ("api.perplexity.ai", "/chat/completions", "perplexity"),
         ("router.huggingface.co", "/v1/chat/completions", "default"),
         (None, "/v1/chat/completions", "default"),

@@ -40,6 +40,9 @@ def chunks(times_ns: list[int]) -> list[Event]:
         {TTFT: 0.25, semconv.GEN_AI_OPERATION_NAME: "chat"},
         {TTFT: 0.25, semconv.GEN_AI_OPERATION_NAME: "responses"},  # an operation that is not defined
         {semconv.GEN_AI_LATENCY_TTFT: 0.25},
+        {"gen_ai.client.operation.time_to_first_chunk": 0.25, semconv.TIME_PER_CHUNK: 0.05},
+        {"ai.response.msToFirstChunk": 250},
+        {"ai.stream.msToFirstChunk": 250.0, semconv.GEN_AI_OPERATION_NAME: "chat"},
         {semconv.LANGFUSE_COMPLETION_START: f'"{LANGFUSE_T0}.250000Z"'},
         {semconv.LANGFUSE_COMPLETION_START: f"{LANGFUSE_T0}.25+00:00"},
         {semconv.LANGFUSE_COMPLETION_START: '"2026-09-21T16:13:20.250000+02:00"'},
@@ -58,6 +61,9 @@ def test_a_span_that_states_a_time_is_a_row(attributes: dict[str, Value]) -> Non
         {semconv.GEN_AI_OPERATION_NAME: "invoke_agent", TTFT: 0.25},
         {semconv.GEN_AI_OPERATION_NAME: "execute_tool", TTFT: 0.25},
         {semconv.GEN_AI_OPERATION_NAME: "embeddings", TTFT: 0.25},
+        {semconv.GEN_AI_OPERATION_NAME: "plan", TTFT: 0.25},
+        {semconv.GEN_AI_OPERATION_NAME: "fetch_response", TTFT: 0.25},
+        {semconv.GEN_AI_OPERATION_NAME: "search_memory", TTFT: 0.25},
         {semconv.OPENINFERENCE_SPAN_KIND: "CHAIN"},
         {semconv.OPENINFERENCE_SPAN_KIND: "LLM"},
         {"gen_ai.server.time_to_first_token": 0.25},  # OpenLIT's, counted from the return of the call
