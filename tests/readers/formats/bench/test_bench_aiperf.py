@@ -156,7 +156,7 @@ def test_a_broken_line_costs_itself(line: bytes, why: str) -> None:
     assert why in skipped.notes[0]
 
 
-@pytest.mark.parametrize("claim", [2, 10**9, 10**12, -1])
+@pytest.mark.parametrize("claim", [10, 10**9, 10**12, -1])
 def test_a_count_that_a_text_cannot_hold_is_not_used(claim: int) -> None:
     reply = event(5, delta(content="a") | {"usage": {"completion_tokens": claim}})
     [stream], skipped = read(lines(aiperf_raw_line(ASKED, responses=[reply])))
