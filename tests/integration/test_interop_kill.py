@@ -36,7 +36,7 @@ OPTIONS = ("--window", "1s", "--lateness", "5s", "--lost-after", "10s")
 CONFIG = "version: 1\njournal: {fsync: always, file_bytes: 262144, compress: true}\n"
 """Small files: kills meet closed, compressed and half-compressed ones too."""
 UNDISTURBED_NS = 6_000_000_000
-"""Length of load behind the last restart, and behind what came late because of it."""
+"""The load goes on this long after the last restart, and after the late data that it caused."""
 
 
 def killed(running: Service, chance: random.Random) -> None:

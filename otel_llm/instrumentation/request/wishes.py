@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The wishes of a request: so many choices, the usage behind the reply, a conversation, a level of reasoning."""
+    """What a request asks for: the number of choices, final usage, the conversation, the level of reasoning."""
 
     choices: int = 1
     usage: bool = False

@@ -22,7 +22,7 @@ class CountCheck:
         self._replies = self._recorded = self._stated = 0
 
     def add(self, recorded: int, stated: int) -> None:
-        """Add a reply of so many recorded tokens that states so many."""
+        """Add the recorded and the stated number of tokens of a reply."""
         self._replies += 1
         self._recorded += recorded
         self._stated += stated

@@ -62,7 +62,7 @@ class ModelChunks:
         return tuple(tokens / chars for chars, tokens in zip(self._chars, self._tokens, strict=True))
 
     def learn(self, size: int, chunks: int, tokens: int) -> None:
-        """Learn from a whole reply: the size of its text in so many chunks, and the tokens that it states."""
+        """Learn from a whole reply: the size of its text, its number of chunks and its stated tokens."""
         if tokens >= LEAST_TOKENS:
             one_each = abs(tokens - chunks) <= max(UNSEEN_TOKENS, ONE_EACH_WITHIN * tokens)
             self._one_each = _faded(self._one_each, tokens) + one_each * tokens

@@ -93,7 +93,7 @@ class Statements:
         return {name: count for name, count in counts.items() if count is not None}
 
     def span_attributes(self, choices: int = 1) -> dict[str, AttributeValue]:
-        """Return the attributes of the request span of so many choices."""
+        """Return the attributes of the request span, given its number of choices."""
         attributes = self.segment_attributes(alone=True)
         cached = {
             semconv.GEN_AI_USAGE_CACHE_READ_TOKENS: self.cache_read_tokens,

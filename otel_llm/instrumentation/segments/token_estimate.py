@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ONE_BELOW: Final = 1.6
 """Estimated tokens a chunk, on average, below which a chunk is one token while nothing is known of the model."""
 FIRST_CHUNKS, FIRST_BELOW = 8, 3.0
-"""So many first chunks are one token each also if they are estimated below this: an average says little yet."""
+"""Each of this many first chunks is one token if it is estimated below this bound: a short average says little."""
 ONE_EACH_BELOW: Final = 2.0
 """The same average for a model whose chunks were shown to be tokens."""
 MOST_A_CHUNK: Final = 10_000

@@ -46,7 +46,7 @@ class Asked:
     running: VirtualRuntime
 
     def ask(self, api: str, chunks: Sequence[Chunk], *, hidden: int = 0, states: bool = True) -> None:
-        """Ask for a reply of these chunks, and read it; `hidden`: tokens of reasoning of which nothing is shown."""
+        """Request a reply that has these chunks and read it; `hidden` counts the reasoning tokens without text."""
         if api == "openai":
             self._openai(chunks, hidden, states=states)
         else:
@@ -115,7 +115,7 @@ def rows_of(asked: Asked) -> tuple[list[Row], list[list[str]]]:
 
 
 def check(row: Row, felt: Truth, relative: float = 0.1, absolute_s: float = 0.2) -> None:
-    """Compare a row with the truth; its idle time may differ by so much."""
+    """Compare a row with the truth, with a tolerance for its idle time."""
     assert row["tokens"] == felt.tokens
     idle_s = row["idle_s"]
     assert isinstance(idle_s, float)

@@ -46,7 +46,7 @@ class Chunk:
 
 
 def cut(name: str, tokenizer: str, tokens: int, sizes: Sequence[int], seed: int = 1) -> list[tuple[str, int]]:
-    """Return about so many tokens of a text, repeated as needed, in chunks whose sizes are drawn from `sizes`."""
+    """Repeat a text to about `tokens` tokens and cut it into chunks whose sizes are drawn from `sizes`."""
     random, pieces = Random(seed), cycle(_texts()[name][tokenizer])
     chunks: list[tuple[str, int]] = []
     total = 0

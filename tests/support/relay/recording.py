@@ -60,7 +60,7 @@ class Chunk:
 
 
 def stated(kind: str, characters: int) -> dict[str, Any]:
-    """Return the JSON of a choice of a chunk with so much text of a kind, and no ids."""
+    """Return a choice of a chunk as JSON, with text of a kind and without token ids."""
     text = "x" * characters
     members = {
         "content": {"content": text},
