@@ -93,8 +93,9 @@ def track(
 
     The request is committed by this call, or at `commit_ns` (`time.monotonic_ns()` when the user began to wait).
     `kind(chunk)` says what a chunk carries: `content`, `reasoning`, `tool`, or None for no token (default: every chunk
-    is content); `count(chunk)` how many tokens (default: one a chunk), and `basis` whether it knows or estimates. The
-    rest describes the request; `instance` is the replica that serves it. Starts recording if `instrument` did not.
+    is content); `count(chunk)` how many tokens (default: estimated from the length of a text, one for a JSON object and
+    for anything else), and `basis` whether it knows or estimates. The rest describes the request; `instance` is the
+    replica that serves it. Starts recording if `instrument` did not.
     """
     from otel_llm.instrumentation import track as tracking
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.export.records import KIND_NAMES
-from otel_llm.instrumentation.segments.chunks import FRAMING, text_mark
+from otel_llm.instrumentation.segments.chunks import FRAMING, sized_mark
 from otel_llm.instrumentation.segments.statements import Statements
-from otel_llm.instrumentation.segments.text_size import size_in
+from otel_llm.instrumentation.segments.text_size import UNSIZED, size_of, size_of_json_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class CallbackReader:
     """A reader of chunks by the application's callbacks; without them a text has its size, any other is a token."""
+
+    __slots__ = ("_basis", "_count", "_kind", "counts", "plain", "said")
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class CallbackReader:
 
     def plain_size(self, chunk: object) -> int:
         """Return the size of a chunk that is a text, else 0."""
-        return size_in(chunk)
+        return _size(chunk) if isinstance(chunk, str) else 0
 
     def __call__(self, chunk: object) -> Reading:
         """Return what a chunk carries."""
@@ -42,10 +44,19 @@ class CallbackReader:
             return FRAMING
         code = KIND_NAMES.index(kind)
         if self._count is None:
-            return text_mark(code, chunk) if isinstance(chunk, str) else ((0, code, 1, False),)
+            return sized_mark(code, _size(chunk)) if isinstance(chunk, str) else ((0, code, 1, False),)
         count = self._count(chunk)
         return ((0, code, count, False),) if count > 0 else FRAMING
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return where the token counts come from."""
         return self._basis
+
+
+def _size(chunk: str) -> int:
+    """Return the size of a text, of a JSON string that of its value; what a JSON object holds is not known."""
+    stripped = chunk.strip()
+    around = stripped[:1] + stripped[-1:]
+    if around in {"{}", "[]"}:
+        return UNSIZED
+    return size_of_json_string(stripped[1:-1].encode()) if around == '""' and stripped != '"' else size_of(chunk)

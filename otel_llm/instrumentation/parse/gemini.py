@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.chunks import FRAMING, MAX_CHOICES, UNSEEN_TOKENS, ChunkReader
 from otel_llm.instrumentation.segments.statements import count_of, text_of
-from otel_llm.instrumentation.segments.text_size import MEDIA, bytes_of, size_in, size_of_json
+from otel_llm.instrumentation.segments.text_size import UNSIZED, bytes_of, size_in, size_of_json
 
 if TYPE_CHECKING:
     from otel_llm.instrumentation.segments.chunks import Mark, Reading
@@ -111,4 +111,4 @@ def _text(part: Any) -> tuple[int, int]:
             return TOOL, size
     if size := size_in(getattr(getattr(part, "executableCode", None), "code", None)):
         return TOOL, size
-    return CONTENT, MEDIA if getattr(getattr(part, "inlineData", None), "data", None) else 0
+    return CONTENT, UNSIZED if getattr(getattr(part, "inlineData", None), "data", None) else 0

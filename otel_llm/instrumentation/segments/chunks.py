@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
-from otel_llm.instrumentation.segments.text_size import MEDIA, bytes_of, size_in, size_of
+from otel_llm.instrumentation.segments.text_size import UNSIZED, bytes_of, size_in, size_of
 from otel_llm.instrumentation.segments.think_tag import ThinkTag
 
 Mark = tuple[int, int, int, bool]
@@ -155,7 +155,7 @@ class ChunkReader:
         if told is None:
             told = 0
             self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
-        most = UNSEEN_TOKENS if size in (0, MEDIA) else bytes_of(size) + SPECIAL_TOKENS
+        most = UNSEEN_TOKENS if size in (0, UNSIZED) else bytes_of(size) + SPECIAL_TOKENS
         if not isinstance(token_ids, list):
             logged = getattr(getattr(choice, "logprobs", None), "content", None)
             token_ids = logged if isinstance(logged, list) and logged else None
@@ -237,7 +237,7 @@ def text_of_delta(delta: Any) -> tuple[int | None, int]:
     if size := sum(size_in(getattr(one, "arguments", None)) for one in functions) + sum(map(_custom, calls)):
         return TOOL, size
     spoken = _members(getattr(delta, "audio", None) or extra.get("audio"))  # a field of its own in later SDKs alone
-    size = size_in(spoken.get("transcript")) or (MEDIA if spoken.get("data") else 0)
+    size = size_in(spoken.get("transcript")) or (UNSIZED if spoken.get("data") else 0)
     return (CONTENT, size) if size else (None, 0)
 
 

@@ -21,8 +21,8 @@ ASCII_ALONE: Final = 1 << BITS
 """The size of a text of ASCII alone is below it."""
 _MASK: Final = ASCII_ALONE - 1
 _BYTES: Final = (1, 2, 3, 3, 4)
-MEDIA: Final = 1 << BITS * EMOJI
-"""The size of a piece of sound or of an image, which has no text: it is estimated to be one token."""
+UNSIZED: Final = 1 << BITS * EMOJI
+"""The size of sound, an image, or text within a form that is not known: it is estimated to be one token."""
 
 
 def _class_of(first: int) -> int:

@@ -40,8 +40,9 @@ class Middleware:
     replica's name (`otel_llm.instance`), by default the variable OTEL_LLM_INSTANCE, else `host:port`. `paths` are
     endpoints of the application's own, exact or with a trailing `*`, beside those of the known APIs. Each server-sent
     event, line or piece of text that they stream is a chunk: `kind(chunk)` returns its kind (`content`, `reasoning`,
-    `tool`, or None for no token; default: content), `count(chunk)` its number of tokens (default: one); `chunk` is the
-    event's data, the line, or the piece, as text. Raises ValueError for invalid paths.
+    `tool`, or None for no token; default: content), `count(chunk)` its number of tokens (default: estimated from the
+    length of a text, one for a JSON object). `chunk` is the event's data, the line, or the piece, as text. Raises
+    ValueError for invalid paths.
     """
 
     stack: ClassVar[str]

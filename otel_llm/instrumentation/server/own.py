@@ -136,9 +136,6 @@ class OwnExchange(Exchange):
         self._seen = True
         now_ns = recording.clock_ns()
         for chunk in chunks:
-            if self._text.plain:
-                self._told = True
-                recording.append(now_ns)
-            elif reading := self._text(chunk.decode("utf-8", "replace")):
+            if reading := self._text(chunk.decode("utf-8", "replace")):
                 self._told = True
                 recording.append((now_ns, reading))

@@ -19,8 +19,8 @@ from otel_llm.instrumentation.segments.text_size import (
     ASCII,
     CJK,
     EMOJI,
-    MEDIA,
     OTHER,
+    UNSIZED,
     by_class,
     bytes_of,
     size_of,
@@ -130,7 +130,7 @@ def test_a_count_of_the_server_is_itself() -> None:
 
 
 def test_sound_is_one_token_a_chunk() -> None:
-    assert estimate().counts(CONTENT, [MEDIA] * 30) == [1] * 30
+    assert estimate().counts(CONTENT, [UNSIZED] * 30) == [1] * 30
 
 
 def test_one_character_a_chunk_is_counted_down_once_it_is_known() -> None:

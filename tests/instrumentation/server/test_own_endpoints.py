@@ -70,6 +70,29 @@ def test_what_a_token_is(pieces: Sequence[bytes], content_type: str | None, reco
     assert (request.attributes or {})[semconv.GEN_AI_OPERATION_NAME] == "chat"
 
 
+LONG = "people read while the model writes "
+
+
+@pytest.mark.parametrize(
+    ("pieces", "content_type", "tokens"),
+    [
+        ([LONG.encode()] * 14, "text/plain", 133),  # 35 / 3.7 each
+        ([b"data: %b\n\n" % LONG.encode()] * 14, "text/event-stream", 133),
+        ([b"data: %b\n\n" % json.dumps(LONG).encode()] * 14, "text/event-stream", 133),
+        ([b"data: %b\n\n" % json.dumps(" word").encode()] * 14, "text/event-stream", 14),
+        ([json.dumps({"delta": LONG}).encode() + b"\n"] * 14, "application/x-ndjson", 14),
+    ],
+    ids=["text", "events of text", "events of JSON strings", "a token each", "objects"],
+)
+def test_the_tokens_of_a_text_are_estimated(
+    pieces: Sequence[bytes], content_type: str, tokens: int, recorder: Recorded
+) -> None:
+    ask(streaming(pieces, content_type))
+    stream = recorder.stream()
+    basis = "chunk" if tokens == len(pieces) else "estimated"
+    assert (stream.last[semconv.TOKENS], stream.last[semconv.TOKEN_BASIS]) == (tokens, basis)
+
+
 def test_kind_and_count_see_each_chunk_as_text(recorder: Recorded) -> None:
     seen: list[str] = []
 
