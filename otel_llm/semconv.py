@@ -23,6 +23,8 @@ EXACT_RESUME: Final = "otel_llm.exact_resume"
 CHOICE: Final = "otel_llm.choice"
 SEGMENT_SEQ: Final = "otel_llm.segment.seq"
 SEGMENT_FIRST_TOKEN: Final = "otel_llm.segment.first_token"  # noqa: S105
+SEGMENT_LAST_BYTE: Final = "otel_llm.segment.last_byte_unix_nano"
+"""When the newest byte of the reply was received, keep-alives and other framing included; on empty segments."""
 RELAY_MIGRATIONS: Final = "otel_llm.relay.migrations"
 """How often a relay moved the request to another backend."""
 RELAY_INPUT_TOKENS_ESTIMATED: Final = "otel_llm.relay.input_tokens_estimated"

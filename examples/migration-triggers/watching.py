@@ -37,6 +37,7 @@ class View:
     exact_resume: bool = True
     token_basis: str | None = None
     token_ratio_learned: bool | None = None
+    last_byte_ns: int = 0
     counted_since_ns: int | None = None
     has_gap: bool = False
     ageless: bool = False

@@ -32,6 +32,8 @@ def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
         return int(until_ns) - (edge_ns - 1)
     if fact == table.GAP:
         return int(row[column.LAST_NS]) + edge_ns
+    if fact == table.SILENCE:
+        return int(max(row[column.LAST_NS], row[column.LAST_BYTE_NS])) + edge_ns
     if fact == table.AGE:
         return int(row[column.COMMIT_NS]) + edge_ns
     if fact == table.FACT_AGE:
@@ -283,6 +285,7 @@ def evaluate(
         slot = slots[place]
         row = rows[slot]
         x_ns = max(int(at_ns[place] + row[column.OFFSET_NS]), int(row[column.LAST_NS]))
+        news = row[column.TOKENS] != row[column.KNOWN_TOKENS] or row[column.LAST_BYTE_NS] != row[column.KNOWN_BYTE_NS]
         none_may = True
         next_ns = NEVER
         for number in range(len(rules)):
@@ -290,7 +293,7 @@ def evaluate(
                 may, next_of_rule_ns = _evaluate_inactive(rules[number], terms, constants, row, x_ns)
             else:
                 may, next_of_rule_ns = _evaluate_firing(rules[number], terms, constants, row, x_ns)
-                may |= states[slot, number] == table.FIRING_REFUTABLE and row[column.TOKENS] != row[column.KNOWN_TOKENS]
+                may |= states[slot, number] == table.FIRING_REFUTABLE and news
             may_change[place, number] = may
             opens_ns[place, number] = next_of_rule_ns
             none_may &= not may

@@ -50,27 +50,28 @@ GREATER: Final = 4
 # Facts. IDENTITY is not 0 where the term's bit is set.
 IDENTITY: Final = 0
 AGE: Final = 1
-"""Durations, linear between tokens: 1 to 6. All rise except the runway."""
+"""Durations, linear between tokens: 1 to 7. All rise except the runway."""
 GAP: Final = 2
-FACT_AGE: Final = 3
-IDLE: Final = 4
-IDLE_DECODE: Final = 5
-RUNWAY: Final = 6
-TOKENS: Final = 7
-"""Integers: 7 to 10."""
-TOKENS_READ: Final = 8
-DEADLINES: Final = 9
-"""Facts of deadlines, which change in steps: 9 to 11."""
-DEADLINE_MISSES: Final = 10
-FLUIDITY: Final = 11
-"""Doubles: 11 to 13."""
-TTFT: Final = 12
-RATE: Final = 13
+SILENCE: Final = 3
+FACT_AGE: Final = 4
+IDLE: Final = 5
+IDLE_DECODE: Final = 6
+RUNWAY: Final = 7
+TOKENS: Final = 8
+"""Integers: 8 to 11."""
+TOKENS_READ: Final = 9
+DEADLINES: Final = 10
+"""Facts of deadlines, which change in steps: 10 to 12."""
+DEADLINE_MISSES: Final = 11
+FLUIDITY: Final = 12
+"""Doubles: 12 to 14."""
+TTFT: Final = 13
+RATE: Final = 14
 
 # Operators of a part of several terms.
-AND: Final = 14
-OR: Final = 15
-NOT: Final = 16
+AND: Final = 15
+OR: Final = 16
+NOT: Final = 17
 
 # The states of a rule on a stream, for the prefilter.
 INACTIVE: Final = 0

@@ -99,7 +99,11 @@ WINDOWED_TOKENS: Final = 39
 """Tokens charged to the windows of its instance and class."""
 WINDOWED_IDLE_NS: Final = 40
 """Idle time charged to them."""
-WIDTH: Final = 41
+LAST_BYTE_NS: Final = 41
+"""The newest byte that a segment has stated; 0: none."""
+KNOWN_BYTE_NS: Final = 42
+"""LAST_BYTE_NS at the last evaluation by the rule engine."""
+WIDTH: Final = 43
 
 INDEX_WIDTH: Final = 4
 """Columns of the index of streams by key (`otel_llm.core.slot_index`)."""

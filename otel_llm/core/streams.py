@@ -21,6 +21,7 @@ from otel_llm.core.stream_columns import (
     FOLLOWING_NS,
     FRESH,
     JUDGED_NS,
+    LAST_BYTE_NS,
     LAST_NS,
     LATE,
     MISSED,
@@ -162,9 +163,9 @@ def _is_sorted(times_ns: Ints, begin: int, stop: int) -> bool:
 
 
 @kernel(
-    "boolean(int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], uint8[::1],"
-    " int64[::1], int64[::1], int64, int64, boolean, boolean[::1], int64[::1], boolean[::1], int64[::1], int64[::1],"
-    " int64[::1])"
+    "boolean(int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    " uint8[::1], int64[::1], int64[::1], int64, int64, boolean, boolean[::1], int64[::1], boolean[::1], int64[::1],"
+    " int64[::1], int64[::1])"
 )
 def apply(
     rows: Ints,
@@ -174,6 +175,7 @@ def apply(
     seq: Ints,
     first_token: Ints,
     end_ns: Ints,
+    last_byte_ns: Ints,
     kind: Bytes,
     offsets: Ints,
     times_ns: Ints,
@@ -194,7 +196,7 @@ def apply(
         fresh_ns: (R, F), their buffers of token times.
         places: indexes of the segments to apply.
         slots: (N,), of the segments' streams, -1 for none.
-        seq, first_token, end_ns, kind: (N,), of the segments; `kind` of all tokens of a segment.
+        seq, first_token, end_ns, last_byte_ns, kind: (N,), of the segments; `kind` of all tokens of a segment.
         offsets, times_ns: `times_ns[offsets[i]:offsets[i + 1]]` are the token times of segment i.
         receipt_ns: when all were received.
         lateness_ns: a segment is late if it is received later than this after its end.
@@ -236,6 +238,7 @@ def apply(
         rows[slot, WATERMARK_NS] = segment_end_ns
         rows[slot, OFFSET_NS] = offset_ns
         rows[slot, RECEIPT_NS] = receipt_ns
+        rows[slot, LAST_BYTE_NS] = max(rows[slot, LAST_BYTE_NS], last_byte_ns[one])
         if number:
             rows[slot, LAST_NS] = times_ns[stop - 1]
             fresh = rows[slot, FRESH]

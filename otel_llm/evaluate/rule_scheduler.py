@@ -211,6 +211,7 @@ class RuleScheduler:
             return
         slots = np.array([stream.slot for stream, _ in returned], dtype=np.int64)
         self._table.known_tokens[slots] = self._table.tokens[slots]
+        self._table.known_byte_ns[slots] = self._table.last_byte_ns[slots]
         unchanged = self._prefilter_slots(slots, np.full(len(slots), now_ns)).unchanged
         for (stream, fired), stays in zip(returned, unchanged.tolist(), strict=True):
             if not stays:

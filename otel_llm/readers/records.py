@@ -48,6 +48,8 @@ class Segment:
     receipt_ns: int | None = None
     instance_id: str | None = None
     """`service.instance.id` of the resource: the sending process."""
+    last_byte_ns: int = 0
+    """The newest byte of the reply that it states, framing included, not after its end; 0 if it states none."""
 
     @property
     def key(self) -> tuple[bytes, bytes, int, int]:

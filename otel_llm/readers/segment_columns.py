@@ -27,8 +27,8 @@ class SegmentColumns:
     """Segments as columns, in the order of the message.
 
     `ids`: (S, 3), the halves of the trace id and the id of the request span, each eight bytes as an integer; `seq`,
-    `first_token`, `start_ns`, `end_ns`, `kind`: (S,); `times_ns`: (N,) all tokens, those of segment i at
-    `offsets[i]:offsets[i + 1]`, as received; `kind` is the code of all tokens of a segment. The choice is 0, and
+    `first_token`, `start_ns`, `end_ns`, `kind`, `last_byte_ns`: (S,); `times_ns`: (N,) all tokens, those of segment i
+    at `offsets[i]:offsets[i + 1]`, as received; `kind` is the code of all tokens of a segment. The choice is 0, and
     there are no attributes.
     """
 
@@ -40,6 +40,7 @@ class SegmentColumns:
     kind: Bytes
     offsets: Ints
     times_ns: Ints
+    last_byte_ns: Ints
 
     def __len__(self) -> int:
         return len(self.seq)
@@ -65,6 +66,7 @@ class SegmentColumns:
             None if kind == CONTENT or not times_ns else bytes((kind,)) * len(times_ns),
             {},
             receipt_ns,
+            last_byte_ns=self.last_byte_ns.item(place),
         )
 
     def only(self, chosen: Bools) -> SegmentColumns:
@@ -79,6 +81,7 @@ class SegmentColumns:
             kind=self.kind[chosen],
             offsets=np.concatenate(([0], np.cumsum(lengths[chosen]))),
             times_ns=self.times_ns[np.repeat(chosen, lengths)],
+            last_byte_ns=self.last_byte_ns[chosen],
         )
 
 

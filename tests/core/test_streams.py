@@ -40,6 +40,7 @@ class Segment:
     kind: int
     times_ns: list[int]
     receipt_ns: int
+    last_byte_ns: int = 0
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Alone:
     plain: bool = True
     offset_ns: int = -(10**15)
     receipt_ns: int = 0
+    last_byte_ns: int = 0
     segments: int = 1
     times_ns: list[int] = field(default_factory=list)
     ahead: bool = False
@@ -71,6 +73,7 @@ class Alone:
         heard = segment.receipt_ns + offset_ns - segment.end_ns <= LATENESS_NS
         self.offset_ns, self.receipt_ns, self.watermark_ns = offset_ns, segment.receipt_ns, segment.end_ns
         self.segments += 1
+        self.last_byte_ns = max(self.last_byte_ns, segment.last_byte_ns)
         if times:
             self.last_ns = times[-1]
             self.first_ns = self.first_ns if self.times_ns else times[0]
@@ -107,6 +110,7 @@ class Streams:
             columns.TOKENS: len(stream.times_ns),
             columns.FIRST_NS: stream.first_ns,
             columns.LAST_NS: stream.last_ns,
+            columns.LAST_BYTE_NS: stream.last_byte_ns,
             columns.READY: stream.ready,
             columns.AHEAD: stream.ahead,
             columns.PLAIN: stream.plain,
@@ -128,6 +132,7 @@ class Streams:
             seq,
             np.array([one.first_token for one in segments]),
             np.array([one.end_ns for one in segments]),
+            np.array([one.last_byte_ns for one in segments]),
             np.array([one.kind for one in segments], np.uint8),
             np.cumsum([0, *(len(one.times_ns) for one in segments)]),
             np.array(times, np.int64),
@@ -194,7 +199,8 @@ def message(random: Random, alone: list[Alone]) -> list[Segment]:
                 times.append(at_ns)
             end_ns = max(end_ns, at_ns) + random.choice((0, 0, 250 * MS))
             kind = random.choice((0, 0, 0, 0, 0, 0, 0, 1, 2))
-            segment = Segment(slot, seq, tokens, end_ns, kind, times, 0)
+            byte_ns = 0 if times else random.choice((0, end_ns, end_ns - 70 * MS))
+            segment = Segment(slot, seq, tokens, end_ns, kind, times, 0, byte_ns)
             for _ in range(random.random() < 0.05):
                 what = random.choice(("slot", "first_token", "end_ns", "seq", "shuffled", "early"))
                 if what == "shuffled":

@@ -41,6 +41,7 @@ def view(random: Random, number: int) -> View:
         exact_resume=random.random() < 0.5,
         token_basis=random.choice((None, "exact", "estimated")),
         token_ratio_learned=random.choice((None, False, True)),
+        last_byte_ns=random.choice((0, at_ns - 5 * MS, at_ns + 3, at_ns + 200 * MS)),
         watermark_ns=at_ns + random.choice((0, 3, 250 * MS)),
         offset_ns=random.randrange(-(10**9), 10**9),
     )
@@ -50,7 +51,7 @@ def drawn(random: Random, number: int) -> tuple[list[View], list[int]]:
     """Draw streams, and an instant of each, on its own axis, that is not before its last token."""
     views = [view(random, at + 1) for at in range(number)]
     later = (0, 1, 30 * MS, 100 * MS, 777 * MS, 3_000 * MS)
-    return views, [max(one.stream.last_ns, one.watermark_ns) + random.choice(later) for one in views]
+    return views, [max(one.stream.last_ns, one.watermark_ns, one.last_byte_ns) + random.choice(later) for one in views]
 
 
 class Rows:
@@ -72,6 +73,7 @@ class Rows:
             table.first_ns[slot] = stream.times_ns[0] if stream.times_ns else stream.commit_ns
             table.last_ns[slot] = stream.last_ns
             table.known_tokens[slot] = len(stream.times_ns) - more_tokens
+            table.last_byte_ns[slot] = table.known_byte_ns[slot] = one.last_byte_ns
             table.identity[slot] = prefilter.bits(identity_of(one))
 
     def look(self, x_ns: Sequence[int], states: npt.NDArray[np.int8] | int) -> PrefilterResult:

@@ -39,6 +39,7 @@ class View:
     exact_resume: bool = False
     token_basis: str | None = None
     token_ratio_learned: bool | None = None
+    last_byte_ns: int = 0
     counted_since_ns: int | None = None
     watermark_ns: int = COMMIT
     has_gap: bool = False
@@ -56,6 +57,7 @@ class Segment:
     tokens_ns: tuple[int, ...] = ()
     kinds: tuple[int, ...] | None = None
     key: StreamKey = field(default_factory=key)
+    last_byte_ns: int = 0
     last: bool = False
     late: bool = False
 
@@ -83,6 +85,7 @@ class Receiver:
         while (following := waiting.pop(self.following.get(segment.key, 0), None)) is not None:
             view.stream.extend(following.tokens_ns, following.kinds)
             view.watermark_ns = following.end_ns
+            view.last_byte_ns = max(view.last_byte_ns, following.last_byte_ns)
             self.following[segment.key] = following.seq + 1
             ended = following.last
         view.has_gap = bool(waiting)

@@ -8,7 +8,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -60,7 +60,7 @@ DONE = Raw(b"data: [DONE]\n\n")
 class Reply:
     """What the server does with one request: a status with an error body, or the steps of a stream."""
 
-    steps: Sequence[Step] = ()
+    steps: Iterable[Step] = ()
     status: int = 200
     before_headers: Gate | None = None
     message: str = "no"

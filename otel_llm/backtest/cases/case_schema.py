@@ -148,6 +148,7 @@ class StreamShape(StrictModel):
     exact_resume: bool = False
     token_basis: Literal["exact", "chunk", "estimated"] = "exact"  # noqa: S105
     token_ratio_learned: bool = False
+    keep_alive: Annotated[Duration, Field(gt=0)] | None = None
     input_tokens: Annotated[int, Field(ge=0, le=10**9)] | None = None
     delay: Duration = 0
     telemetry: list[TelemetryShape] = Field(default_factory=list)

@@ -93,8 +93,14 @@ def _records(script: Script, until_ns: int) -> Iterator[tuple[int, Record]]:
             if arrivals.outcome is not None:
                 yield from _last(script, timeline, identity, context, now_ns)
             return
-        for segment in timeline.cut(now_ns):
+        for segment in timeline.cut(now_ns, _last_byte_ns(script, commit_ns, now_ns)):
             yield now_ns, segment
+
+
+def _last_byte_ns(script: Script, commit_ns: int, now_ns: int) -> int:
+    """Return when the newest keep-alive was received (unix ns), 0 if the server sends none."""
+    every_ns = script.shape.keep_alive
+    return 0 if every_ns is None else now_ns - (now_ns - commit_ns) % every_ns
 
 
 def _next_look_ns(timeline: Timeline, now_ns: int, times_ns: list[int], told: int, end_ns: int | None) -> int:

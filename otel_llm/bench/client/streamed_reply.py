@@ -38,7 +38,7 @@ class Reply:
         self.end_ns: int | None = None
         self.outcome: str | None = None
         self.error: str | None = None
-        self._at_ns = 0
+        self.last_byte_ns = 0
         self._finished_ns: int | None = None
         self._parser = SseParser(MAX_EVENT_BYTES)
         self._tap = ChunkTap(self, api, self._parser)
@@ -49,7 +49,7 @@ class Reply:
 
     def take(self, at_ns: int, data: bytes) -> None:
         """Read the next bytes of the body, which were read from the socket at `at_ns`."""
-        self._at_ns = at_ns
+        self.last_byte_ns = at_ns
         begins = self._parser.between
         if begins and not self.done and self._template.of(data):
             assert isinstance(self.reader, ChunkReader)  # noqa: S101
@@ -74,7 +74,7 @@ class Reply:
 
     def body_ended(self, at_ns: int) -> None:
         """Note the end of the body, or of the connection."""
-        self._at_ns = at_ns
+        self.last_byte_ns = at_ns
         self._tap.ended()
 
     def fail(self, at_ns: int, outcome: str, error: str) -> None:
@@ -96,7 +96,7 @@ class Reply:
 
     def clock_ns(self) -> int:
         """Return when the bytes at hand were read."""
-        return self._at_ns
+        return self.last_byte_ns
 
     def append(self, item: Item) -> None:
         """Take the tokens of a chunk; those of other choices are not counted."""
@@ -121,21 +121,21 @@ class Reply:
     def ended(self, outcome: str, error: str | None = None) -> None:
         """Note an event that says that the reply failed, or the end of the body."""
         if self._parser.lost:
-            self.fail(self._at_ns, ERROR, TOO_LONG)
+            self.fail(self.last_byte_ns, ERROR, TOO_LONG)
         elif error is not None:
-            self.fail(self._at_ns, ERROR, ERROR_EVENT)
+            self.fail(self.last_byte_ns, ERROR, ERROR_EVENT)
         elif self._finished_ns is not None:
             self._complete()
         else:
-            self.fail(self._at_ns, outcome, CLOSED_EARLY)
+            self.fail(self.last_byte_ns, outcome, CLOSED_EARLY)
 
     def broken(self, bug: BaseException) -> None:  # noqa: ARG002
         """Note a failure of ours; it makes the run invalid."""
-        self.fail(self._at_ns, ERROR, CLIENT_BUG)
+        self.fail(self.last_byte_ns, ERROR, CLIENT_BUG)
 
     def _complete(self) -> None:
         if self._parser.lost:
-            self.fail(self._at_ns, ERROR, TOO_LONG)
+            self.fail(self.last_byte_ns, ERROR, TOO_LONG)
         elif not self.done:
-            self.end_ns = self._at_ns if self._finished_ns is None else self._finished_ns
+            self.end_ns = self.last_byte_ns if self._finished_ns is None else self._finished_ns
             self.outcome = COMPLETED

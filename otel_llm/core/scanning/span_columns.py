@@ -46,7 +46,9 @@ NAME_END: Final = 19
 ERROR: Final = 20
 LATE: Final = 21
 """1: a token is after the segment's end."""
-SPAN_COLUMNS: Final = 22
+LAST_BYTE_NS: Final = 22
+"""The newest byte that a segment states; 0: none."""
+SPAN_COLUMNS: Final = 23
 
 # Pieces of the message around the spans, (kind, resource, begin, end): each is a message for protobuf to check. A
 # resource or scope in two pieces is left to protobuf, so that there are no more pieces than parts.

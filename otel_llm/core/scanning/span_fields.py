@@ -20,6 +20,7 @@ from otel_llm.core.scanning.span_columns import (
     EXPANDED,
     FIRST_TOKEN,
     KIND,
+    LAST_BYTE_NS,
     LATE,
     MOST_EXPANDED,
     NAME_AT,
@@ -48,6 +49,7 @@ _SEGMENT_NAME: Final = constant(semconv.SEGMENT_SPAN)
 _SEQ_KEY: Final = constant(semconv.SEGMENT_SEQ)
 _FIRST_TOKEN_KEY: Final = constant(semconv.SEGMENT_FIRST_TOKEN)
 _CHOICE_KEY: Final = constant(semconv.CHOICE)
+_LAST_BYTE_KEY: Final = constant(semconv.SEGMENT_LAST_BYTE)
 _SEGMENTS_KEY: Final = constant(semconv.SEGMENTS)
 STATUS_ERROR: Final = 2
 _INT32: Final = 0xFFFFFFFF
@@ -85,7 +87,7 @@ def read_span(
     start_ns = end_ns = latest_ns = 0
     span_kind = code = 0
     seq = first_token = -1
-    choice = 0
+    choice = last_byte_ns = 0
     events = counted = placed = False
     token, attribute = filled[ALL_TOKENS], filled[ALL_ATTRIBUTES]
     first, others = token, attribute
@@ -140,6 +142,8 @@ def read_span(
                 first_token = number
             elif is_same(data, key, key_end, _CHOICE_KEY):
                 choice = number
+            elif is_same(data, key, key_end, _LAST_BYTE_KEY):
+                last_byte_ns = number = int_value(data, value, value_end, MAX_TIME_NS)
             else:
                 placing = False
                 counted |= is_same(data, key, key_end, _SEGMENTS_KEY)
@@ -211,7 +215,7 @@ def read_span(
         plain = seq > 0 and choice == 0 and others == attribute and not mixed and not late
         found = PLAIN if plain else SEGMENT
         row[SEQ], row[FIRST_TOKEN], row[CHOICE] = seq, first_token, choice
-        row[KIND], row[LATE] = kind, late
+        row[KIND], row[LATE], row[LAST_BYTE_NS] = kind, late, min(last_byte_ns, end_ns)
     else:
         owner = span_id
         if owner < 0 or events or placed or not counted:

@@ -66,12 +66,12 @@ def pair(data: Bytes, at: int, end: int) -> tuple[int, int, int, int]:
 
 
 @kernel()
-def int_value(data: Bytes, at: int, end: int) -> int:
-    """Return the integer of a value; -1 for another type, a negative integer and one beyond MAX_COUNT."""
+def int_value(data: Bytes, at: int, end: int, most: int = MAX_COUNT) -> int:
+    """Return the integer of a value; -1 for another type, a negative integer and one beyond `most`."""
     if end - at < 2 or byte(data, at) != tags.INT_VALUE:
         return -1
     value, behind = varint(data, at + 1, end)
-    return value if behind == end and value <= MAX_COUNT else -1
+    return value if behind == end and value <= most else -1
 
 
 @kernel()

@@ -110,15 +110,15 @@ class FirstHand:
     def tokens(self, stream: OwnStream, times_ns: Sequence[int], kinds: Sequence[int] | None, now_ns: int) -> None:
         """Add tokens, read from the backend at `times_ns` (unix ns); arguments and errors are those of `Stream.extend`.
 
-        Timers that are due before them run first. An error changes nothing.
+        None: bytes without tokens came. Timers that are due before run first. An error changes nothing.
         """
-        if not times_ns:
-            return
-        if self._next_ns < times_ns[0]:
-            self.advance(min(times_ns[0], now_ns) - 1)
+        read_ns = times_ns[0] if times_ns else now_ns
+        if self._next_ns < read_ns:
+            self.advance(min(read_ns, now_ns) - 1)
         if self._now_ns < now_ns:
             self._now_ns = now_ns
         stream.stream.extend(times_ns, kinds)
+        stream.last_byte_ns = max(stream.last_byte_ns, now_ns)
         if stream.look_ns is None and not stream.suspended and stream.ended_ns is None:
             self._schedule_evaluation(stream, max(now_ns, stream.looked_ns + self._look_every_ns))
 

@@ -1,8 +1,8 @@
 """The instant up to which no rule of a stream can hold, whatever tokens follow: until then, tokens need no evaluation.
 
-A token shortens a gap, lengthens a runway and adds no idle time; only time moves these facts the other way. A term of a
-`&&` that bounds such a fact cannot begin to hold before the fact's present line crosses the bound. That instant is
-computed, and the rule is evaluated there.
+A token shortens a gap and a silence, lengthens a runway and adds no idle time; only time moves these facts the other
+way. A term of a `&&` that bounds such a fact cannot begin to hold before the fact's present line crosses the bound.
+That instant is computed, and the rule is evaluated there.
 """
 
 from __future__ import annotations
@@ -60,6 +60,10 @@ def _gap(stream: OwnStream, edge_ns: int) -> int:
     return stream.stream.last_ns + edge_ns
 
 
+def _silence(stream: OwnStream, edge_ns: int) -> int:
+    return max(stream.stream.last_ns, stream.last_byte_ns) + edge_ns
+
+
 def _idle(stream: OwnStream, edge_ns: int) -> int:
     run = stream.stream.running
     return _NOW if max(0, run.dry_ns - run.allowance_ns) >= edge_ns else run.allowance_ns + edge_ns
@@ -85,6 +89,7 @@ def _fact_age(stream: OwnStream, edge_ns: int) -> int:
 _OPENS: Final[Mapping[tuple[str, bool], Opens]] = {
     ("age_seconds", True): _age,
     ("gap_seconds", True): _gap,
+    ("silence_seconds", True): _silence,
     ("idle_seconds", True): _idle,
     ("idle_decode_seconds", True): _idle_decode,
     ("runway_seconds", False): _runway,

@@ -82,6 +82,8 @@ class OwnStream(Grouped):
     token_ratio_learned: bool | None = None
     counted_since_ns: int | None = None
     """The first token that is counted otherwise than the one before it."""
+    last_byte_ns: int = 0
+    """The newest byte of the reply, framing included; 0 before the first."""
     slot: int = -1
     has_gap: bool = False
     """Bytes wait for the client's socket: facts about time are missing, and rules are suspended."""

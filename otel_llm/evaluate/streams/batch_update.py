@@ -57,6 +57,7 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
         plain.seq,
         plain.first_token,
         plain.end_ns,
+        plain.last_byte_ns,
         plain.kind,
         plain.offsets,
         plain.times_ns,

@@ -136,6 +136,11 @@ class LiveStream(Grouped):
         return self.table.watermark_ns.item(self.slot)
 
     @property
+    def last_byte_ns(self) -> int:
+        """Return when the newest byte was received that a segment states, 0 if none does."""
+        return self.table.last_byte_ns.item(self.slot)
+
+    @property
     def last_receipt_ns(self) -> int:
         """Return the receipt time of the last segment."""
         return self.table.receipt_ns.item(self.slot)
@@ -230,7 +235,7 @@ class LiveStream(Grouped):
     def _apply(self, arithmetic: Stream) -> None:
         table, slot = self.table, self.slot
         received = self.received
-        applied, watermark_ns = self.applied_tokens, self.watermark_ns
+        applied, watermark_ns, last_byte_ns = self.applied_tokens, self.watermark_ns, self.last_byte_ns
         self.waiting.sort()
         taken = 0
         for seq in self.waiting:
@@ -248,10 +253,11 @@ class LiveStream(Grouped):
                 segment.times_ns, segment.kinds = [], None  # the arithmetic has them, eight bytes each
             applied = max(applied, held.next_token)
             watermark_ns = max(watermark_ns, segment.end_ns)
+            last_byte_ns = max(last_byte_ns, segment.last_byte_ns)
             taken += 1
         del self.waiting[:taken]
         received.compact()
-        table.tokens[slot], table.watermark_ns[slot] = applied, watermark_ns
+        table.tokens[slot], table.watermark_ns[slot], table.last_byte_ns[slot] = applied, watermark_ns, last_byte_ns
         table.segments[slot] = received.prefix.segments
 
     def _note_counting(self, segment: Segment) -> None:

@@ -35,7 +35,7 @@ FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
     "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "prefiltered", "known_tokens", "plain",
-    "fresh", "windowed_tokens", "windowed_idle_ns",
+    "fresh", "windowed_tokens", "windowed_idle_ns", "last_byte_ns", "known_byte_ns",
 )  # fmt: skip
 _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "in_flight": False, "part": 0}
 """Separate columns, since they are searched from top to bottom, with their values in free slots."""
@@ -66,6 +66,8 @@ class Block(ColumnViews):
     fresh: Ints
     windowed_tokens: Ints
     windowed_idle_ns: Ints
+    last_byte_ns: Ints
+    known_byte_ns: Ints
 
     def __init__(self, rows: Ints) -> None:
         super().__init__(rows)

@@ -19,6 +19,7 @@ from opentelemetry.trace import NonRecordingSpan
 from otel_llm import semconv
 from otel_llm.export.records import version
 from otel_llm.instrumentation.core.renamed_attributes import renamed_metric
+from otel_llm.instrumentation.core.request_span import AttachedSpan
 from otel_llm.instrumentation.segments.outcomes import COMPLETED
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.core.committed_request import Request
     from otel_llm.instrumentation.core.renamed_attributes import Names
+    from otel_llm.instrumentation.core.request_span import RequestSpan
     from otel_llm.instrumentation.segments.choices import Choices
 
 WAITING: Final = 20_000
@@ -186,6 +188,14 @@ def of_request(
         add(semconv.FIRST_TOKEN, choices.first_token_ns, ours)
         add(semconv.FIRST_VISIBLE, choices.first_visible_ns, ours)
     return Measured(values, context)
+
+
+def wants_chunks(metrics: Metrics | None, span: RequestSpan, request: Request) -> bool:
+    """Return whether the times between a request's chunks are wanted.
+
+    The histogram is the client's; for a request with another instrumentation's span that one records it.
+    """
+    return metrics is not None and metrics.chunks_wanted and not (request.server or isinstance(span, AttachedSpan))
 
 
 def of_chunks(

@@ -14,7 +14,7 @@ from otel_llm.export import threads
 from otel_llm.export.records import Origin, SpanEvent
 from otel_llm.instrumentation.core import gpu, request_span
 from otel_llm.instrumentation.core.ending import ending
-from otel_llm.instrumentation.core.genai_metrics import of_chunks, of_request
+from otel_llm.instrumentation.core.genai_metrics import of_chunks, of_request, wants_chunks
 from otel_llm.instrumentation.core.guard import inert_on_bug
 from otel_llm.instrumentation.core.reader_liveness import ReaderLiveness
 from otel_llm.instrumentation.core.request_span import AttachedSpan
@@ -49,13 +49,15 @@ class Recording:
     """The recording of one request.
 
     `append` is all that a reader calls for a chunk; it is the buffer's own `append`, except after an empty segment:
-    then the first token wakes the flusher. Reading may happen on one thread and cutting on another: items are appended
-    and removed by single operations of a list, and everything else is behind a lock that no chunk ever takes.
+    then the first token wakes the flusher. `last_byte_ns` is the time of the newest byte (monotonic), 0 if no bytes are
+    seen; who sees them sets it. Reading may happen on one thread and cutting on another: items are appended and removed
+    by single operations of a list, and everything else is behind a lock that no chunk ever takes.
     """
 
     def __init__(self, environment: RecorderEnvironment, request: Request, reader: Reader) -> None:
         self.reader = reader
         self.clock_ns = environment.clock_ns
+        self.last_byte_ns = 0
         self.estimates = Estimates(partial(request.model_chunks, environment.models))
         self._environment = environment
         self._request = request
@@ -154,7 +156,7 @@ class Recording:
             origin = Origin(self._span.context, resource)
             identity = {**request.gen_ai, **request.ours}
             self._choices = request.streams(origin, environment.getrandbits, identity, self.reader, self.estimates)
-            if self._measures_chunks():
+            if wants_chunks(environment.metrics, self._span, request):
                 self._choices.gaps_ns = []
             environment.send(self._choices.commit())
         environment.tally.begin(request.stack, self.slo_class)
@@ -293,7 +295,8 @@ class Recording:
             if self._done or self._choices is None:
                 return
             segments = self._choices.take(self._drained())
-            segments += self._choices.cut(now_ns + self._request.offset_ns, self._closing_attributes)
+            unix_ns = now_ns + self._request.offset_ns
+            segments += self._choices.cut(unix_ns, self._closing_attributes, self.last_byte_ns)
             if self._unsaid and segments:
                 unsaid, self._unsaid = self._unsaid, {}
                 segments[0] = replace(segments[0], attributes={**unsaid, **segments[0].attributes})
@@ -304,12 +307,6 @@ class Recording:
             gaps_ns = self._choices.take_gaps()
         self._environment.send(segments, urgent=urgent)
         self._put_gaps(gaps_ns)
-
-    def _measures_chunks(self) -> bool:
-        # The histogram is the client's; for a request with another instrumentation's span that one records it.
-        metrics = self._environment.metrics
-        attached = isinstance(self._span, AttachedSpan)
-        return metrics is not None and not attached and not self._request.server and metrics.chunks_wanted
 
     def _put_gaps(self, gaps_ns: list[int]) -> None:
         if gaps_ns and self._span is not None and self._environment.metrics is not None:

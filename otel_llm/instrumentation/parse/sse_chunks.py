@@ -149,6 +149,9 @@ class StreamRecorder(Protocol):
     def clock_ns(self) -> Callable[[], int]:
         """Return the clock, monotonic ns: when the bytes at hand were received."""
 
+    last_byte_ns: int
+    """When the newest byte was received, monotonic ns."""
+
     @property
     def append(self) -> Callable[[Item], None]:
         """Return what takes the tokens of a chunk."""
@@ -191,7 +194,7 @@ class ChunkTap:
         if recording.done:
             return
         try:
-            now_ns = recording.clock_ns()
+            now_ns = recording.last_byte_ns = recording.clock_ns()
             reading = self._template.of(data)
             if reading is not None:
                 if reading:

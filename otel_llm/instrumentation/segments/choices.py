@@ -199,19 +199,23 @@ class Choices:
             self.gaps_ns = []
         return gaps_ns
 
-    def cut(self, now_ns: int, more: Callable[[], Mapping[str, AttributeValue]]) -> list[Segment]:
+    def cut(
+        self, now_ns: int, more: Callable[[], Mapping[str, AttributeValue]], last_byte_ns: int = 0
+    ) -> list[Segment]:
         """Return the segments of all choices at `now_ns`.
 
         A choice that the server declared complete is closed one flush later, or later still if the request asked for
-        the usage that may follow. `more` returns further attributes of a last segment.
+        the usage that may follow. `more` returns further attributes of a last segment; `last_byte_ns`: when the newest
+        byte was received (monotonic), 0 if only chunks are seen.
         """
         segments = []
+        newest_ns = max(self.newest_ns or 0, last_byte_ns + self._offset_ns if last_byte_ns else 0)
         for timeline in self._timelines.values():
             if timeline.closed:
                 continue
             timeline.state(self.basis_of(timeline.choice), self._estimates.learned(timeline.choice))
             if timeline.ended_ns is None:
-                segments += timeline.cut(now_ns)
+                segments += timeline.cut(now_ns, newest_ns)
             elif now_ns - timeline.ended_ns >= (USAGE_NS if self._awaits_usage else FLUSH_INTERVAL_NS):
                 segments += self._close(timeline, timeline.ended_ns, COMPLETED, more())
         return segments

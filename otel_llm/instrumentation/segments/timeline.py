@@ -107,8 +107,11 @@ class Timeline:
         self._times.append(time_ns)
         self.tokens += count
 
-    def cut(self, now_ns: int) -> list[Segment]:
-        """Return the segments due at `now_ns`: with the tokens since the last cut, or an empty one after a silence."""
+    def cut(self, now_ns: int, last_byte_ns: int = 0) -> list[Segment]:
+        """Return the segments due at `now_ns`: with the tokens since the last cut, or an empty one after a silence.
+
+        `last_byte_ns`: when the newest byte of the reply was received; 0: that is not known.
+        """
         if self._times:
             return self._cut(now_ns, {})
         silent_ns = now_ns - self._quiet_since_ns
@@ -116,7 +119,7 @@ class Timeline:
             return []
         while silence_ns(self._said) <= silent_ns:  # one segment after a late check stands for several
             self._said += 1
-        return self._cut(now_ns, {})
+        return self._cut(now_ns, {semconv.SEGMENT_LAST_BYTE: min(last_byte_ns, now_ns)} if last_byte_ns else {})
 
     def last(self, end_ns: int, outcome: str, basis: str, more: Mapping[str, AttributeValue]) -> list[Segment]:
         """Return the remaining segments; the last of them ends the stream with the outcome."""
@@ -125,16 +128,16 @@ class Timeline:
             end_ns, {semconv.OUTCOME: outcome, semconv.TOKENS: self.tokens, semconv.TOKEN_BASIS: basis, **more}
         )
 
-    def _cut(self, now_ns: int, final: dict[str, AttributeValue]) -> list[Segment]:
+    def _cut(self, now_ns: int, more: dict[str, AttributeValue]) -> list[Segment]:
         pieces = self._pieces()
         self._times, self._marks = [], None
         segments = []
         for times, marks in pieces[:-1]:
             segments.append(self._segment(times[-1], times, marks, {}))
         times, marks = pieces[-1]
-        if final:
-            final[semconv.SEGMENTS] = self.seq + 1
-        segments.append(self._segment(max(now_ns, self.end_ns, *times[-1:]), times, marks, final))
+        if self.closed:
+            more[semconv.SEGMENTS] = self.seq + 1
+        segments.append(self._segment(max(now_ns, self.end_ns, *times[-1:]), times, marks, more))
         return segments
 
     def _pieces(self) -> list[tuple[list[int], list[int] | None]]:

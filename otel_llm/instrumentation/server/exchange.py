@@ -130,7 +130,7 @@ class Exchange:
         recording = self.server_context.recording
         if recording is None or not self._streams or recording.done:
             return
-        now_ns = recording.clock_ns()
+        now_ns = recording.last_byte_ns = recording.clock_ns()
         adopted = self.server_context.reader.adopted
         if adopted and self._wishes.choices == 1 and not any(mark in body for mark in _TELLING):
             for mark, kind in _KINDS:

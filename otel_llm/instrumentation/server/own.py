@@ -106,7 +106,8 @@ class OwnExchange(Exchange):
 
     def sends(self, body: bytes) -> None:
         """Apply a piece of the reply, which is about to be sent."""
-        if self._form is not None:
+        if self._form is not None and (recording := self.server_context.recording) is not None:
+            recording.last_byte_ns = recording.clock_ns()
             self._count(self._form.feed(body))
 
     def _is_whole(self, form: Callable[[], Form], headers: Headers) -> bool:

@@ -302,13 +302,32 @@ class Pieces(_Seeing):
         return data
 
 
-class AsyncPieces(_Seeing):
-    """A body's async iterator; closed as the generator that it stands for would be."""
+class AsyncBody:
+    """The iterator of a body that stands for an async generator, and is closed as that."""
 
     __slots__ = ()
+    _inner: Any
 
     def __aiter__(self) -> Any:
         return self
+
+    async def asend(self, value: Any) -> Any:
+        """Send a value in, as a generator's."""
+        return await self._inner.asend(value)
+
+    async def athrow(self, *args: Any) -> Any:
+        """Raise an error inside, as a generator's."""
+        return await self._inner.athrow(*args)
+
+    async def aclose(self) -> None:
+        """Close it, as a generator's."""
+        await self._inner.aclose()
+
+
+class AsyncPieces(_Seeing, AsyncBody):
+    """A body's async iterator."""
+
+    __slots__ = ()
 
     async def __anext__(self) -> Any:
         tap = self._tap
@@ -326,15 +345,3 @@ class AsyncPieces(_Seeing):
         if self._decoder is None:
             tap.take(data)
         return data
-
-    async def asend(self, value: Any) -> Any:
-        """Send a value in, as a generator's."""
-        return await self._inner.asend(value)
-
-    async def athrow(self, *args: Any) -> Any:
-        """Raise an error inside, as a generator's."""
-        return await self._inner.athrow(*args)
-
-    async def aclose(self) -> None:
-        """Close it, as a generator's."""
-        await self._inner.aclose()

@@ -172,13 +172,16 @@ def _adopt(call: Call, stream: Any) -> None:
         httpx.unwatch(stream.response)
     inner = stream._iterator
     recording.opened(stream, inner)
-    _watch_close(stream.response.stream, recording)
+    _watch_body(stream.response.stream, recording)
     setattr(stream, RECORDING, recording)
     stream._iterator = (recorded_async if hasattr(kind, "__anext__") else recorded)(inner, recording)
 
 
-def _watch_close(body: Any, recording: Recording) -> None:
-    """Observe the closing of the response, by the stream, the context manager of `.stream()`, or the caller."""
+def _watch_body(body: Any, recording: Recording) -> None:
+    """Observe when the response has bytes, and its closing by the stream, a context manager, or the caller.
+
+    The SDK passes no keep-alive on: only the bytes show that a silent server is alive.
+    """
     with contextlib.suppress(AttributeError, TypeError):  # a transport's own body that has no room for it
         body_type: Any = type(body)
         body.__class__ = _heard(body_type)
@@ -190,6 +193,12 @@ def _heard(body_type: Any) -> Any:
     # A subclass, not a function on the object: one that calls the original would have to hold the object, which keeps
     # the connection until a garbage collection, or to hold it weakly, which fails during one.
     class Heard(body_type):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            return map(_hearing(getattr(self, RECORDING)), super().__iter__())
+
+        def __aiter__(self) -> Any:
+            return AsyncHeard(super().__aiter__(), getattr(self, RECORDING))
+
         def close(self) -> None:
             getattr(self, RECORDING).closing(sys._getframe(1))
             super().close()
@@ -198,7 +207,33 @@ def _heard(body_type: Any) -> Any:
             getattr(self, RECORDING).closing(sys._getframe(1))
             await super().aclose()
 
-    return disguised(Heard, body_type, only_where_theirs=("close", "aclose"))
+    return disguised(Heard, body_type, only_where_theirs=("__iter__", "__aiter__", "close", "aclose"))
+
+
+class AsyncHeard(httpx.AsyncBody):
+    """A body's async iterator."""
+
+    __slots__ = ("_clock_ns", "_inner", "_recording")
+
+    def __init__(self, inner: Any, recording: Recording) -> None:
+        self._inner = inner
+        self._recording = recording
+        self._clock_ns = recording.clock_ns
+
+    async def __anext__(self) -> Any:
+        data = await self._inner.__anext__()
+        self._recording.last_byte_ns = self._clock_ns()
+        return data
+
+
+def _hearing(recording: Recording) -> Callable[[bytes], bytes]:
+    clock_ns = recording.clock_ns
+
+    def heard(data: bytes) -> bytes:
+        recording.last_byte_ns = clock_ns()
+        return data
+
+    return heard
 
 
 def watched(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -149,6 +149,7 @@ def _columns(found: Scanned, spans: Ints) -> SegmentColumns:
         kind=spans[:, column.KIND].astype(np.uint8),
         offsets=offsets,
         times_ns=times_ns,
+        last_byte_ns=spans[:, column.LAST_BYTE_NS].copy(),
     )
 
 
@@ -244,6 +245,7 @@ class _Records:
                 attributes,
                 self._receipt_ns,
                 self._senders.get(row[column.RESOURCE]),
+                row[column.LAST_BYTE_NS],
             )
         )
 

@@ -77,6 +77,7 @@ def _segment(
     if times_ns and max(times_ns) > end_ns:
         batch.anomalies["token_after_segment_end"] += 1
     attributes = scalars(others, batch.anomalies, limits) if others else {}
+    last_byte_ns = attributes.pop(semconv.SEGMENT_LAST_BYTE, 0)
     return Segment(
         trace_id,
         request_id,
@@ -90,6 +91,7 @@ def _segment(
         attributes,
         receipt_ns,
         instance_id,
+        min(int(last_byte_ns), end_ns),
     )
 
 

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
-from otel_llm.core.limits import MAX_COUNT
+from otel_llm.core.limits import MAX_COUNT, MAX_TIME_NS
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -87,6 +87,7 @@ STATED_TIMES: Final = frozenset({*ENGINE_LATENCIES, *semconv.FIRST_CHUNK_UNITS})
 _WHOLE: Final = _COUNTS | {
     semconv.SEGMENT_SEQ,
     semconv.SEGMENT_FIRST_TOKEN,
+    semconv.SEGMENT_LAST_BYTE,
     semconv.CHOICE,
     semconv.TOKEN_COUNT,
     semconv.GEN_AI_REQUEST_CHOICE_COUNT,
@@ -104,6 +105,10 @@ _SCALARS: Final = frozenset({"string_value", "int_value", "bool_value", "double_
 
 def _is_count(value: Scalar) -> bool:
     return type(value) is int and 0 <= value <= MAX_COUNT
+
+
+def _is_time(value: Scalar) -> bool:
+    return type(value) is int and 0 <= value <= MAX_TIME_NS
 
 
 def _is_name(value: Scalar) -> bool:
@@ -125,6 +130,7 @@ _CHECKS: Final[dict[str, Callable[[Scalar], bool]]] = {
     **dict.fromkeys(STATED_TIMES, _is_duration),
     semconv.EXACT_RESUME: _is_flag,
     semconv.TOKEN_RATIO_LEARNED: _is_flag,
+    semconv.SEGMENT_LAST_BYTE: _is_time,
 }
 """The check of each attribute that we act on."""
 

@@ -150,6 +150,13 @@ class Recorded:
             return self._tokens(at_ns, choice, count, kind, exact=False) if count else 0
         return 0
 
+    def heard(self, at_ns: int) -> None:
+        """Note that bytes of the reply were read at `at_ns`, with or without tokens."""
+        if not self._over:
+            self._recording.last_byte_ns = at_ns
+            unix_ns = at_ns + self._environment.offset_ns
+            self._apply(lambda stream, _now_ns: self._first_hand.tokens(stream, (), None, unix_ns))
+
     def _records(self, choice: int) -> bool:
         return not self._over and choice not in self._finished and 0 <= choice < MAX_CHOICES
 
@@ -270,15 +277,7 @@ class Recorded:
         """Return the tokens that were read so far, of all choices."""
         return self._facts.counted_tokens
 
-    def expected_prompt(self, tokens: int) -> None:
-        """Note how many tokens its prompt was expected to have at its arrival."""
-        self._state({semconv.RELAY_INPUT_TOKENS_ESTIMATED: tokens})
-
-    def queued(self, seconds: float) -> None:
-        """Note how long it waited for a place on a backend, got or not."""
-        self._state({semconv.GEN_AI_LATENCY_QUEUE: seconds})
-
-    def _state(self, attributes: Mapping[str, AttributeValue]) -> None:
+    def state(self, attributes: Mapping[str, AttributeValue]) -> None:
         """Note facts of the relay's own: in segment 0, or in the next one where that was sent."""
         if self._identity is None:
             self._stated.update(attributes)

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from otel_llm import semconv
 from otel_llm.relay.answers import STOPPING
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.recording.trace_headers import TRACE_HEADERS
@@ -64,7 +65,7 @@ class Owned:
                 known = partial(lengths.prompt_known, owned.model, size)
         recorded = self._recorder.begin(request.raw_headers, owned, monotonic_ns(), known)
         if owned.prompt_tokens is None:
-            recorded.expected_prompt(prompt)
+            recorded.state({semconv.RELAY_INPUT_TOKENS_ESTIMATED: prompt})
         headers = to_backend(request.headers, *self._without)
         headers.extend(recorded.headers_for_backend())
         turn = None

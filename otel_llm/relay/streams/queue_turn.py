@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from otel_llm import semconv
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class QueueTurn:
             backend = await self._queue.place(entry)
         finally:
             self._entry = None
-            recorded.queued((monotonic_ns() - begun_ns) / 1e9)
+            recorded.state({semconv.GEN_AI_LATENCY_QUEUE: (monotonic_ns() - begun_ns) / 1e9})
         self._placement = entry.placement
         return backend
 

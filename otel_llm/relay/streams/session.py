@@ -276,6 +276,7 @@ class Session:
                 return TAKEN
             if self._cut is not None or self._pausing.paused:
                 return CUT
+            self.recorded.heard(run.read_ns)
             found = [(run.read_ns, piece) for piece in pieces]
 
     def _look(self, piece: Piece) -> Ending | None:

@@ -185,7 +185,7 @@ def state_of(state: RuleState) -> int:
     if state.phase is Phase.INACTIVE:
         return table.INACTIVE
     if state.phase is Phase.FIRING and not state.missing and state.retries is None:
-        return table.FIRING_FINAL if state.flip_tokens is None else table.FIRING_REFUTABLE
+        return table.FIRING_FINAL if state.flip_known is None else table.FIRING_REFUTABLE
     return table.BY_ENGINE
 
 

@@ -31,8 +31,9 @@ class RuleState:
     """One rule on one stream; instants on the stream's own axis.
 
     `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded);
-    `flip_tokens`: the tokens known to have arrived by the flip, None once none can arrive there any more; `due_ns`:
-    when to look again if no segment arrives; `retries`: this firing's refuted actions, by index in the rule.
+    `flip_known`: the tokens known to have arrived by the flip, and the newest byte that is known, None once nothing can
+    arrive there any more; `due_ns`: when to look again if no segment arrives; `retries`: this firing's refuted actions,
+    by index in the rule.
     """
 
     rule: Rule
@@ -41,7 +42,7 @@ class RuleState:
     run: Run | None = None
     missing: bool = False
     flip_ns: int = 0
-    flip_tokens: int | None = None
+    flip_known: tuple[int, int] | None = None
     due_ns: int | None = None
     retries: dict[int, Retry] | None = None
 
@@ -66,7 +67,7 @@ def begin_anew(state: RuleState, x_ns: int) -> None:
     """Look back no further than this instant from now on, since earlier facts are not known; firings go on."""
     state.phase, _ = step(state.phase, Event.CLEAR)
     state.floor_ns = max(state.floor_ns, x_ns)
-    state.run, state.missing, state.flip_tokens = None, False, None
+    state.run, state.missing, state.flip_known = None, False, None
     _retry_anew(state, x_ns)
 
 
@@ -107,23 +108,27 @@ def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
 
 def refuted(state: RuleState, now: Snapshot) -> bool:
     """Tell whether `when` did not hold at the flip, now that all tokens up to it are known."""
-    if state.flip_tokens is None:
+    if state.flip_known is None:
         return False
-    tokens = bisect_right(now.stream.times_ns, state.flip_ns)
+    known = _known_by(state.flip_ns, now)
     truth = None
-    if tokens != state.flip_tokens:
+    if known != state.flip_known:
         truth = state.rule.when.truth(snapshot_at(now, state.flip_ns), state.flip_ns)
         if truth is None:
             return False
-    state.flip_tokens = None if now.watermark_ns >= state.flip_ns else tokens
+    state.flip_known = None if now.watermark_ns >= state.flip_ns else known
     return truth is False
 
 
 def began_to_fire(state: RuleState, now: Snapshot, flip_ns: int) -> None:
-    """Note the flip, and whether tokens that are still on their way can refute it."""
+    """Note the flip, and whether what is still on its way can refute it."""
     state.flip_ns = state.floor_ns = flip_ns
     settled = state.missing or now.watermark_ns >= flip_ns
-    state.flip_tokens = None if settled else bisect_right(now.stream.times_ns, flip_ns)
+    state.flip_known = None if settled else _known_by(flip_ns, now)
+
+
+def _known_by(flip_ns: int, now: Snapshot) -> tuple[int, int]:
+    return bisect_right(now.stream.times_ns, flip_ns), now.view.last_byte_ns
 
 
 def next_due_ns(state: RuleState, now: Snapshot, x_ns: int, truth: bool | None, *, muted: bool) -> int | None:

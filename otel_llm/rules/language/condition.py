@@ -11,7 +11,7 @@ from otel_llm.rules.language.arithmetic import Undefined
 from otel_llm.rules.language.compile import Program, compile_expression
 from otel_llm.rules.language.crossings import Motion, motion
 from otel_llm.rules.language.facts import FACTS, Scope, in_scope
-from otel_llm.rules.language.snapshot import READ, Snapshot
+from otel_llm.rules.language.snapshot import READ, SILENCE, Snapshot
 from otel_llm.rules.language.types import Typed, check
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Condition:
     def check_instants(self, snapshot: Snapshot, after_ns: int, until_ns: int) -> list[int]:
         """Return, sorted, the instants in (after, until] at which its truth may have changed."""
         instants = self.motion.instants(snapshot, after_ns, until_ns)
+        if SILENCE in self.facts and after_ns < snapshot.last_byte_ns <= until_ns:
+            instants = sorted({*instants, snapshot.last_byte_ns})  # the fact is missing before
         if self.motion.polled:
             # A commit that claims to be days old must not cost an evaluation for each 100 ms of them.
             first = next_look_ns(snapshot.stream.commit_ns, max(after_ns, until_ns - MOST_LOOKS * LOOK_EVERY_NS))

@@ -123,6 +123,12 @@ STREAM_FACTS: Final[tuple[Fact, ...]] = (
         kernel=table.TTFT,
     ),
     _clock("gap", table.GAP, "time since the last token of any kind", "since the commit"),
+    _clock(
+        "silence",
+        table.SILENCE,
+        "time since the last byte of the reply, keep-alives included; as the gap if the sender sees no bytes",
+        "since the commit",
+    ),
     _clock("idle", table.IDLE, "how long the user has sat without text to read, so far"),
     _clock("idle_decode", table.IDLE_DECODE, "the same from the first token read on", "0.0"),
     _clock("runway", table.RUNWAY, "reading time of the text still unread; negative while the user waits", signed=True),

@@ -132,6 +132,7 @@ _AT_MOST: Final = (
     ("deadline_misses", "deadlines"),
     ("starving", "streams"),
     ("gap_seconds", "age_seconds"),
+    ("silence_seconds", "gap_seconds"),
     ("ttft_seconds", "age_seconds"),
 )
 """Pairs of facts whose first is never more than the second."""

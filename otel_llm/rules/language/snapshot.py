@@ -74,6 +74,10 @@ class StreamView(Protocol):
         """Return the instant from which its tokens are counted as they are now; None: from the first on."""
 
     @property
+    def last_byte_ns(self) -> int:
+        """Return when the newest byte of the reply was received, framing included; 0 if that is not known."""
+
+    @property
     def stream(self) -> Stream:
         """Return the tokens that were applied."""
 
@@ -100,12 +104,13 @@ class Snapshot:
     With `stream`, another stream of fewer tokens (see `history`), the facts as they were after those.
     """
 
-    __slots__ = ("_steps", "_steps_ns", "ageless", "has_gap", "lines", "stream", "view", "watermark_ns")
+    __slots__ = ("_steps", "_steps_ns", "ageless", "has_gap", "last_byte_ns", "lines", "stream", "view", "watermark_ns")
 
     def __init__(self, view: StreamView, stream: Stream | None = None) -> None:
         self.view = view
         self.stream = view.stream if stream is None else stream
         self.lines = self.stream.lines()
+        self.last_byte_ns = max(self.stream.last_ns, view.last_byte_ns)
         self.ageless = view.ageless
         self.watermark_ns = _FOREVER_NS if self.ageless else view.watermark_ns
         self.has_gap = view.has_gap
@@ -116,6 +121,8 @@ class Snapshot:
         """Return a linear fact's line."""
         if name == _AGE:
             return _NO_AGE if self.ageless else Line(None, 1, self.watermark_ns)
+        if name == SILENCE:
+            return Line(None, 1, self.last_byte_ns)
         line: Line = getattr(self.lines, _LINES[name])
         return line
 
@@ -135,6 +142,7 @@ class Snapshot:
 
 
 _AGE: Final = "fact_age_seconds"
+SILENCE: Final = "silence_seconds"
 _NO_AGE: Final = Line(0, 0, 0)
 _FOREVER_NS: Final = 1 << 64
 """The watermark of facts that do not age; later than any instant."""
@@ -144,6 +152,11 @@ _LINES: Final = {fact.name: fact.line for fact in STREAM_FACTS if fact.line}
 def _ttft(snapshot: Snapshot, _x_ns: int) -> float | None:
     stream = snapshot.stream
     return (stream.times_ns[0] - stream.commit_ns) / 1e9 if stream.times_ns else None
+
+
+def _silence(snapshot: Snapshot, x_ns: int) -> float | None:
+    # Which bytes came before the newest is not known.
+    return None if x_ns < snapshot.last_byte_ns else (x_ns - snapshot.last_byte_ns) / 1e9
 
 
 READ: Final[dict[str, Callable[[Snapshot, int], Value | None]]] = {
@@ -159,6 +172,7 @@ READ: Final[dict[str, Callable[[Snapshot, int], Value | None]]] = {
     "ttft_seconds": _ttft,
     "age_seconds": lambda s, x: s.lines.age.value(x) / 1e9,
     "gap_seconds": lambda s, x: s.lines.gap.value(x) / 1e9,
+    "silence_seconds": _silence,
     "idle_seconds": lambda s, x: s.lines.idle.value(x) / 1e9,
     "idle_decode_seconds": lambda s, x: s.lines.idle_decode.value(x) / 1e9,
     "runway_seconds": lambda s, x: s.lines.runway.value(x) / 1e9,

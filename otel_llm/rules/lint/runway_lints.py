@@ -27,6 +27,7 @@ _AFTER_FIRST_TOKEN: Final[Mapping[str, tuple[float, float]]] = {
     "age_seconds": (0.0, _SOON_S),
     "ttft_seconds": (0.0, _SOON_S),
     "gap_seconds": (_INSTANT_S, _INSTANT_S),
+    "silence_seconds": (_INSTANT_S, _INSTANT_S),
     "idle_seconds": (0.0, _SOON_S),
     "idle_decode_seconds": (0.0, 0.0),
     "deadlines": (0, 1),

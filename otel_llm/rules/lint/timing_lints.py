@@ -46,16 +46,16 @@ def timing_lints(located: LocatedRule) -> Iterator[LintFinding]:
 
 def _resolution(located: LocatedRule, node: Typed, held: list[Box]) -> Iterator[LintFinding]:
     rule, path = located.rule, located.path
-    gaps = [one.get("gap_seconds") for one in held]
-    if any(isinstance(gap, Span) and 0 < gap.low < semconv.FLUSH_INTERVAL_S for gap in gaps):
-        cause = next(
-            (part for part in parts(node) for fact, _ in with_literals(part) if fact.name == "gap_seconds"), None
-        )
-        message = f"tokens are sent every {semconv.FLUSH_INTERVAL_S:g} s: those under way look like this gap"
-        if cause is not None:
-            yield LintFinding(
-                "below-resolution", (*path, "when"), message, "ask for 0.25 or more", rule.when.text, cause
-            )
+    for time in ("gap", "silence"):
+        name = f"{time}_seconds"
+        spans = [one.get(name) for one in held]
+        if any(isinstance(span, Span) and 0 < span.low < semconv.FLUSH_INTERVAL_S for span in spans):
+            cause = next((part for part in parts(node) for fact, _ in with_literals(part) if fact.name == name), None)
+            message = f"tokens are sent every {semconv.FLUSH_INTERVAL_S:g} s: those under way look like this {time}"
+            if cause is not None:
+                yield LintFinding(
+                    "below-resolution", (*path, "when"), message, "ask for 0.25 or more", rule.when.text, cause
+                )
     for key, value in (("for", rule.for_ns), ("keep_firing_for", rule.keep_firing_for_ns)):
         if rule.scope != "stream" and 0 < value < _S:
             message = "instances and classes are looked at once a second"

@@ -95,7 +95,7 @@ def stories(draw: st.DrawFn) -> list[Story]:
             at_ns, tokens = commit_ns, []
             for gap_ms, count, kind in draw(
                 st.lists(
-                    st.tuples(GAPS_MS, st.sampled_from([1, 1, 1, 2, 9]), st.sampled_from([0, 0, 0, 1])), max_size=12
+                    st.tuples(GAPS_MS, st.sampled_from([1, 1, 1, 2, 9, 0]), st.sampled_from([0, 0, 0, 1])), max_size=12
                 )
             ):
                 at_ns += round(gap_ms * MS)
@@ -107,6 +107,7 @@ def stories(draw: st.DrawFn) -> list[Story]:
 TERMS = (
     "gap_seconds > 0.3",
     "gap_seconds >= 0.1",
+    "silence_seconds > 0.3",
     "runway_seconds < 0.25",
     "runway_seconds < 0.0",
     "idle_seconds > 0.5",
@@ -123,7 +124,7 @@ TERMS = (
 def stall(random: Random, one: Rule) -> Rule:
     """Return a rule with a condition of the usual shape: terms that must all hold, at least one opened by time."""
     terms = random.sample(TERMS, random.randint(0, 2))
-    text = " && ".join([random.choice(TERMS[:7]), *terms])
+    text = " && ".join([random.choice(TERMS[:8]), *terms])
     return replace(one, when=condition(text, "stream"))
 
 
@@ -211,7 +212,7 @@ class Begins:
 
 @dataclass(frozen=True)
 class Arrives:
-    """Tokens at one instant."""
+    """Bytes at one instant: tokens, or only a keep-alive."""
 
     count: int
     kind: int
@@ -273,11 +274,13 @@ class Sender:
                 semconv.TOKEN_BASIS: "exact",
                 semconv.SEGMENTS: seq + 1,
             }
+        if told:
+            said = {**said, semconv.SEGMENT_LAST_BYTE: told[-1][0]}
         self.sent[story.name] = (seq + 1, tokens + count, now_ns)
         return sent_segment(
             seq,
             tokens,
-            [token(at_ns, one.count, KIND_WORDS[one.kind]) for at_ns, one in told],
+            [token(at_ns, one.count, KIND_WORDS[one.kind]) for at_ns, one in told if one.count],
             request=number,
             choice=choice,
             start_ns=since_ns,

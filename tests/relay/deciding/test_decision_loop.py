@@ -224,6 +224,25 @@ def test_a_rule_is_evaluated_at_its_flip_and_nothing_polls(tmp_path: Path) -> No
     assert any("completed" in line for line in relay.said)
 
 
+def test_bytes_without_tokens_end_a_silence_and_no_gap(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE, when="silence_seconds > 0.3 && gap_seconds > 0.3"))
+    relay.actor.answers = [("done", "", MOVED)]
+
+    async def script() -> None:
+        stream = relay.begin()
+        for _ in range(10):
+            await asyncio.sleep(0.25)
+            relay.loop.first_hand.tokens(stream, (), None, relay.clock.at_ns)
+            relay.loop.rearm()
+        await asyncio.sleep(60)
+        relay.end(stream)
+
+    records = relay.play(script)
+    assert relay.asked_ms() == [(2_800, "migrate")]
+    assert outcomes(records) == [("migrate", "done"), (None, "ended")]
+    assert records[0]["flip_unix_nano"] - relay.began_ns == 2_800 * MS + 1
+
+
 def test_tokens_do_not_set_the_timer_anew(tmp_path: Path) -> None:
     relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
     set_at: list[float] = []

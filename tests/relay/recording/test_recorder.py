@@ -120,6 +120,21 @@ def test_the_class_is_the_headers_before_the_baggages(
     assert rig.host.refused_classes == refused
 
 
+def test_bytes_without_tokens_are_stated_by_an_empty_segment(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.served_by("a", exact_resume=True)
+    rig.wait(100)
+    recorded.tokens(rig.host.now_ns, 0, 1, "content")
+    rig.cut()
+    rig.wait(200)
+    recorded.heard(rig.host.now_ns)
+    rig.wait(60)
+    rig.cut()
+    [stream] = recorded.streams.values()
+    assert stream.last_byte_ns == stream.stream.last_ns + 200 * 1_000_000
+    assert rig.segments()[-1].get(semconv.SEGMENT_LAST_BYTE) == stream.last_byte_ns
+
+
 # When it is announced.
 
 

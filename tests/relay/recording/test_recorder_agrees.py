@@ -39,6 +39,7 @@ steps = st.one_of(
         st.sampled_from([None, None, 0, 3, 9]),
     ),
     st.tuples(st.just("prompt"), st.sampled_from([0, 9, 900])),
+    st.tuples(st.just("heard"), instants),
     st.tuples(st.just("finish"), choice_numbers, instants),
     st.tuples(st.sampled_from(["serving", "served_by"]), st.sampled_from(["a", "b"])),
     st.tuples(st.sampled_from(["exact_resume", "blocked"]), st.booleans()),
@@ -76,6 +77,8 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
         recorded.noted(Chunk(prompt_ids=[7] * given[0]), now_ns, continues=False)
     elif verb == "finish":
         recorded.noted(Chunk(Part(given[0], "stop")), read_ns(recorded, now_ns, given[1]), continues=False)
+    elif verb == "heard":
+        recorded.heard(read_ns(recorded, now_ns, given[0]))
     elif verb == "served_by":
         recorded.served_by(given[0], exact_resume=given[0] == "a")
     elif verb == "migrated":

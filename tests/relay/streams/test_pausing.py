@@ -372,6 +372,36 @@ def test_stream_rules_rest_while_a_stream_is_paused_and_run_again_behind(tmp_pat
     asyncio.run(go())
 
 
+ALIVE = """\
+version: 1
+groups:
+- name: g
+  scope: stream
+  rules:
+  - rule: Alive
+    when: 'tokens_read > 5 && gap_seconds > 1.5 && silence_seconds < 1.0'
+    actions:
+    - abort: {}
+      mode: enforce
+      ttl: 5s
+"""
+
+
+def test_a_backends_keep_alives_are_no_silence(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(stepping=True), rules=ALIVE) as running:
+            stalls = Fault("keep_alive", after=15, burst=True)
+            running.fail_first(stalls)
+            reading = await streaming(running, 10, {**CHAT, "max_tokens": 100})
+            reply = await reading
+            assert [error["type"] for error in reply.errors] == ["aborted"]
+            [fired] = [one for one in running.decisions() if one["action"]]
+            assert fired["facts"]["gap_seconds"] > 1.5
+            stalls.released.set()
+
+    asyncio.run(go())
+
+
 OVERLOAD = """\
 version: 1
 groups:

@@ -34,9 +34,9 @@ def test_writing_the_page_anew_changes_nothing() -> None:
     assert rewritten(PAGE) == PAGE
 
 
-def test_the_example_is_right(tmp_path: Path) -> None:
-    assert len(blocks("yaml")) == 1
-    (tmp_path / "page.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+@pytest.mark.parametrize("example", blocks("yaml"))
+def test_the_examples_are_right(example: str, tmp_path: Path) -> None:
+    (tmp_path / "page.yaml").write_text(example, encoding="utf-8")
     report = check_rules([tmp_path / "page.yaml"])
     assert report.exit_code(strict=True) == 0, str(report)
 

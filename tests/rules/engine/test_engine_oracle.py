@@ -38,6 +38,10 @@ CONDITIONS = [
     "tokens > 3",
     "tokens > 0 && gap_seconds < 0.1",
     "age_seconds > 1.0 && age_seconds < 1.5",
+    "silence_seconds > 0.3",
+    "silence_seconds < 0.2",
+    "silence_seconds >= 0.25 && gap_seconds > 0.3",
+    "gap_seconds > 0.4 && !(silence_seconds > 0.2)",
 ]
 SLANTED = [
     "idle_decode_seconds * 2.0 > 0.5 + gap_seconds",
@@ -61,7 +65,7 @@ class Oracle:
     floor: int = COMMIT
     policy: int = 0  # up to here `on_missing` has judged
     flip: int = 0
-    assumed: int | None = None
+    assumed: tuple[int, int] | None = None
     told: list[tuple[str, str, float]] = field(default_factory=list)
     parts: dict[int, Stream] = field(default_factory=dict)
 
@@ -79,6 +83,7 @@ class Oracle:
             "age_seconds": now.age_ns / 1e9,
             "ttft_seconds": None if now.ttft_ns is None else now.ttft_ns / 1e9,
             "gap_seconds": now.gap_ns / 1e9,
+            "silence_seconds": None if x < view.last_byte_ns else min(now.gap_ns, x - view.last_byte_ns) / 1e9,
             "idle_seconds": now.idle_ns / 1e9,
             "idle_decode_seconds": now.idle_decode_ns / 1e9,
             "runway_seconds": now.runway_ns / 1e9,
@@ -145,7 +150,7 @@ class Oracle:
                 self.state, self.flip = "firing", since + rule.for_ns
                 self.floor = self.flip
                 settled = truth is None or view.watermark_ns >= self.flip
-                self.assumed = None if settled else bisect_right(view.stream.times_ns, self.flip)
+                self.assumed = None if settled else self.known(view)
                 self.told.append(("firing", "done", (self.flip - COMMIT) / MS))
         elif not holds and x >= since + rule.keep_firing_for_ns:
             at = since + rule.keep_firing_for_ns
@@ -158,12 +163,16 @@ class Oracle:
         """Refute a firing if, by what is known now, `when` did not hold at the flip."""
         if self.state != "firing" or self.assumed is None:
             return
-        known = bisect_right(view.stream.times_ns, self.flip)
+        known = self.known(view)
         truth = self.truth(self.rule.when, view, self.flip, aged=False) if known != self.assumed else True
         if truth is False:
             self.close("refuted", self.flip)
         elif truth is not None:
             self.assumed = None if view.watermark_ns >= self.flip else known
+
+    def known(self, view: View) -> tuple[int, int]:
+        """Return what is known of the time up to the flip: its tokens, and the newest byte."""
+        return bisect_right(view.stream.times_ns, self.flip), view.last_byte_ns
 
     def close(self, outcome: str, at: int) -> None:
         self.told.append(("resolved", outcome, (at - COMMIT) / MS))
@@ -214,7 +223,10 @@ def scripts(draw: st.DrawFn, grid_ms: int = 1) -> list[Segment]:
         last = end >= stop
         receipt = 1000 + end + step(0, 0, 1, 20, 20, 80, 300)
         inside = tuple(COMMIT + time * MS for time in times if begin < time <= end)
-        segments.append(Segment(receipt * MS, seq, COMMIT + end * MS, inside, last=last and draw(st.booleans())))
+        byte_ms = 0 if inside else step(0, 0, 1, 20, 100, 300)  # a segment without tokens may state an earlier byte
+        byte_ns = COMMIT + (end - byte_ms) * MS if byte_ms and byte_ms <= end else 0
+        ends = last and draw(st.booleans())
+        segments.append(Segment(receipt * MS, seq, COMMIT + end * MS, inside, last_byte_ns=byte_ns, last=ends))
         if last:
             return segments
         begin, seq = end, seq + 1

@@ -223,7 +223,7 @@ def test_a_firing_that_can_still_be_refuted_is_not_settled() -> None:
     assert state_of(state) == INACTIVE
     firing = replace(state, phase=Phase.FIRING)
     assert state_of(firing) == FIRING_FINAL
-    assert state_of(replace(firing, flip_tokens=3)) == FIRING_REFUTABLE
+    assert state_of(replace(firing, flip_known=(3, 0))) == FIRING_REFUTABLE
     assert state_of(replace(firing, missing=True)) == BY_ENGINE
     assert state_of(replace(firing, retries={0: Retry(0)})) == BY_ENGINE
     assert state_of(replace(state, phase=Phase.PENDING)) == BY_ENGINE

@@ -20,7 +20,7 @@ STREAM = {
     "slo_class": "string", "model": "string", "instance": "string", "measured_at": "string",
     "tokens": "int", "tokens_read": "int",
     "age_seconds": "double", "ttft_seconds": "double", "gap_seconds": "double",
-    "idle_seconds": "double", "idle_decode_seconds": "double", "runway_seconds": "double",
+    "silence_seconds": "double", "idle_seconds": "double", "idle_decode_seconds": "double", "runway_seconds": "double",
     "rate_tokens_per_second": "double", "deadlines": "int", "deadline_misses": "int", "fluidity_index": "double",
     "fact_age_seconds": "double", "exact_resume": "bool", "token_basis": "string", "token_ratio_learned": "bool",
 }  # fmt: skip

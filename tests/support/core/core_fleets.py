@@ -182,6 +182,8 @@ class _Sender:
     def _cut(
         self, start_ns: int, end_ns: int, piece: Sequence[tuple[int, int]], said: dict[str, Value] | None = None
     ) -> None:
+        if not piece and said is None and self.random.random() < 0.5:
+            said = {semconv.SEGMENT_LAST_BYTE: end_ns - self.random.choice((0, 1, 40 * MS, 200 * MS))}
         counted = len(piece) > 1 and self.random.random() < 0.05
         events = [token(at_ns, kind=KIND_WORDS[kind]) for at_ns, kind in piece]
         if counted and len(set(piece)) == 1:

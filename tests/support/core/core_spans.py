@@ -46,7 +46,7 @@ def told(batch: Batch) -> Told:
     segments: Counter[Any] = Counter()
     plain = [] if batch.plain is None else [batch.plain.segment(at) for at in range(len(batch.plain))]
     for one in (*batch.segments, *plain):
-        said = one.first_token, one.start_ns, one.end_ns, tuple(one.times_ns), one.kinds
+        said = one.first_token, one.start_ns, one.end_ns, tuple(one.times_ns), one.kinds, one.last_byte_ns
         segments[*one.key, *said, repr(sorted(one.attributes.items()))] += 1
     return segments, [repr(request) for request in batch.requests], batch.ignored, +batch.refused, +batch.anomalies
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf, nan
 from random import Random
 
@@ -90,6 +91,19 @@ def _mark_all(span: Span, attributes: Mapping[str, Value]) -> None:
         event.attributes.extend(attributes_of(attributes))
 
 
+LAST_BYTES: dict[str, Value] = {
+    "in it": T0_NS,
+    "after its end": 2**62 - 1,
+    "beyond all times": 2**62,
+    "as a text": "1",
+    "negative": -1,
+}
+
+
+def _state_byte(value: Value, span: Span) -> None:
+    span.attributes.extend(attributes_of({semconv.SEGMENT_LAST_BYTE: value}))
+
+
 ODD_SEGMENT: dict[str, Callable[[Span], object]] = {
     "a trace state": lambda span: setattr(span, "trace_state", "a=b"),
     "no status": lambda span: span.ClearField("status"),
@@ -103,6 +117,7 @@ ODD_SEGMENT: dict[str, Callable[[Span], object]] = {
     "no kind": lambda span: span.ClearField("kind"),
     "a name that goes on": lambda span: setattr(span, "name", semconv.SEGMENT_SPAN + "s"),
     "a third attribute": lambda span: span.attributes.extend(attributes_of({semconv.OUTCOME: "completed"})),
+    **{f"a last byte {what}": partial(_state_byte, value) for what, value in LAST_BYTES.items()},
     "a choice": lambda span: span.attributes.extend(attributes_of({semconv.CHOICE: 1})),
     "an attribute before": lambda span: span.attributes.insert(0, attributes_of({"x": 1})[0]),
     "a choice that is none": lambda span: span.attributes.extend(attributes_of({semconv.CHOICE: -1})),

@@ -480,7 +480,7 @@ def _scripted(stack: Stack, case: Case, server: SseServer, *, gated: bool = Fals
         steps, gates = lockstep(steps, LOCKSTEP)
     caller = Caller(stack, Heads(steps), gates)
     caller.over = gate.open
-    server.replies[MODEL] = Reply(caller.script, status=case.status)  # type: ignore[arg-type]
+    server.replies[MODEL] = Reply(caller.script, status=case.status)
     return caller
 
 

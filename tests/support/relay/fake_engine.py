@@ -21,8 +21,8 @@ from support.relay.fake_model import FakeModel, Json, RefusedError, sse, tokeniz
 
 FaultKind = Literal[
     "refuse", "status", "html", "redirect", "empty", "lying_length", "slow_prefill",
-    "reset", "end", "abort", "error", "stall", "malformed", "long_line", "two_finishes", "bad_framing", "silent",
-    "endless_page",
+    "reset", "end", "abort", "error", "stall", "keep_alive", "malformed", "long_line", "two_finishes", "bad_framing",
+    "silent", "endless_page",
 ]  # fmt: skip
 """What goes wrong with one request.
 
@@ -32,7 +32,8 @@ Before a stream: `refuse` closes the connection unanswered; `status` answers `st
 nothing until it is released. `slow_prefill` sends headers and nothing more until it is released.
 Behind `after` chunks of a stream (the role chunk counts; with 0 `reset` comes before the headers): `reset` of the
 connection, `end` without a finish, a finish `abort`, an `error` event with `[DONE]`, a `stall` until it is released
-(with `burst`, the chunks before it are not paced, so that the reader has a buffer); a `malformed` or over-`long_line`
+(with `burst`, the chunks before it are not paced, so that the reader has a buffer), or one with a comment every 20 ms
+(`keep_alive`); a `malformed` or over-`long_line`
 among the chunks; `bad_framing`, where the size of an HTTP chunk should stand, none. `two_finishes` sends the finish
 chunk twice.
 """
@@ -324,6 +325,11 @@ class FakeEngine:
                 await response.write(b'data: {"id": "cut, \xff\n\n')
             elif fault.kind == "long_line":
                 await response.write(b"data: " + b"x" * LONG_LINE + b"\n\n")
+            elif fault.kind == "keep_alive":
+                fault.reached.set()
+                while not fault.released.is_set():
+                    await response.write(b": keep-alive\n\n")
+                    await asyncio.sleep(0.02)
             elif fault.kind == "stall":
                 fault.reached.set()
                 await self._changed()
