@@ -26,13 +26,13 @@ def joined(journal: Path) -> dict[str, list[dict[str, Any]]]:
 
 def show(journal: Path) -> None:
     """Print a line for each row, under the first letters of its trace's id."""
-    print("trace     measured at  class  model               outcome       tokens  TTFT s  idle s  met")
+    print("trace     measured at  class  model               outcome       tokens  first text s  idle s  met")
     for trace_id, rows in joined(journal).items():
         name = trace_id[:8]
         for row in rows:
             words = f"{row['measured_at']:<11}  {row['slo_class']:<5}  {row['model'] or '-':<18}  {row['outcome']:<12}"
-            times = "  ".join(f"{'-' if at is None else format(at, '.3f'):>6}" for at in (row["ttft_s"], row["idle_s"]))
-            print(f"{name:<8}  {words}  {row['tokens']:6}  {times}  {MET[row['met']]}")
+            first, idle = ("-" if at is None else format(at, ".3f") for at in (row["ttfo_s"], row["idle_s"]))
+            print(f"{name:<8}  {words}  {row['tokens']:6}  {first:>12}  {idle:>6}  {MET[row['met']]}")
             name = ""
 
 

@@ -147,7 +147,7 @@ def _print_rows(console: Console, rows: list[dict[str, Any]]) -> None:
     table = Table(title="what each reader felt", title_justify="left", box=None, pad_edge=False)
     for name in ("reply", "outcome"):
         table.add_column(name, no_wrap=True)
-    for name in ("tokens", "TTFT s", "max gap s", "fluidity", "idle s"):
+    for name in ("tokens", "first text s", "max gap s", "fluidity", "idle s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("met", no_wrap=True)
     for row in sorted(rows, key=lambda one: (str(one["model"]), one["start_unix_nano"] or 0)):
@@ -155,7 +155,7 @@ def _print_rows(console: Console, rows: list[dict[str, Any]]) -> None:
             str(row["model"]),
             str(row["outcome"]),
             str(row["tokens"]),
-            _digits(row["ttft_s"]),
+            _digits(row["ttfo_s"]),
             _digits(row["tbt_max_s"]),
             _digits(row["fluidity_index"]),
             _digits(row["idle_s"]),

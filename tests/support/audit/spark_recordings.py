@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.core.core_fleets import stated_total
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, stream_spans, trace_id
 
 from otel_llm import semconv
@@ -65,6 +66,7 @@ def _whole(number: int, start_ns: int, random: Random, choices: int = 1) -> list
     spans: list[Span] = []
     latest_ns, tokens = start_ns, 0
     outcome = random.choice(("completed", "completed", "cancelled", "error"))
+    reasons = tuple(random.choice(("stop", "length", "max_tokens", "content_filter", "error")) for _ in range(choices))
     for choice in range(choices):
         times = [start_ns + random.randrange(2 * S_NS)]
         gaps_ns = (20_000_001, 90_000_003, 333_333_333, 1_700_000_007)[: random.randrange(1, 5)]
@@ -80,17 +82,26 @@ def _whole(number: int, start_ns: int, random: Random, choices: int = 1) -> list
             outcome=outcome,
             segment_tokens=16,
             identity=identity,
+            ending=_ending(random, len(times), reasons[choice], alone=choices == 1),
         )
         latest_ns, tokens = max(latest_ns, end_ns), tokens + len(times)
     said: dict[str, Value] = {
         semconv.SEGMENTS: len(spans),
         semconv.OUTCOME: outcome,
         semconv.TOKENS: tokens,
-        semconv.TOKEN_BASIS: "exact",
+        semconv.GEN_AI_RESPONSE_FINISH_REASONS: reasons,
     }
     end = request_span(request=number, start_ns=start_ns, end_ns=latest_ns, attributes=identity | said)
     assert end.trace_id == trace_id(number)
     return [*spans, end]
+
+
+def _ending(random: Random, tokens: int, reason: str, *, alone: bool) -> dict[str, Value]:
+    """Draw what a last segment says of its reply: how tokens were counted, its total, why the model stopped."""
+    said: dict[str, Value] = {semconv.TOKEN_BASIS: random.choice(("exact", "chunk", "estimated"))}
+    if alone:
+        said |= stated_total(random, tokens)
+    return said if random.random() < 0.3 else {**said, semconv.GEN_AI_RESPONSE_FINISH_REASONS: (reason,)}
 
 
 def _write(path: Path, received: list[tuple[int, Span]]) -> Path:
