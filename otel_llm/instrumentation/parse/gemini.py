@@ -13,7 +13,7 @@ from otel_llm.instrumentation.segments.statements import count_of, text_of
 from otel_llm.instrumentation.segments.text_size import UNSIZED, bytes_of, size_in, size_of_json
 
 if TYPE_CHECKING:
-    from otel_llm.instrumentation.segments.chunks import Mark, Reading
+    from otel_llm.instrumentation.segments.chunks import ChoiceState, Mark, Reading
 
 
 class GeminiReader(ChunkReader):
@@ -66,14 +66,17 @@ class GeminiReader(ChunkReader):
             kind, size = _text(part)
             sizes[kind] += size
         marks: list[Mark] = []
+        one = self._choice(index)
         if thought := sizes.pop(REASONING):
-            count = self._count(self._thought, index, thoughts, thought, least=1, most=bytes_of(thought))
+            before, self._thought[index] = self._thought.get(index, 0), thoughts or 0
+            count = self._count(one, before, thoughts, thought, least=1, most=bytes_of(thought))
             marks.append((index, REASONING, count, False))
         others = {kind: size for kind, size in sizes.items() if size}
         if others:
             unseen = UNSEEN_TOKENS if TOOL in others else 0  # a tool's name is counted with its arguments
             size = sum(others.values())
-            count = self._count(self._told, index, shown, size, least=len(others), most=bytes_of(size) + unseen)
+            before, one.tokens = one.tokens, shown or 0
+            count = self._count(one, before, shown, size, least=len(others), most=bytes_of(size) + unseen)
             if count < 0:
                 marks += [(index, kind, -size, False) for kind, size in others.items()]
             else:  # the count does not say to which kind each belongs
@@ -86,19 +89,18 @@ class GeminiReader(ChunkReader):
             marks.append((index, CONTENT, 0, True))
         return marks
 
-    def _count(self, told: dict[int, int], index: int, total: int | None, size: int, *, least: int, most: int) -> int:
-        before = told.get(index, 0)
-        if total is None or self._several or index in self._guessed:
-            self._guessed.add(index)
+    def _count(self, one: ChoiceState, before: int, total: int | None, size: int, *, least: int, most: int) -> int:
+        if total is None or self._several or one.guessed:
+            one.guessed = True
             return -size
-        told[index] = total
-        return self._difference(index, total - before, size, least, most)
+        return one.difference(total - before, size, least, most)
 
     def basis(self, choice: int) -> str:
         """Return the basis of a candidate's token counts: `exact`, `chunk` or `estimated`."""
-        if choice not in self._counted:
+        one = self._choices.get(choice)
+        if one is None or not one.counted:
             return "chunk"
-        return "estimated" if choice in self._guessed or choice in self._contradicted else "exact"
+        return "estimated" if one.guessed or one.contradicted else "exact"
 
 
 def _text(part: Any) -> tuple[int, int]:

@@ -67,6 +67,63 @@ def plain_size(chunk: Any) -> int:
     return 0
 
 
+class ChoiceState:
+    """What was read of one choice.
+
+    `tokens`: those counted so far; of choice 0 no longer once the reader is plain. `kind`: of the newest text. `runs`:
+    it has running usage. `counted`, `guessed`: the server counted a chunk, or did not; `contradicted`: its counts do
+    not add up. `finished`: it is complete. `tag`: of raw thinking, once there is text.
+    """
+
+    __slots__ = ("contradicted", "counted", "finished", "guessed", "kind", "runs", "tag", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.kind = CONTENT
+        self.runs = self.counted = self.guessed = self.contradicted = self.finished = False
+        self.tag: ThinkTag | None = None
+
+    def parts(self, kind: int, size: int, text: object) -> list[tuple[int, int]]:
+        """Return the kinds and sizes of a text: one, or raw thinking and the answer behind it."""
+        if self.tag is None:
+            self.tag = ThinkTag()
+            if kind != CONTENT:
+                self.tag.end()
+        if self.tag.over or kind != CONTENT or not isinstance(text, str) or not text:
+            return [(kind, size)]
+        return [(part, size_of(piece)) for part, piece in self.tag.parts(text)]
+
+    def count(self, listed: int | None, running: int | None, size: int, *, closes: bool) -> int:
+        """Return the tokens of a chunk that the server counted, or less its text's size if it did not; note which.
+
+        `listed`: the number of ids or log probabilities; `running`: the total so far; `closes`: the chunk ends the
+        choice and has no text.
+        """
+        most = UNSEEN_TOKENS if size in (0, UNSIZED) else bytes_of(size) + SPECIAL_TOKENS
+        count = -size
+        if listed is not None and listed <= most:
+            self.counted = True
+            count = listed
+        elif running is not None and (self.runs or not (self.guessed or closes)):
+            self.runs = True  # a total on the closing chunk alone has no times of tokens
+            count = self.difference(running - self.tokens, size, 1 if size else 0, most)
+        elif size:
+            self.guessed = True
+        if count >= 0:
+            self.tokens += count
+        else:
+            self.tokens = self.tokens + 1 if running is None else running
+        return count
+
+    def difference(self, tokens: int, size: int, least: int, most: int) -> int:
+        """Return the tokens that the server counted for a text, or less the text's size if it cannot have so many."""
+        self.counted = True
+        if not least <= tokens <= most:  # text without a token, a count that went back or is absurd
+            self.contradicted = True
+            return -size
+        return tokens
+
+
 class ChunkReader:
     """A reader of the chunks of one request.
 
@@ -78,30 +135,12 @@ class ChunkReader:
     only check that the common chunk needs.
     """
 
-    __slots__ = (
-        "_contradicted",
-        "_counted",
-        "_finished",
-        "_guessed",
-        "_kinds",
-        "_running",
-        "_tags",
-        "_told",
-        "plain",
-        "said",
-    )
+    __slots__ = ("_choices", "plain", "said")
 
     def __init__(self) -> None:
         self.said = Statements()
         self.plain = False
-        self._told: dict[int, int] = {}  # counted tokens so far, by choice; of choice 0 no longer once plain
-        self._kinds: dict[int, int] = {}  # the kind of the newest text, by choice
-        self._running: set[int] = set()  # choices with running usage
-        self._guessed: set[int] = set()  # choices with a chunk that the server did not count
-        self._counted: set[int] = set()  # choices with a chunk that the server counted
-        self._contradicted: set[int] = set()  # choices whose server's counts do not add up
-        self._finished: set[int] = set()  # choices that are complete
-        self._tags: dict[int, ThinkTag] = {}  # by choice, once it has text
+        self._choices: dict[int, ChoiceState] = {}
 
     plain_size = staticmethod(plain_size)
 
@@ -110,15 +149,17 @@ class ChunkReader:
 
         `chunk`: the server counted none. `estimated`: not every chunk, or its counts contradict its own total.
         """
-        if choice not in self._counted:
+        one = self._choices.get(choice)
+        if one is None or not one.counted:
             return "chunk"
-        if choice in self._guessed or choice in self._contradicted:
+        total = self.said.output_tokens
+        if one.guessed or one.contradicted or total not in (None, sum(each.tokens for each in self._choices.values())):
             return "estimated"
-        return "exact" if self.said.output_tokens in (None, sum(self._told.values())) else "estimated"
+        return "exact"
 
     def count_one(self) -> None:
         """Count one token more of choice 0: its chunk is the last one with another text and running usage one up."""
-        self._told[0] = self._told.get(0, 0) + 1
+        self._choice(0).tokens += 1
 
     def __call__(self, chunk: Any) -> Reading:
         """Return the reading of a chunk; anything that is no chunk has no token."""
@@ -140,48 +181,36 @@ class ChunkReader:
                 marks += self._marks(index, choice, running if len(choices) == 1 else None)
         if usage is not None:
             # With choices it is of one of them, and before its end of its tokens so far.
-            said.use(usage, total=len(self._told) == 1 and self._told.keys() == self._finished)
+            known = list(self._choices.values())
+            said.use(usage, total=len(known) == 1 and known[0].finished)
         return tuple(m for m in marks if m[2] or m[3])
 
+    def _choice(self, index: int) -> ChoiceState:
+        one = self._choices.get(index)
+        if one is None:
+            one = self._choices[index] = ChoiceState()
+        return one
+
     def _marks(self, index: int, choice: Any, running: int | None) -> list[Mark]:
+        if index not in self._choices:
+            self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
+        one = self._choice(index)
         delta = getattr(choice, "delta", None)
         kind, size = text_of_delta(delta)
-        parts = [] if kind is None else self._parts(index, kind, size, getattr(delta, "content", None))
+        text = getattr(delta, "content", None)
+        parts = [] if kind is None else one.parts(kind, size, text)
         reason = getattr(choice, "finish_reason", None)
         finished = reason is not None
+        one.finished |= finished
         self.said.finish(index, reason)
-        token_ids = (getattr(choice, "__pydantic_extra__", None) or {}).get("token_ids")
-        told = self._told.get(index)
-        if told is None:
-            told = 0
-            self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
-        most = UNSEEN_TOKENS if size in (0, UNSIZED) else bytes_of(size) + SPECIAL_TOKENS
-        if not isinstance(token_ids, list):
-            logged = getattr(getattr(choice, "logprobs", None), "content", None)
-            token_ids = logged if isinstance(logged, list) and logged else None
-        if token_ids is not None and len(token_ids) <= most:
-            count = len(token_ids)
-            self._counted.add(index)
-        elif running is not None and self._runs(index, kind, finished):
-            count = self._difference(index, running - told, size, 1 if size else 0, most)
-        else:
-            count = -size
-            if size:
-                self._guessed.add(index)
-                counts = index in self._counted  # it may count again, from a total that no chunk may be missing in
-                answers = index not in self._tags or self._tags[index].over
-                whole = not isinstance(getattr(delta, "content", None), list)
-                self.plain |= index == 0 and not counts and whole and answers
-        if finished:
-            self._finished.add(index)
-        if kind is None and count > 0 and getattr(delta, "tool_calls", None):
-            kind = TOOL  # a tool's name, whose tokens the server counted
+        count = one.count(_listed(choice), running, size, closes=finished and kind is None)
+        # If it counted a chunk before, it may count again, from a total that no chunk may be missing in.
+        if count < 0 and index == 0 and one.guessed and not one.counted and not isinstance(text, list):
+            self.plain |= one.tag is not None and one.tag.over
         if kind is not None:
-            self._kinds[index] = parts[-1][0] if parts else kind
-        if count >= 0:
-            self._told[index] = told + count
-        else:
-            self._told[index] = told + 1 if running is None else running
+            one.kind = parts[-1][0] if parts else kind
+        elif count > 0 and getattr(delta, "tool_calls", None):
+            one.kind = TOOL  # a tool's name, whose tokens the server counted
         if len(parts) > 1:  # the end of thinking and the beginning of the answer
             shares = [-size for _, size in parts] if count < 0 else [count - count // 2, count // 2]
             return [(index, kind, share, False) for (kind, _), share in zip(parts, shares, strict=True)] + (
@@ -189,34 +218,15 @@ class ChunkReader:
             )
         # Held-back text (an incomplete UTF-8 sequence) leaves a counted chunk empty: it has the kind of the one before.
         # Without tokens there is no kind; the newest may also have been recorded without being read here.
-        return [(index, self._kinds.get(index, CONTENT) if count else CONTENT, count, finished)]
+        return [(index, one.kind if count else CONTENT, count, finished)]
 
-    def _parts(self, index: int, kind: int, size: int, text: object) -> list[tuple[int, int]]:
-        """Return the kinds and sizes of a text: one, or raw thinking and the answer behind it."""
-        tag = self._tags.get(index)
-        if tag is None:
-            tag = self._tags[index] = ThinkTag()
-            if kind != CONTENT:
-                tag.end()
-        if tag.over or kind != CONTENT or not isinstance(text, str) or not text:
-            return [(kind, size)]
-        return [(part, size_of(piece)) for part, piece in tag.parts(text)]
 
-    def _runs(self, index: int, kind: int | None, finished: bool) -> bool:
-        # A total on the closing chunk alone has no times of tokens.
-        if index in self._running:
-            return True
-        if index in self._guessed or (finished and kind is None):
-            return False
-        self._running.add(index)
-        return True
-
-    def _difference(self, index: int, difference: int, size: int, least: int, most: int) -> int:
-        self._counted.add(index)
-        if not least <= difference <= most:  # text without a token, a count that went back or is absurd
-            self._contradicted.add(index)
-            return -size
-        return difference
+def _listed(choice: Any) -> int | None:
+    """Return the number of a chunk's token ids, or of its tokens' log probabilities; None if it lists neither."""
+    listed = (getattr(choice, "__pydantic_extra__", None) or {}).get("token_ids")
+    if not isinstance(listed, list):
+        listed = getattr(getattr(choice, "logprobs", None), "content", None) or None
+    return len(listed) if isinstance(listed, list) else None
 
 
 def text_of_delta(delta: Any) -> tuple[int | None, int]:
