@@ -12,6 +12,7 @@ from enum import Enum
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from otel_llm.shared.web.acceptor import FULL, bare_answer
@@ -53,6 +54,58 @@ class _Part(Enum):
     """A request is complete, or the next has not begun: uvicorn's timeout between requests applies."""
 
 
+class _Parser:
+    """A request parser that ignores an offer of another protocol, as a server may (RFC 9110, section 7.8).
+
+    The parser of httptools ends at such an offer and leaves the body unread, although a client that offers HTTP/2, as
+    Java's does, sends it. A new parser then reads the same head without the offer, and the body.
+    """
+
+    def __init__(self, protocol: Connection) -> None:
+        self._protocol = protocol
+        self._parser = httptools.HttpRequestParser(protocol)
+
+    def feed_data(self, data: bytes) -> None:
+        """Apply the next bytes. Raises `httptools.HttpParserError`."""
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                if self.get_method() == b"CONNECT":
+                    raise httptools.HttpParserError("this is no proxy") from None
+                head = self._head()
+                self._parser = httptools.HttpRequestParser(self._protocol)
+                self._parser.feed_data(head)
+                data = data[offer.args[0] :]
+            else:
+                return
+
+    def get_method(self) -> bytes:
+        """Return the request's method."""
+        method: bytes = self._parser.get_method()
+        return method
+
+    def get_http_version(self) -> str:
+        """Return the version of HTTP."""
+        version: str = self._parser.get_http_version()
+        return version
+
+    def should_keep_alive(self) -> bool:
+        """Return whether the connection may serve another request."""
+        return bool(self._parser.should_keep_alive())
+
+    def should_upgrade(self) -> bool:
+        """Return whether the request offers another protocol."""
+        return bool(self._parser.should_upgrade())
+
+    def _head(self) -> bytes:
+        """Return the head that was read, without `Upgrade`."""
+        protocol = self._protocol
+        lines = [b"%b %b HTTP/%b" % (self.get_method(), protocol.url, self.get_http_version().encode())]
+        lines += [b"%b: %b" % header for header in protocol.headers if header[0] != b"upgrade"]
+        return b"\r\n".join((*lines, b"", b""))
+
+
 class Connection(HttpToolsProtocol):
     """A connection with timeouts, created at accept; it reports its first request and its end to `tracker`."""
 
@@ -66,6 +119,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config=config, server_state=server_state, app_state={})
         self._timeouts = timeouts
         self._tracker = tracker
+        self.parser = _Parser(self)  # type: ignore[assignment]  # httptools has no other type
         self._established = self._too_many = False
         self._accepted_at = self.loop.time()
         self._part = _Part.NONE
@@ -125,6 +179,9 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Expect the body, and start the application."""
+        if self.parser.should_upgrade():
+            self._part = _Part.NONE
+            return  # an offer of another protocol: the parser reads this request again, without it
         if not self._established:
             self._established = self._tracker.established(self)
             if not self._established:
@@ -142,6 +199,8 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Leave the timeout to uvicorn until the next request."""
         self._unparsed_bytes = 0
+        if self.parser.should_upgrade():
+            return
         self._part = _Part.NONE
         self._overdue_at = math.inf
         super().on_message_complete()

@@ -25,6 +25,7 @@ from starlette.routing import Route
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.admission import Admission
 from otel_llm.collector.receive.errors import (
+    BadRequestError,
     InternalError,
     TooSlowError,
     UnsupportedContentError,
@@ -171,6 +172,8 @@ def _check_content(request: Request, media_type: str) -> bool:
 
 async def _body(request: Request, max_bytes: int, room: BodyMemory) -> bytes:
     declared = request.headers.get("content-length", "")
+    if not (declared or "transfer-encoding" in request.headers):
+        raise BadRequestError("the request has no body: send Content-Length, or Transfer-Encoding: chunked")
     if declared.isdigit() and int(declared) > max_bytes:
         raise TooLargeError(f"the body is larger than {max_bytes} bytes")
     body = bytearray()
