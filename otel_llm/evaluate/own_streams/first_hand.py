@@ -10,16 +10,15 @@ first, and the decision follows in `advance`. Single writer: one thread owns it;
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from otel_llm.evaluate.group_facts import groups_for
 from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
+from otel_llm.evaluate.own_streams.looks import Looks
 from otel_llm.evaluate.own_streams.own_stream import UNSTATED, Identity, OwnStream, Statement, write
 from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
 from otel_llm.evaluate.streams.stream_table import StreamTable
@@ -73,9 +72,7 @@ class FirstHand:
         self.groups: Groups | None = groups_for(self._table, rules, classes, self.counts)
         self._inactive_until = InactiveUntil(rules.rules)
         rules.take_evaluated()  # from now on it records which streams it evaluates
-        self._looks: list[tuple[int, int, StreamKey]] = []
-        """A heap of evaluations: instant, order, key of the stream, which may have ended."""
-        self._order = count()
+        self._looks = Looks()
         self._next_ns: int = NEVER
         self._now_ns = 0
 
@@ -110,15 +107,24 @@ class FirstHand:
     def tokens(self, stream: OwnStream, times_ns: Sequence[int], kinds: Sequence[int] | None, now_ns: int) -> None:
         """Add tokens, read from the backend at `times_ns` (unix ns); arguments and errors are those of `Stream.extend`.
 
-        None: bytes without tokens came. Timers that are due before run first. An error changes nothing.
+        Timers that are due before them run first. An error changes nothing.
         """
-        read_ns = times_ns[0] if times_ns else now_ns
-        if self._next_ns < read_ns:
-            self.advance(min(read_ns, now_ns) - 1)
+        if not times_ns:
+            return
+        if self._next_ns < times_ns[0]:
+            self.advance(min(times_ns[0], now_ns) - 1)
         if self._now_ns < now_ns:
             self._now_ns = now_ns
         stream.stream.extend(times_ns, kinds)
+        self._evaluate_soon(stream, now_ns)
+
+    def heard(self, stream: OwnStream, now_ns: int) -> None:
+        """Note that bytes of a stream's reply were read, perhaps without tokens."""
+        self._catch_up(now_ns)
         stream.last_byte_ns = max(stream.last_byte_ns, now_ns)
+        self._evaluate_soon(stream, now_ns)
+
+    def _evaluate_soon(self, stream: OwnStream, now_ns: int) -> None:
         if stream.look_ns is None and not stream.suspended and stream.ended_ns is None:
             self._schedule_evaluation(stream, max(now_ns, stream.looked_ns + self._look_every_ns))
 
@@ -220,7 +226,7 @@ class FirstHand:
         self._decide(self.rules.ended(stream, end_ns, now_ns))
         if self.groups is not None:
             self.groups.ended(stream, resolved, verdict, now_ns)
-            self._expect_tick()
+            self._next_ns = min(self._next_ns, self.groups.next_tick_ns or NEVER)
         self.counts.update(judged=1, lost=outcome == "lost", tokens=recorded, skewed_tokens=verdict.skewed)
         row = partial(verdict_row, resolved, stream.slo.name, verdict, recorded)
         try:
@@ -244,8 +250,7 @@ class FirstHand:
         while self._next_ns <= now_ns:
             at_ns = self._next_ns
             self._now_ns = max(self._now_ns, at_ns)
-            while self._looks and self._looks[0][0] <= at_ns:
-                due_ns, _, key = heapq.heappop(self._looks)
+            for due_ns, key in self._looks.due(at_ns):
                 stream = self.streams.get(key)
                 if stream is not None and stream.look_ns == due_ns:
                     stream.look_ns = None
@@ -330,7 +335,7 @@ class FirstHand:
     def _schedule_evaluation(self, stream: OwnStream, at_ns: int) -> None:
         stream.look_ns = at_ns
         if at_ns < NEVER:
-            heapq.heappush(self._looks, (at_ns, next(self._order), stream.key))
+            self._looks.add(at_ns, stream.key)
             self._next_ns = min(self._next_ns, at_ns)
 
     def _unschedule_inactive(self, now_ns: int) -> None:
@@ -388,12 +393,7 @@ class FirstHand:
     def _earliest(self) -> int:
         due_ns = self.rules.next_timer()
         tick_ns = None if self.groups is None else self.groups.next_tick_ns
-        look_ns = self._looks[0][0] if self._looks else None
-        return min((at for at in (due_ns, tick_ns, look_ns) if at is not None), default=NEVER)
-
-    def _expect_tick(self) -> None:
-        if self.groups is not None and self.groups.next_tick_ns is not None:
-            self._next_ns = min(self._next_ns, self.groups.next_tick_ns)
+        return min((at for at in (due_ns, tick_ns, self._looks.first_ns) if at is not None), default=NEVER)
 
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:

@@ -8,12 +8,15 @@ content that is not needed.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
 from otel_llm.instrumentation.segments.text_size import UNSIZED, bytes_of, size_in, size_of
 from otel_llm.instrumentation.segments.think_tag import ThinkTag
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Mark = tuple[int, int, int, bool]
 """Choice, code of the kind, tokens, and whether the server declared the choice complete.
@@ -84,13 +87,16 @@ class ChoiceState:
         self.tag: ThinkTag | None = None
 
     def parts(self, kind: int, size: int, text: object) -> list[tuple[int, int]]:
-        """Return the kinds and sizes of a text: one, or raw thinking and the answer behind it."""
+        """Return the kinds and sizes of a text: one, or raw thinking and the answer behind it.
+
+        A counted chunk without text has the kind of the thinking that it is amid: its text is held back.
+        """
         if self.tag is None:
             self.tag = ThinkTag()
             if kind != CONTENT:
                 self.tag.end()
         if self.tag.over or kind != CONTENT or not isinstance(text, str) or not text:
-            return [(kind, size)]
+            return [(kind if size or self.tag.over else self.kind, size)]
         return [(part, size_of(piece)) for part, piece in self.tag.parts(text)]
 
     def count(self, listed: int | None, running: int | None, size: int, *, closes: bool) -> int:
@@ -99,7 +105,7 @@ class ChoiceState:
         `listed`: the number of ids or log probabilities; `running`: the total so far; `closes`: the chunk ends the
         choice and has no text.
         """
-        most = UNSEEN_TOKENS if size in (0, UNSIZED) else bytes_of(size) + SPECIAL_TOKENS
+        most = most_tokens(size)
         count = -size
         if listed is not None and listed <= most:
             self.counted = True
@@ -212,13 +218,24 @@ class ChunkReader:
         elif count > 0 and getattr(delta, "tool_calls", None):
             one.kind = TOOL  # a tool's name, whose tokens the server counted
         if len(parts) > 1:  # the end of thinking and the beginning of the answer
-            shares = [-size for _, size in parts] if count < 0 else [count - count // 2, count // 2]
-            return [(index, kind, share, False) for (kind, _), share in zip(parts, shares, strict=True)] + (
-                [(index, CONTENT, 0, True)] if finished else []
-            )
+            marks = [(index, kind, share, False) for kind, share in shares(parts, count)]
+            return [*marks, (index, CONTENT, 0, True)] if finished else marks
         # Held-back text (an incomplete UTF-8 sequence) leaves a counted chunk empty: it has the kind of the one before.
         # Without tokens there is no kind; the newest may also have been recorded without being read here.
         return [(index, one.kind if count else CONTENT, count, finished)]
+
+
+def most_tokens(size: int) -> int:
+    """Return the most tokens of a chunk with a text of this size that a server is believed to have counted."""
+    return UNSEEN_TOKENS if size in (0, UNSIZED) else bytes_of(size) + SPECIAL_TOKENS
+
+
+def shares(parts: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int]]:
+    """Return the kinds of a chunk's parts with their tokens: half of the count each, or below 0 their own sizes."""
+    if count < 0 or len(parts) == 1:
+        return [(kind, -size if count < 0 else count) for kind, size in parts]
+    (first, _), (second, _) = parts
+    return [(first, count - count // 2), (second, count // 2)]
 
 
 def _listed(choice: Any) -> int | None:

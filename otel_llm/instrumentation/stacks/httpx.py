@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections.abc import AsyncGenerator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -244,7 +245,9 @@ def _seen(body_type: Any) -> Any:
             return Pieces(super().__iter__(), *getattr(self, TAP))
 
         def __aiter__(self) -> Any:
-            return AsyncPieces(super().__aiter__(), *getattr(self, TAP))
+            inner = super().__aiter__()
+            made = GeneratedPieces if isinstance(inner, AsyncGenerator) else AsyncPieces
+            return made(inner, *getattr(self, TAP))
 
         def close(self) -> None:
             getattr(self, TAP)[0].recording.closing(sys._getframe(1))
@@ -302,14 +305,11 @@ class Pieces(_Seeing):
         return data
 
 
-class AsyncBody:
-    """The iterator of a body that stands for an async generator, and is closed as that."""
+class Generated:
+    """The methods of a body's iterator that stands for an async generator: a client may close it as that."""
 
     __slots__ = ()
     _inner: Any
-
-    def __aiter__(self) -> Any:
-        return self
 
     async def asend(self, value: Any) -> Any:
         """Send a value in, as a generator's."""
@@ -324,10 +324,13 @@ class AsyncBody:
         await self._inner.aclose()
 
 
-class AsyncPieces(_Seeing, AsyncBody):
+class AsyncPieces(_Seeing):
     """A body's async iterator."""
 
     __slots__ = ()
+
+    def __aiter__(self) -> Any:
+        return self
 
     async def __anext__(self) -> Any:
         tap = self._tap
@@ -345,3 +348,9 @@ class AsyncPieces(_Seeing, AsyncBody):
         if self._decoder is None:
             tap.take(data)
         return data
+
+
+class GeneratedPieces(AsyncPieces, Generated):
+    """A body's async iterator that stands for an async generator."""
+
+    __slots__ = ()

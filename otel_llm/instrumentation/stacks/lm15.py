@@ -16,7 +16,7 @@ from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import propagation
 from otel_llm.instrumentation.stacks import client_request
-from otel_llm.instrumentation.stacks.httpx import AsyncPieces, Pieces
+from otel_llm.instrumentation.stacks.httpx import AsyncPieces, GeneratedPieces, Pieces
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _seen(response_type: Any) -> Any:
 
         def __aiter__(self) -> Any:
             if not isinstance(self._chunks, AsyncPieces):
-                self._chunks = AsyncPieces(self._chunks, getattr(self, TAP), None)
+                self._chunks = GeneratedPieces(self._chunks, getattr(self, TAP), None)
             return super().__aiter__()
 
         async def _release_once(self, *, body_consumed: bool) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections.abc import AsyncGenerator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
@@ -197,7 +198,9 @@ def _heard(body_type: Any) -> Any:
             return map(_hearing(getattr(self, RECORDING)), super().__iter__())
 
         def __aiter__(self) -> Any:
-            return AsyncHeard(super().__aiter__(), getattr(self, RECORDING))
+            inner = super().__aiter__()
+            made = GeneratedHeard if isinstance(inner, AsyncGenerator) else AsyncHeard
+            return made(inner, getattr(self, RECORDING))
 
         def close(self) -> None:
             getattr(self, RECORDING).closing(sys._getframe(1))
@@ -210,7 +213,7 @@ def _heard(body_type: Any) -> Any:
     return disguised(Heard, body_type, only_where_theirs=("__iter__", "__aiter__", "close", "aclose"))
 
 
-class AsyncHeard(httpx.AsyncBody):
+class AsyncHeard:
     """A body's async iterator."""
 
     __slots__ = ("_clock_ns", "_inner", "_recording")
@@ -220,10 +223,19 @@ class AsyncHeard(httpx.AsyncBody):
         self._recording = recording
         self._clock_ns = recording.clock_ns
 
+    def __aiter__(self) -> Any:
+        return self
+
     async def __anext__(self) -> Any:
         data = await self._inner.__anext__()
         self._recording.last_byte_ns = self._clock_ns()
         return data
+
+
+class GeneratedHeard(AsyncHeard, httpx.Generated):
+    """A body's async iterator that stands for an async generator."""
+
+    __slots__ = ()
 
 
 def _hearing(recording: Recording) -> Callable[[bytes], bytes]:

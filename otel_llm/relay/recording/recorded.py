@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opentelemetry import trace
@@ -11,10 +11,11 @@ from opentelemetry import trace
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import Identity
 from otel_llm.export.records import CONTENT, KIND_NAMES
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
+from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, SPECIAL_TOKENS, most_tokens, shares
 from otel_llm.instrumentation.segments.outcomes import COMPLETED
 from otel_llm.relay.recording.choice_text import text_of_choice
-from otel_llm.relay.recording.trace_headers import trace_headers
+from otel_llm.relay.recording.move_events import moved
+from otel_llm.relay.recording.trace_headers import RequestKey, key_of, trace_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,12 +30,11 @@ if TYPE_CHECKING:
     from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
     from otel_llm.slo.classes import SloClass
 
-RequestKey = tuple[bytes, bytes]
-"""Trace id and span id of a request; with a choice appended they are a stream's key."""
 Kind = Literal["content", "reasoning", "tool"]
 
 ANNOUNCE_S: Final = 0.25
 """How long segment 0 waits for a backend's response headers, which name the instance."""
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(KIND_NAMES)}
 
 
@@ -57,15 +57,9 @@ class Recorded:
     ) -> None:
         own = recording.context
         self.commit_ns = request.commit_ns
-        self.key: RequestKey = (
-            (own.trace_id.to_bytes(16, "big"), own.span_id.to_bytes(8, "big"))
-            if own is not None
-            else (secrets.token_bytes(16), secrets.token_bytes(8))  # the recording failed; the rules go on
-        )
+        self.key: RequestKey = key_of(own)
         above = trace.get_current_span(context).get_span_context()
-        self.parent: RequestKey | None = (
-            (above.trace_id.to_bytes(16, "big"), above.span_id.to_bytes(8, "big")) if above.is_valid else None
-        )
+        self.parent: RequestKey | None = key_of(above) if above.is_valid else None
         """The client's span, None where it sent none."""
         self.migrations = 0
         self._environment = environment
@@ -86,7 +80,9 @@ class Recorded:
         self._exact_resume = False
         self._identity: Identity | None = None
         """The identity in segment 0; None until it is announced."""
-        self._over, self._followed = False, 0  # the choices that were followed, ended ones included
+        self._over = False
+        self._followed = 0
+        """The choices that were followed, ended ones included."""
         self._timer = environment.later(ANNOUNCE_S, self._announce)
 
     def headers_for_backend(self) -> list[tuple[str, str]]:
@@ -134,33 +130,51 @@ class Recorded:
 
     # Received tokens and facts.
 
-    def tokens(self, at_ns: int, choice: int, count: int, kind: Kind, text: str = "") -> None:
-        """Record tokens counted by their ids, of a chunk with a text, read at `at_ns`; none after a finish."""
-        if self._records(choice) and count > 0:
-            self._tokens(at_ns, choice, count, self._facts.kind(choice, _CODES[kind], text), exact=True)
+    def tokens(
+        self, at_ns: int, choice: int, count: int, kind: Kind, text: str = "", stated: Mapping[str, Any] = NOTHING
+    ) -> None:
+        """Record tokens counted by their ids, of a chunk with this text of content; the rest as in `text`."""
+        if not self._records(choice) or count <= 0:
+            return
+        with self._environment.bugs:
+            if count > SPECIAL_TOKENS + len(text) and count > most_tokens(text_of_choice(stated)[1]):
+                self.text(at_ns, choice, stated)
+                return
+            parts = self._facts.parts(choice, _CODES[kind], len(text), text)
+            for code, share in shares(parts, count):
+                self._tokens(at_ns, choice, share, code, exact=True)
 
     def text(self, at_ns: int, choice: int, stated: Mapping[str, Any]) -> int:
         """Record the text without ids in `stated`, a choice of a chunk; return its tokens. None after a finish."""
-        code, size, text = text_of_choice(stated)
-        if code is None or not self._records(choice):
+        if not self._records(choice):
             return 0
-        kind = self._facts.kind(choice, code, text)
+        tokens = 0
         with self._environment.bugs:
-            count = self._recording.estimates.of(choice, self._facts.response_model).of(kind, -size)
-            return self._tokens(at_ns, choice, count, kind, exact=False) if count else 0
-        return 0
+            kind, size, text = text_of_choice(stated)
+            if kind is None:
+                return 0
+            estimate = self._recording.estimates.of(choice, self._facts.response_model)
+            for code, length in self._facts.parts(choice, kind, size, text):
+                tokens += self._tokens(at_ns, choice, estimate.of(code, -length), code, exact=False)
+        return tokens
 
     def heard(self, at_ns: int) -> None:
         """Note that bytes of the reply were read at `at_ns`, with or without tokens."""
-        if not self._over:
-            self._recording.last_byte_ns = at_ns
-            unix_ns = at_ns + self._environment.offset_ns
-            self._apply(lambda stream, _now_ns: self._first_hand.tokens(stream, (), None, unix_ns))
+        if self._over:
+            return
+        self._recording.last_byte_ns = at_ns
+        unix_ns = at_ns + self._environment.offset_ns
+        with self._environment.bugs:
+            for stream in self._streams.values():
+                self._first_hand.heard(stream, unix_ns)
+        self._environment.rearm()
 
     def _records(self, choice: int) -> bool:
         return not self._over and choice not in self._finished and 0 <= choice < MAX_CHOICES
 
     def _tokens(self, at_ns: int, choice: int, count: int, code: int, *, exact: bool) -> int:
+        if not count:
+            return 0
         self._facts.count(choice, count, exact=exact)
         unix_ns = self._take(choice, at_ns, code, count)
         stream = self._streams.get(choice)
@@ -212,31 +226,17 @@ class Recorded:
     ) -> None:
         """Note that the client now has text of another backend, by a rule or for a reason."""
         self.migrations += 1
-        attributes: dict[str, AttributeValue | None] = {
-            semconv.MIGRATED_FROM: from_,
-            semconv.MIGRATED_TO: to,
-            semconv.TOKENS_CARRIED: tokens_carried,
-            semconv.GAP_SECONDS: gap_seconds,
-            semconv.MIGRATION_RULE: rule,
-            semconv.MIGRATION_REASON: reason,
-        }
-        known = {name: value for name, value in attributes.items() if value is not None}
-        self._recording.event(semconv.MIGRATED_EVENT, self._environment.clock_ns(), known)
+        attributes = moved(from_, to, tokens_carried, gap_seconds, rule=rule, reason=reason)
+        self._recording.event(semconv.MIGRATED_EVENT, self._environment.clock_ns(), attributes)
 
     def paused(self, instance: str, rule: str) -> None:
         """Note that a rule took the stream from its backend: none of its rules is evaluated until `resumed`."""
         self._apply(self._first_hand.pause)
-        attributes = {semconv.MIGRATED_FROM: instance, semconv.MIGRATION_RULE: rule}
-        self._recording.event(semconv.PAUSED_EVENT, self._environment.clock_ns(), attributes)
+        self._recording.event(semconv.PAUSED_EVENT, self._environment.clock_ns(), moved(instance, None, rule=rule))
 
     def resumed(self, instance: str, tokens_carried: int, gap_seconds: float, reason: str) -> None:
         """Note that a backend serves the stream again, and the reason."""
-        attributes: dict[str, AttributeValue] = {
-            semconv.MIGRATED_TO: instance,
-            semconv.TOKENS_CARRIED: tokens_carried,
-            semconv.GAP_SECONDS: gap_seconds,
-            semconv.MIGRATION_REASON: reason,
-        }
+        attributes = moved(None, instance, tokens_carried, gap_seconds, reason=reason)
         self._recording.event(semconv.RESUMED_EVENT, self._environment.clock_ns(), attributes)
         self._apply(self._first_hand.resume)
 
@@ -286,8 +286,7 @@ class Recorded:
 
     def starving(self) -> int:
         """Count its streams whose reader has read all and waits; not those that are paused, or behind a slow client."""
-        now_ns = self._now_ns()
-        return sum(not one.suspended and one.stream.running.starving(now_ns) for one in self._streams.values())
+        return sum(not one.suspended and one.stream.running.starving(self._now_ns()) for one in self._streams.values())
 
     # For the web port.
 

@@ -6,10 +6,8 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
 from otel_llm.evaluate.own_streams.own_stream import Statement
-from otel_llm.export.records import CONTENT
-from otel_llm.instrumentation.segments.chunks import FRAMING
+from otel_llm.instrumentation.segments.chunks import FRAMING, ChoiceState
 from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
-from otel_llm.instrumentation.segments.think_tag import ThinkTag
 from otel_llm.readers.spans.finish_reasons import finish_reason
 
 if TYPE_CHECKING:
@@ -60,28 +58,35 @@ class ReplyFacts:
         self._said = Statements()
         self.counted_tokens = 0
         """Tokens of all choices that were counted here."""
-        self._counted: set[int] = set()
-        self._guessed: set[int] = set()
-        self._tags: dict[int, ThinkTag] = {}
+        self._choices: dict[int, ChoiceState] = {}
 
     @property
     def response_model(self) -> str | None:
         """Return the model that responds, as the reply states it."""
         return self._said.response_model
 
-    def kind(self, choice: int, kind: int, text: str) -> int:
-        """Return the kind of a chunk of a choice, whose kind and text these are: raw thinking is reasoning."""
-        tag = self._tags.get(choice)
-        if tag is None:
-            tag = self._tags[choice] = ThinkTag()
-            if kind != CONTENT:
-                tag.end()
-        return kind if tag.over or not text else tag.parts(text)[-1][0]
+    def parts(self, choice: int, kind: int, size: int, text: str) -> list[tuple[int, int]]:
+        """Return the kinds and sizes of a chunk's text, whose kind and size these are; `text`: of content alone."""
+        one = self._choice(choice)
+        parts = one.parts(kind, size, text)
+        if parts:
+            one.kind = parts[-1][0]
+        return parts
 
     def count(self, choice: int, tokens: int, *, exact: bool) -> None:
         """Count tokens of a choice; `exact`: counted by their ids."""
         self.counted_tokens += tokens
-        (self._counted if exact else self._guessed).add(choice)
+        one = self._choice(choice)
+        if exact:
+            one.counted = True
+        else:
+            one.guessed = True
+
+    def _choice(self, choice: int) -> ChoiceState:
+        one = self._choices.get(choice)
+        if one is None:
+            one = self._choices[choice] = ChoiceState()
+        return one
 
     def states(self, value: Mapping[str, Any], *, continues: bool) -> int | None:
         """Note a chunk's statements on the whole reply; return the prompt's tokens where it states them.
@@ -116,9 +121,10 @@ class ReplyFacts:
 
     def basis(self, choice: int) -> str:
         """Return the basis of a choice's token counts; `chunk` if the backend counted none."""
-        if choice not in self._counted:
+        one = self._choices.get(choice)
+        if one is None or not one.counted:
             return "chunk"
-        return "estimated" if choice in self._guessed else "exact"
+        return "estimated" if one.guessed else "exact"
 
     def tells_lengths(self, choice: int, fluidity: Fluidity) -> bool:
         """Return whether the verdict on a choice that has finished needs nothing of the reply's usage."""
@@ -129,7 +135,8 @@ class ReplyFacts:
         """Return the reply's statements so far; its length is counted here if no backend states that of all of it."""
         said = copy(self._said)
         said.input_tokens = self.input_tokens
-        if said.output_tokens is None and self._counted and not self._guessed:
+        known = self._choices.values()
+        if said.output_tokens is None and any(one.counted for one in known) and not any(one.guessed for one in known):
             said.output_tokens = self.counted_tokens
         return said
 

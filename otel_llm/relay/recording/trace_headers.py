@@ -1,8 +1,9 @@
-"""The headers by which a backend's spans become children of the request span."""
+"""A request's key, and the headers by which a backend's spans become children of its span."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import secrets
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext
 
+RequestKey: TypeAlias = tuple[bytes, bytes]
+"""Trace id and span id of a request; with a choice appended they are a stream's key."""
 TRACE_HEADERS: Final = (TRACEPARENT, "tracestate", "baggage")
 """Headers of the client that `trace_headers` replaces."""
 _trace_context: Final = TraceContextTextMapPropagator()
@@ -30,3 +33,10 @@ def trace_headers(own: SpanContext | None, headers: Iterable[tuple[bytes, bytes]
     found = [(name.decode("latin-1").lower(), value) for name, value in headers]
     theirs = [(name, value.decode("utf-8", "surrogateescape")) for name, value in found if name in kept]
     return [*carrier.items(), *theirs]
+
+
+def key_of(span: SpanContext | None) -> RequestKey:
+    """Return the key of a request by its span; a random one if the recording failed, since the rules go on."""
+    if span is None:
+        return secrets.token_bytes(16), secrets.token_bytes(8)
+    return span.trace_id.to_bytes(16, "big"), span.span_id.to_bytes(8, "big")

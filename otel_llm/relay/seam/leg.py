@@ -134,7 +134,7 @@ class Leg:
                 self._compare(piece, at, ids)
             new = min(count, end - self._reply.counted(index))
             if new > 0:
-                piece.tokens.append((index, new, kind or self._kinds.get(index, "content"), choice.text))
+                piece.tokens.append((index, new, kind or self._kinds.get(index, "content"), choice))
         elif kind is not None and ids is None:
             self._positions[index] = self._positions.get(index, 0) + 1
             piece.texts.append(choice)

@@ -12,11 +12,10 @@ class Piece:
     """A line of a reply, with the blank lines behind it.
 
     `ids`: its token ids; `at`: the index of the first of them in the reply. `text`: its text of any kind for the
-    reader. `tokens`: the counts for a recorder, (choice, number, kind, text): ids that were not counted before,
-    each once, with the text of their chunk.
-    `texts`: the choices with a text without ids, for a recorder to estimate its tokens. `finish`: the finish reason;
-    `aborted`: it is `abort`. `ends`: the newest finish reason, if every choice has one by then. `error`: an error
-    event. `done`: `[DONE]`, and `done_without_finish` if a choice has not finished by then.
+    reader. `tokens`: the counts for a recorder, (index, number, kind, choice): ids of a choice that were not counted
+    before, each once. `texts`: the choices with a text without ids, for a recorder to estimate its tokens. `finish`:
+    the finish reason; `aborted`: it is `abort`. `ends`: the newest finish reason, if every choice has one by then.
+    `error`: an error event. `done`: `[DONE]`, and `done_without_finish` if a choice has not finished by then.
     """
 
     __slots__ = (
@@ -44,7 +43,7 @@ class Piece:
         self.ids: list[int] = []
         self.at = 0
         self.text = ""
-        self.tokens: list[tuple[int, int, Kind, str]] = []
+        self.tokens: list[tuple[int, int, Kind, Choice]] = []
         self.texts: list[Choice] = []
         self.finish: str | None = None
         self.aborted = False

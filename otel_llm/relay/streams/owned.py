@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.queueing.request_queue import RequestQueue
-    from otel_llm.relay.recording.recorded import RequestKey
     from otel_llm.relay.recording.recorder import Recorder
+    from otel_llm.relay.recording.trace_headers import RequestKey
 
 
 class Owned:

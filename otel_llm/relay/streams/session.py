@@ -276,7 +276,8 @@ class Session:
                 return TAKEN
             if self._cut is not None or self._pausing.paused:
                 return CUT
-            self.recorded.heard(run.read_ns)
+            if not run.over:
+                self.recorded.heard(run.read_ns)
             found = [(run.read_ns, piece) for piece in pieces]
 
     def _look(self, piece: Piece) -> Ending | None:
@@ -298,8 +299,8 @@ class Session:
         data = self.reply.take(run.leg, piece)
         if data:
             out.append(data)
-        for index, count, kind, text in piece.tokens:
-            self.recorded.tokens(at_ns, index, count, kind, text)
+        for index, count, kind, choice in piece.tokens:
+            self.recorded.tokens(at_ns, index, count, kind, choice.text, choice.stated)
             run.grow(count)
         for choice in piece.texts:
             run.grow(self.recorded.text(at_ns, choice.index, choice.stated))

@@ -28,6 +28,8 @@ class Followed:
     fired: bool = False
     suspended: bool = False
     """None of its rules is evaluated."""
+    last_byte_ns: int = 0
+    """The newest byte at the last evaluation, on the stream's axis."""
     changed_ns: int | None = None
     due_ns: int | None = None
     queued_ns: int | None = None

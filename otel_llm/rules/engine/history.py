@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 _CHUNKS: Final = (16, 128, 1024)
 
 
-def snapshot_at(now: Snapshot, x_ns: int) -> Snapshot:
-    """Return the facts after the tokens that had arrived by an instant; none before the commit."""
+def snapshot_at(now: Snapshot, x_ns: int, last_byte_ns: int | None = None) -> Snapshot:
+    """Return the facts after the tokens that had arrived by an instant; none before the commit.
+
+    `last_byte_ns`: the newest byte by then, None if that is not known.
+    """
     count = bisect_right(now.stream.times_ns, x_ns)
-    if count == len(now.stream.times_ns):
+    if count == len(now.stream.times_ns) and last_byte_ns is None:
         return now
-    return Snapshot(now.view, _first_tokens(now.stream, count))
+    return Snapshot(now.view, _first_tokens(now.stream, count), last_byte_ns)
 
 
 def run_start(condition: Condition, now: Snapshot, x_ns: int, *, value: bool, floor_ns: int) -> int:

@@ -25,6 +25,7 @@ from otel_llm.rules.engine.rule_state import (
     RuleState,
     began_to_fire,
     begin_anew,
+    byte_came,
     identity_changed,
     look,
     next_due_ns,
@@ -266,6 +267,10 @@ class RuleEngine:
         x_ns = max(now_ns + view.offset_ns, view.stream.last_ns)
         at = Moment(Snapshot(view), x_ns, now_ns)
         decisions: list[Decision] = []
+        if followed.last_byte_ns != view.last_byte_ns:
+            followed.last_byte_ns = view.last_byte_ns
+            for state in followed.states:
+                byte_came(state, view.last_byte_ns)
         for state in followed.states:
             if followed.changed_ns is None and (state.due_ns is None or state.due_ns > x_ns):
                 continue

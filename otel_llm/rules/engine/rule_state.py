@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.rules.engine.history import run_start, snapshot_at
 from otel_llm.rules.engine.state_machine import Event, Phase, step
+from otel_llm.rules.language.facts import SILENCE
 
 if TYPE_CHECKING:
     from otel_llm.rules.engine.retry import Retry
@@ -31,8 +32,8 @@ class RuleState:
     """One rule on one stream; instants on the stream's own axis.
 
     `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded);
-    `flip_known`: the tokens known to have arrived by the flip, and the newest byte that is known, None once nothing can
-    arrive there any more; `due_ns`: when to look again if no segment arrives; `retries`: this firing's refuted actions,
+    `flip_known`: the tokens and the newest byte known to have arrived by the flip, None once nothing can arrive there
+    any more; `due_ns`: when to look again if no segment arrives; `retries`: this firing's refuted actions,
     by index in the rule.
     """
 
@@ -106,14 +107,22 @@ def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
     return Found(Event.RESOLVED, resolved_ns, truth)
 
 
+def byte_came(state: RuleState, byte_ns: int) -> None:
+    """Note a newer byte: what was found of a condition on the silence until then stays."""
+    if SILENCE in state.rule.facts:
+        if state.run is not None:
+            state.run = state.run._replace(known_ns=max(state.run.known_ns, byte_ns))
+        _retry_anew(state, byte_ns)
+
+
 def refuted(state: RuleState, now: Snapshot) -> bool:
-    """Tell whether `when` did not hold at the flip, now that all tokens up to it are known."""
+    """Tell whether `when` did not hold at the flip, by the tokens and bytes up to it that are known now."""
     if state.flip_known is None:
         return False
-    known = _known_by(state.flip_ns, now)
+    known = _known_by(state.flip_ns, now, state.flip_known[1])
     truth = None
     if known != state.flip_known:
-        truth = state.rule.when.truth(snapshot_at(now, state.flip_ns), state.flip_ns)
+        truth = state.rule.when.truth(snapshot_at(now, state.flip_ns, known[1]), state.flip_ns)
         if truth is None:
             return False
     state.flip_known = None if now.watermark_ns >= state.flip_ns else known
@@ -124,11 +133,13 @@ def began_to_fire(state: RuleState, now: Snapshot, flip_ns: int) -> None:
     """Note the flip, and whether what is still on its way can refute it."""
     state.flip_ns = state.floor_ns = flip_ns
     settled = state.missing or now.watermark_ns >= flip_ns
-    state.flip_known = None if settled else _known_by(flip_ns, now)
+    state.flip_known = None if settled else _known_by(flip_ns, now, 0)
 
 
-def _known_by(flip_ns: int, now: Snapshot) -> tuple[int, int]:
-    return bisect_right(now.stream.times_ns, flip_ns), now.view.last_byte_ns
+def _known_by(flip_ns: int, now: Snapshot, byte_ns: int) -> tuple[int, int]:
+    """Return the tokens up to a flip, and the newest known byte that is not after it; `byte_ns`: an earlier one."""
+    newest_ns = now.view.last_byte_ns
+    return bisect_right(now.stream.times_ns, flip_ns), newest_ns if newest_ns <= flip_ns else byte_ns
 
 
 def next_due_ns(state: RuleState, now: Snapshot, x_ns: int, truth: bool | None, *, muted: bool) -> int | None:

@@ -10,8 +10,8 @@ from otel_llm.core.rule_tables import LOOK_EVERY_NS
 from otel_llm.rules.language.arithmetic import Undefined
 from otel_llm.rules.language.compile import Program, compile_expression
 from otel_llm.rules.language.crossings import Motion, motion
-from otel_llm.rules.language.facts import FACTS, Scope, in_scope
-from otel_llm.rules.language.snapshot import READ, SILENCE, Snapshot
+from otel_llm.rules.language.facts import FACTS, SILENCE, Scope, in_scope
+from otel_llm.rules.language.snapshot import READ, Snapshot
 from otel_llm.rules.language.types import Typed, check
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_llm.rules.language.arithmetic import COMPARISONS
 from otel_llm.rules.language.compile import Program, compile_expression
-from otel_llm.rules.language.facts import FACTS
+from otel_llm.rules.language.facts import FACTS, SILENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,6 +86,8 @@ class Crossing:
         # Of the rising facts only idle time has a floor: it is constant until the reader has read everything.
         lines = [facts.line(name) for name in self.moving]
         knees = {line.zero_ns + line.floor_ns for line in lines if line.floor_ns is not None}
+        if SILENCE in self.moving:
+            knees.add(facts.line(SILENCE).zero_ns)  # it is missing before
         stops = sorted({after_ns, until_ns, *(knee for knee in knees if after_ns < knee < until_ns)})
         found = []
         for edge in self.edges:

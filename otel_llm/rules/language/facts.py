@@ -32,6 +32,7 @@ Scope = Literal["stream", "instance", "class"]
 FactType = Literal["bool", "int", "double", "string"]
 SCOPES: Final[tuple[Scope, ...]] = ("stream", "instance", "class")
 WINDOWS: Final = ("1m", "5m", "30m", "1h", "6h", "3d")
+SILENCE: Final = "silence_seconds"
 
 
 @dataclass(frozen=True, slots=True)

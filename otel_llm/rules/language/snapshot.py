@@ -4,14 +4,15 @@
 
 The engine looks back over a stream: `engine/history.py` builds a stream of fewer tokens and reads its facts. So a fact
 must follow from the times and kinds of tokens in `Snapshot.stream`. `Snapshot.view` has present values only; the engine
-does not look back past a change of identity.
+does not look back past a change of identity, nor past the newest byte: of the bytes before it nothing is known, so
+`silence_seconds` is missing there, and what was found of a condition until then stays.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from otel_llm.rules.language.facts import STREAM_FACTS
+from otel_llm.rules.language.facts import SILENCE, STREAM_FACTS
 from otel_llm.slo.live.inflight import Line
 
 if TYPE_CHECKING:
@@ -101,16 +102,17 @@ class StreamView(Protocol):
 class Snapshot:
     """The facts of one stream from its last token on, as long as no other arrives.
 
-    With `stream`, another stream of fewer tokens (see `history`), the facts as they were after those.
+    With `stream`, another stream of fewer tokens (see `history`), the facts as they were after those; with
+    `last_byte_ns`, after that byte.
     """
 
     __slots__ = ("_steps", "_steps_ns", "ageless", "has_gap", "last_byte_ns", "lines", "stream", "view", "watermark_ns")
 
-    def __init__(self, view: StreamView, stream: Stream | None = None) -> None:
+    def __init__(self, view: StreamView, stream: Stream | None = None, last_byte_ns: int | None = None) -> None:
         self.view = view
         self.stream = view.stream if stream is None else stream
         self.lines = self.stream.lines()
-        self.last_byte_ns = max(self.stream.last_ns, view.last_byte_ns)
+        self.last_byte_ns = max(self.stream.last_ns, view.last_byte_ns if last_byte_ns is None else last_byte_ns)
         self.ageless = view.ageless
         self.watermark_ns = _FOREVER_NS if self.ageless else view.watermark_ns
         self.has_gap = view.has_gap
@@ -142,7 +144,6 @@ class Snapshot:
 
 
 _AGE: Final = "fact_age_seconds"
-SILENCE: Final = "silence_seconds"
 _NO_AGE: Final = Line(0, 0, 0)
 _FOREVER_NS: Final = 1 << 64
 """The watermark of facts that do not age; later than any instant."""

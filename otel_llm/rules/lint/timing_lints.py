@@ -28,6 +28,19 @@ _STREAM_LIFE_NS: Final = 600 * _S
 """Few streams live for ten minutes; a rule that waits so long has nothing left to save."""
 _SHARES: Final = ("attainment", "burn_rate", "idle_p99", "fluidity_ok_share", "cut_share", "aborted_share")
 _RATES: Final = ("smooth_goodput", "goodput")
+_RESOLUTIONS: Final = (
+    (
+        "gap_seconds",
+        semconv.FLUSH_INTERVAL_S,
+        f"tokens are sent every {semconv.FLUSH_INTERVAL_S:g} s: those under way look like this gap",
+    ),
+    (
+        "silence_seconds",
+        1 + semconv.FLUSH_INTERVAL_S,
+        "a silent stream states its newest byte once a second: bytes under way look like this silence",
+    ),
+)
+"""Facts on time since something was received, with the least seconds that a threshold can tell, and why."""
 _WINDOW_NS: Final = {window: (72 * 3600 * _S if window == "3d" else parse_duration_ns(window)) for window in WINDOWS}
 
 
@@ -46,16 +59,13 @@ def timing_lints(located: LocatedRule) -> Iterator[LintFinding]:
 
 def _resolution(located: LocatedRule, node: Typed, held: list[Box]) -> Iterator[LintFinding]:
     rule, path = located.rule, located.path
-    for time in ("gap", "silence"):
-        name = f"{time}_seconds"
+    for name, least_s, message in _RESOLUTIONS:
         spans = [one.get(name) for one in held]
-        if any(isinstance(span, Span) and 0 < span.low < semconv.FLUSH_INTERVAL_S for span in spans):
+        if any(isinstance(span, Span) and 0 < span.low < least_s for span in spans):
             cause = next((part for part in parts(node) for fact, _ in with_literals(part) if fact.name == name), None)
-            message = f"tokens are sent every {semconv.FLUSH_INTERVAL_S:g} s: those under way look like this {time}"
             if cause is not None:
-                yield LintFinding(
-                    "below-resolution", (*path, "when"), message, "ask for 0.25 or more", rule.when.text, cause
-                )
+                remedy = f"ask for {least_s:g} or more"
+                yield LintFinding("below-resolution", (*path, "when"), message, remedy, rule.when.text, cause)
     for key, value in (("for", rule.for_ns), ("keep_firing_for", rule.keep_firing_for_ns)):
         if rule.scope != "stream" and 0 < value < _S:
             message = "instances and classes are looked at once a second"

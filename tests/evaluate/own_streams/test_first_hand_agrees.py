@@ -202,7 +202,11 @@ class Owner(KeepingSink):
         elif isinstance(event, Ends):
             self.first_hand.end(self.streams.pop(story.name), now_ns, "completed", now_ns, Statement("exact"))
         else:
-            self.first_hand.tokens(self.streams[story.name], [now_ns] * event.count, [event.kind] * event.count, now_ns)
+            stream = self.streams[story.name]
+            if event.count:
+                self.first_hand.tokens(stream, [now_ns] * event.count, [event.kind] * event.count, now_ns)
+            else:
+                self.first_hand.heard(stream, now_ns)
 
 
 @dataclass(frozen=True)

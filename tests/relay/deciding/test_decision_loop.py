@@ -30,7 +30,7 @@ from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.deciding.own_actions import OwnActions, Settle
-from otel_llm.relay.recording.recorded import RequestKey
+from otel_llm.relay.recording.trace_headers import RequestKey
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.ruleset import RuleSet
@@ -232,7 +232,7 @@ def test_bytes_without_tokens_end_a_silence_and_no_gap(tmp_path: Path) -> None:
         stream = relay.begin()
         for _ in range(10):
             await asyncio.sleep(0.25)
-            relay.loop.first_hand.tokens(stream, (), None, relay.clock.at_ns)
+            relay.loop.first_hand.heard(stream, relay.clock.at_ns)
             relay.loop.rearm()
         await asyncio.sleep(60)
         relay.end(stream)

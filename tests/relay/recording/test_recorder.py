@@ -135,6 +135,53 @@ def test_bytes_without_tokens_are_stated_by_an_empty_segment(rig: Rig) -> None:
     assert rig.segments()[-1].get(semconv.SEGMENT_LAST_BYTE) == stream.last_byte_ns
 
 
+def tokens_of(rig: Rig) -> list[tuple[str, int]]:
+    """Return the kind and the number of tokens of each event."""
+    found = []
+    for span in rig.spans():
+        for event in span.events:
+            said = attributes(event)
+            found.append((said.get(semconv.TOKEN_KIND, "content"), said.get(semconv.TOKEN_COUNT, 1)))
+    return found
+
+
+def content(text: str) -> dict[str, Any]:
+    return {"delta": {"content": text}}
+
+
+def test_raw_thinking_is_recorded_as_a_clients_recorder_does(rig: Rig) -> None:
+    recorded = rig.begin()
+    texts = [("<think>", 1), ("Hm", 1), ("", 1), ("，", 1), ("a b c d e f g</think>Hi", 12), ("there", 1)]
+    for text, count in texts:
+        recorded.tokens(rig.host.now_ns, 0, count, "content", text, content(text))
+    recorded.ended("completed")
+    assert tokens_of(rig) == [("reasoning", 1)] * 4 + [("reasoning", 6), ("content", 6), ("content", 1)]
+
+
+def test_more_ids_than_a_text_can_have_are_not_believed(rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.tokens(rig.host.now_ns, 0, 50_000, "content", "abc", content("abc"))
+    recorded.tokens(rig.host.now_ns, 0, 60, "tool", "", {"delta": {"tool_calls": [{"function": {"name": "f"}}]}})
+    assert recorded.output_tokens == 61
+    recorded.ended("completed")
+    assert rig.segments()[-1][semconv.TOKEN_BASIS] == "estimated"
+
+
+DEEP: Any = []
+for _ in range(600):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    "delta", [{"tool_calls": {"a": 1}}, {"tool_calls": True}, {"tool_calls": [1]}, {"foo": DEEP}, {"content": DEEP}]
+)
+def test_no_delta_raises(delta: dict[str, Any], rig: Rig) -> None:
+    recorded = rig.begin()
+    recorded.text(rig.host.now_ns, 0, {"delta": delta})
+    recorded.tokens(rig.host.now_ns, 0, 99, "content", "", {"delta": delta})
+    recorded.ended("completed")
+
+
 # When it is announced.
 
 

@@ -65,7 +65,10 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
     elif verb == "tokens":
         choice, count, kind, exact, lag_ms = given
         if exact:
-            recorded.tokens(read_ns(recorded, now_ns, lag_ms), choice, count, kind)
+            said = stated(kind, 4 * count)
+            recorded.tokens(
+                read_ns(recorded, now_ns, lag_ms), choice, count, kind, said["delta"].get("content", ""), said
+            )
         else:
             recorded.text(read_ns(recorded, now_ns, lag_ms), choice, stated(kind, 4 * count))
     elif verb == "usage":

@@ -47,6 +47,8 @@ SLANTED = [
     "idle_decode_seconds * 2.0 > 0.5 + gap_seconds",
     "idle_seconds - runway_seconds > 0.3",
     "age_seconds - 0.252 > runway_seconds * 3.0",
+    "silence_seconds * 2.0 < 0.5 && gap_seconds > 0.3",
+    "-silence_seconds > -0.3 && gap_seconds > 0.3",
     "-(gap_seconds / 3.0) < -0.1 && (2.0 * age_seconds - gap_seconds) / 4.0 > 0.3",
 ]
 """Sums and products whose slopes are 1, 2 and 4: they cross at whole milliseconds if all happens at every fourth."""
@@ -66,11 +68,12 @@ class Oracle:
     policy: int = 0  # up to here `on_missing` has judged
     flip: int = 0
     assumed: tuple[int, int] | None = None
+    byte: int = 0
     told: list[tuple[str, str, float]] = field(default_factory=list)
     parts: dict[int, Stream] = field(default_factory=dict)
 
-    def facts(self, view: View, x: int) -> dict[str, object]:
-        """Return every fact at an instant, from a stream of the tokens that had come by then."""
+    def facts(self, view: View, x: int, byte: int) -> dict[str, object]:
+        """Return every fact at an instant, from a stream of the tokens, and the newest byte, that had come by then."""
         count = bisect_right(view.stream.times_ns, x)
         part = self.parts.get(count)
         if part is None:
@@ -83,7 +86,7 @@ class Oracle:
             "age_seconds": now.age_ns / 1e9,
             "ttft_seconds": None if now.ttft_ns is None else now.ttft_ns / 1e9,
             "gap_seconds": now.gap_ns / 1e9,
-            "silence_seconds": None if x < view.last_byte_ns else min(now.gap_ns, x - view.last_byte_ns) / 1e9,
+            "silence_seconds": None if x < byte else min(now.gap_ns, x - byte) / 1e9,
             "idle_seconds": now.idle_ns / 1e9,
             "idle_decode_seconds": now.idle_decode_ns / 1e9,
             "runway_seconds": now.runway_ns / 1e9,
@@ -94,7 +97,7 @@ class Oracle:
             "token_ratio_learned": view.token_ratio_learned if count else None,
         }
 
-    def truth(self, condition: Condition, view: View, x: int, *, aged: bool) -> bool | None:
+    def truth(self, condition: Condition, view: View, x: int, *, aged: bool, byte: int | None = None) -> bool | None:
         names = condition.facts
         identity = {"fact_age_seconds", "exact_resume", *COUNTING}
         timed = set(names) - identity - {"tokens", "tokens_read"}
@@ -102,7 +105,7 @@ class Oracle:
             return None
         if aged and set(names) - identity and x - view.watermark_ns > self.rule.max_fact_age_ns:
             return None
-        facts = self.facts(view, x)
+        facts = self.facts(view, x, view.last_byte_ns if byte is None else byte)
         values = [facts[name] for name in names]
         return None if None in values else bool(condition.program.run(*values))
 
@@ -120,6 +123,10 @@ class Oracle:
     def look(self, view: View, x: int, *, received: bool) -> None:
         rule = self.rule
         self.look_back(view)
+        if view.last_byte_ns > self.byte:
+            self.byte = view.last_byte_ns
+            if "silence_seconds" in rule.facts and self.judged is not None:
+                self.policy = max(self.policy, self.byte)  # of the bytes before it nothing is known any more
         truth = self.truth(rule.when, view, x, aged=True)
         if truth is None and rule.on_missing == "hold":
             return
@@ -164,20 +171,25 @@ class Oracle:
         if self.state != "firing" or self.assumed is None:
             return
         known = self.known(view)
-        truth = self.truth(self.rule.when, view, self.flip, aged=False) if known != self.assumed else True
+        truth: bool | None = True
+        if known != self.assumed:
+            truth = self.truth(self.rule.when, view, self.flip, aged=False, byte=known[1])
         if truth is False:
             self.close("refuted", self.flip)
         elif truth is not None:
             self.assumed = None if view.watermark_ns >= self.flip else known
 
     def known(self, view: View) -> tuple[int, int]:
-        """Return what is known of the time up to the flip: its tokens, and the newest byte."""
-        return bisect_right(view.stream.times_ns, self.flip), view.last_byte_ns
+        """Return what is known of the time up to the flip: its tokens, and the newest byte that was known of it."""
+        byte = view.last_byte_ns
+        if byte > self.flip:
+            byte = 0 if self.assumed is None else self.assumed[1]
+        return bisect_right(view.stream.times_ns, self.flip), byte
 
     def close(self, outcome: str, at: int) -> None:
         self.told.append(("resolved", outcome, (at - COMMIT) / MS))
         self.floor = max(self.floor, at)
-        self.state, self.judged = "inactive", None
+        self.state, self.judged, self.assumed = "inactive", None, None
 
 
 def watch(rules: RuleSet, segments: list[Segment], until_ns: int) -> list[tuple[str, str, float]]:
