@@ -170,6 +170,8 @@ class UserMetrics:
 
     def stated(self, reply: StatedReply) -> str | None:
         """Count the length of a reply as it states it; return the note on its model, once."""
+        if _listed(reply.model, self.models) == OTHER:
+            reply = reply._replace(model=OTHER, provider=OTHER)
         return self.replies.add(reply)
 
     @property

@@ -19,6 +19,7 @@ from otel_llm.live import user_metrics as metrics_user
 from otel_llm.live.user_metrics import MAX_SERIES, OTHER, TBT_BUCKETS_S, Key, UserMetrics, met_word
 from otel_llm.slo.classes import OUTCOMES
 from otel_llm.slo.ledger import window_charges
+from otel_llm.slo.stated_total import StatedReply
 
 LABELS = frozenset({("slo_class", "chat"), ("model", "m"), ("measured_at", "client")})
 
@@ -206,6 +207,14 @@ def test_gauges_say_how_many_fly_and_starve_under_the_labels_of_the_counters() -
     assert found == {
         ("m", "waiting"): 3, ("m", "1-3s"): 2, (OTHER, "waiting"): 1, (OTHER, "0-1s"): 1, (OTHER, "10s+"): 3,
     }  # fmt: skip
+
+
+def test_a_model_that_is_not_listed_is_named_by_no_family() -> None:
+    metrics = UserMetrics(models=frozenset({"m"}))
+    for model in ("m", "secret"):
+        metrics.stated(StatedReply(model, "openai", 10, 20, learned=True))
+    labels = {sample.labels["model"] for family in metrics.replies.families() for sample in family.samples}
+    assert labels == {"m", OTHER}
 
 
 def test_the_text_is_read_back_as_it_was_counted() -> None:

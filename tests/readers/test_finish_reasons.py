@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.otlp import export, segment_span
 
 from otel_llm import semconv
+from otel_llm.readers.otlp.export_request import decode
+from otel_llm.readers.spans.attributes import MAX_ITEM_CHARS
 from otel_llm.readers.spans.finish_reasons import CUT, finish_reason, finish_reason_of
 
 NAME = semconv.GEN_AI_RESPONSE_FINISH_REASONS
@@ -51,3 +54,11 @@ def test_a_spans_list_is_read_by_choice(stated: str | int, choice: int, reason: 
 
 def test_a_span_without_them_has_none() -> None:
     assert finish_reason_of({}) is None
+
+
+def test_reasons_are_words_and_are_kept_as_such() -> None:
+    span = segment_span(1, 0, attributes={NAME: tuple(f"{at:03}" + "x" * 1_000_000 for at in range(8))})
+    [segment] = decode(export(span)).segments
+    kept = segment.attributes[NAME]
+    assert isinstance(kept, str)
+    assert len(kept) < 8 * (MAX_ITEM_CHARS + 8)

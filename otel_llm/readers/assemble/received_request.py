@@ -95,7 +95,7 @@ class ReceivedRequest:
             output_tokens, reasoning_tokens = stated_total_of(span_attributes) if own[0] is None else own
         if outcome == "lost" and whole:
             coverage = None
-        # A last segment says it of its choice; on the span a choice without a reason has one that says so.
+        # A last segment has the reason of its choice; a request span has one for each choice, NO_REASON if it has none.
         if last is None:
             reason = finish_reason_of(span_attributes, choice)
         else:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     from otel_llm.readers.batch import Batch
+    from otel_llm.readers.records import Scalar
 
 _TOKEN_EVENTS: Final = frozenset({semconv.TOKEN_EVENT})
 
@@ -57,6 +58,7 @@ def _segment(
     start_ns, end_ns = check_times(span)
     seq = first_token = None
     choice = 0
+    last_byte_ns: Scalar = 0
     others: list[KeyValue] | None = None
     for attribute in span.attributes:
         # One look-up each: most segments have these two and nothing else.
@@ -67,6 +69,8 @@ def _segment(
             first_token = _placing(attribute, "bad_first_token")
         elif key == semconv.CHOICE:
             choice = _placing(attribute, "bad_choice")
+        elif key == semconv.SEGMENT_LAST_BYTE:
+            last_byte_ns = scalars([attribute], batch.anomalies, limits).get(key, last_byte_ns)
         elif others is None:
             others = [attribute]
         else:
@@ -77,7 +81,6 @@ def _segment(
     if times_ns and max(times_ns) > end_ns:
         batch.anomalies["token_after_segment_end"] += 1
     attributes = scalars(others, batch.anomalies, limits) if others else {}
-    last_byte_ns = attributes.pop(semconv.SEGMENT_LAST_BYTE, 0)
     return Segment(
         trace_id,
         request_id,

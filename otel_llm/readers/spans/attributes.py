@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable
 
-    from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+    from opentelemetry.proto.common.v1.common_pb2 import ArrayValue, KeyValue
 
     from otel_llm.readers.records import Attributes, Scalar
 
@@ -97,6 +97,8 @@ ARRAYS: Final = frozenset({semconv.GEN_AI_RESPONSE_FINISH_REASONS})
 """Attributes that are arrays of text, which databases keep as JSON: their length is the number of replies."""
 MAX_ITEMS: Final = 128
 """The items of such an array that are read: the most choices of a request."""
+MAX_ITEM_CHARS: Final = 64
+"""The characters of an item that are kept: a reason is a word."""
 _FLAGS: Final = frozenset({semconv.EXACT_RESUME, semconv.TOKEN_RATIO_LEARNED, semconv.GEN_AI_REQUEST_STREAM})
 
 
@@ -140,7 +142,7 @@ def scalars(
 ) -> Attributes:
     """Return the attributes that are single values and fit; maps and bytes are left out.
 
-    An array of those in ARRAYS is its JSON, others are left out.
+    An array that ARRAYS names becomes its JSON; other arrays are left out.
     """
     kept: Attributes = {}
     for attribute in attributes:
@@ -157,7 +159,7 @@ def scalars(
             if not scalar:
                 kind = value.WhichOneof("value")
                 if kind == "array_value" and key in ARRAYS:
-                    scalar = json.dumps([one.string_value for one in value.array_value.values[:MAX_ITEMS]])
+                    scalar = _json_of(value.array_value)
                 elif kind not in _SCALARS:
                     continue
                 else:
@@ -173,6 +175,10 @@ def scalars(
         else:
             kept[key] = scalar
     return kept
+
+
+def _json_of(array: ArrayValue) -> str:
+    return json.dumps([one.string_value[:MAX_ITEM_CHARS] for one in array.values[:MAX_ITEMS]])
 
 
 def fits(key: str, value: Scalar) -> bool:
