@@ -140,7 +140,7 @@ def test_client_rows_and_server_rows(both: VllmServer) -> None:
         assert server.resolved.queue_s is not None or not server.times_ns
         if row.resolved.outcome == "completed" and row.resolved.token_basis == "exact":
             assert len(row.times_ns) == len(server.times_ns)
-        elif row.resolved.outcome == "cancelled":
+        elif row.resolved.outcome == "cancelled" and row.resolved.token_basis != "estimated":
             assert len(server.times_ns) >= len(row.times_ns)
     assert Counter(row.resolved.outcome for row in clients.values())["cancelled"] == REQUESTS // 5
 
