@@ -66,7 +66,7 @@ class GeminiReader(ChunkReader):
             kind, size = _text(part)
             sizes[kind] += size
         marks: list[Mark] = []
-        one = self._choice(index)
+        one = self._choices[index]
         if thought := sizes.pop(REASONING):
             before, self._thought[index] = self._thought.get(index, 0), thoughts or 0
             count = self._count(one, before, thoughts, thought, least=1, most=bytes_of(thought))
@@ -97,10 +97,7 @@ class GeminiReader(ChunkReader):
 
     def basis(self, choice: int) -> str:
         """Return the basis of a candidate's token counts: `exact`, `chunk` or `estimated`."""
-        one = self._choices.get(choice)
-        if one is None or not one.counted:
-            return "chunk"
-        return "estimated" if one.guessed or one.contradicted else "exact"
+        return self._counted_basis(choice)
 
 
 def _text(part: Any) -> tuple[int, int]:

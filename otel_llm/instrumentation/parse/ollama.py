@@ -32,7 +32,7 @@ class OllamaReader(ChunkReader):
         kind, size = _text(message)
         if not size:
             return ((0, CONTENT, 0, done),) if done else FRAMING
-        parts = self._choice(0).parts(kind, size, _content(message))
+        parts = self._choices[0].parts(kind, size, _content(message))
         marks = tuple((0, part, -length, False) for part, length in parts)
         return (*marks, (0, CONTENT, 0, True)) if done else marks
 

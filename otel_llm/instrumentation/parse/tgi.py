@@ -25,7 +25,7 @@ class TgiReader(ChunkReader):
         token = getattr(chunk, "token", None)
         count = 1 if token is not None and getattr(token, "special", None) is not True else 0
         if token is not None:
-            self._choice(0).counted = True
+            self._choices[0].counted = True
         finished = isinstance(getattr(chunk, "generated_text", None), str)
         if (details := getattr(chunk, "details", None)) is not None:
             self.said.input_tokens = count_of(getattr(details, "input_length", None))
@@ -35,5 +35,4 @@ class TgiReader(ChunkReader):
 
     def basis(self, choice: int) -> str:
         """Return the basis of a choice's token counts."""
-        one = self._choices.get(choice)
-        return "exact" if one is not None and one.counted else "chunk"
+        return self._counted_basis(choice)

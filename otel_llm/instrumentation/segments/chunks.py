@@ -8,6 +8,7 @@ content that is not needed.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
@@ -86,8 +87,15 @@ class ChoiceState:
         self.runs = self.counted = self.guessed = self.contradicted = self.finished = False
         self.tag: ThinkTag | None = None
 
+    @property
+    def basis(self) -> str:
+        """Return the basis of its token counts: `exact`, `chunk` if the server counted none, or `estimated`."""
+        if not self.counted:
+            return "chunk"
+        return "estimated" if self.guessed or self.contradicted else "exact"
+
     def parts(self, kind: int, size: int, text: object) -> list[tuple[int, int]]:
-        """Return the kinds and sizes of a text: one, or raw thinking and the answer behind it.
+        """Return the kinds and sizes of a text: one, or raw thinking and the answer behind it; note the last kind.
 
         A counted chunk without text has the kind of the thinking that it is amid: its text is held back.
         """
@@ -96,11 +104,14 @@ class ChoiceState:
             if kind != CONTENT:
                 self.tag.end()
         if self.tag.over or kind != CONTENT or not isinstance(text, str) or not text:
-            return [(kind if size or self.tag.over else self.kind, size)]
-        return [(part, size_of(piece)) for part, piece in self.tag.parts(text)]
+            found = [(kind if size or self.tag.over else self.kind, size)]
+        else:
+            found = [(part, size_of(piece)) for part, piece in self.tag.parts(text)]
+        self.kind = found[-1][0]
+        return found
 
     def count(self, listed: int | None, running: int | None, size: int, *, closes: bool) -> int:
-        """Return the tokens of a chunk that the server counted, or less its text's size if it did not; note which.
+        """Return the tokens that the server counted for a chunk, or its text's size negated if it counted none.
 
         `listed`: the number of ids or log probabilities; `running`: the total so far; `closes`: the chunk ends the
         choice and has no text.
@@ -122,7 +133,7 @@ class ChoiceState:
         return count
 
     def difference(self, tokens: int, size: int, least: int, most: int) -> int:
-        """Return the tokens that the server counted for a text, or less the text's size if it cannot have so many."""
+        """Return the tokens that the server counted for a text, or the text's size negated if it cannot have them."""
         self.counted = True
         if not least <= tokens <= most:  # text without a token, a count that went back or is absurd
             self.contradicted = True
@@ -146,7 +157,7 @@ class ChunkReader:
     def __init__(self) -> None:
         self.said = Statements()
         self.plain = False
-        self._choices: dict[int, ChoiceState] = {}
+        self._choices: defaultdict[int, ChoiceState] = defaultdict(ChoiceState)
 
     plain_size = staticmethod(plain_size)
 
@@ -155,17 +166,20 @@ class ChunkReader:
 
         `chunk`: the server counted none. `estimated`: not every chunk, or its counts contradict its own total.
         """
-        one = self._choices.get(choice)
-        if one is None or not one.counted:
-            return "chunk"
+        basis = self._counted_basis(choice)
         total = self.said.output_tokens
-        if one.guessed or one.contradicted or total not in (None, sum(each.tokens for each in self._choices.values())):
+        if basis == "exact" and total not in (None, sum(one.tokens for one in self._choices.values())):
             return "estimated"
-        return "exact"
+        return basis
+
+    def _counted_basis(self, choice: int) -> str:
+        """Return the basis of a choice's token counts, whatever the reply's own total is."""
+        one = self._choices.get(choice)  # which adds none
+        return "chunk" if one is None else one.basis
 
     def count_one(self) -> None:
         """Count one token more of choice 0: its chunk is the last one with another text and running usage one up."""
-        self._choice(0).tokens += 1
+        self._choices[0].tokens += 1
 
     def __call__(self, chunk: Any) -> Reading:
         """Return the reading of a chunk; anything that is no chunk has no token."""
@@ -187,20 +201,13 @@ class ChunkReader:
                 marks += self._marks(index, choice, running if len(choices) == 1 else None)
         if usage is not None:
             # With choices it is of one of them, and before its end of its tokens so far.
-            known = list(self._choices.values())
-            said.use(usage, total=len(known) == 1 and known[0].finished)
+            said.use(usage, total=[one.finished for one in self._choices.values()] == [True])
         return tuple(m for m in marks if m[2] or m[3])
-
-    def _choice(self, index: int) -> ChoiceState:
-        one = self._choices.get(index)
-        if one is None:
-            one = self._choices[index] = ChoiceState()
-        return one
 
     def _marks(self, index: int, choice: Any, running: int | None) -> list[Mark]:
         if index not in self._choices:
             self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
-        one = self._choice(index)
+        one = self._choices[index]
         delta = getattr(choice, "delta", None)
         kind, size = text_of_delta(delta)
         text = getattr(delta, "content", None)
@@ -213,9 +220,7 @@ class ChunkReader:
         # If it counted a chunk before, it may count again, from a total that no chunk may be missing in.
         if count < 0 and index == 0 and one.guessed and not one.counted and not isinstance(text, list):
             self.plain |= one.tag is not None and one.tag.over
-        if kind is not None:
-            one.kind = parts[-1][0] if parts else kind
-        elif count > 0 and getattr(delta, "tool_calls", None):
+        if kind is None and count > 0 and getattr(delta, "tool_calls", None):
             one.kind = TOOL  # a tool's name, whose tokens the server counted
         if len(parts) > 1:  # the end of thinking and the beginning of the answer
             marks = [(index, kind, share, False) for kind, share in shares(parts, count)]

@@ -106,8 +106,7 @@ class OwnExchange(Exchange):
 
     def sends(self, body: bytes) -> None:
         """Apply a piece of the reply, which is about to be sent."""
-        if self._form is not None and (recording := self.server_context.recording) is not None:
-            recording.last_byte_ns = recording.clock_ns()
+        if self._form is not None:
             self._count(self._form.feed(body))
 
     def _is_whole(self, form: Callable[[], Form], headers: Headers) -> bool:
@@ -132,10 +131,12 @@ class OwnExchange(Exchange):
 
     def _count(self, chunks: list[bytes]) -> None:
         recording = self.server_context.recording
-        if not chunks or recording is None or recording.done or self.server_context.reader.adopted:
+        if recording is None or recording.done:
+            return
+        now_ns = recording.last_byte_ns = recording.clock_ns()
+        if not chunks or self.server_context.reader.adopted:
             return
         self._seen = True
-        now_ns = recording.clock_ns()
         for chunk in chunks:
             if reading := self._text(chunk.decode("utf-8", "replace")):
                 self._told = True

@@ -24,6 +24,7 @@ from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from otel_llm.instrumentation.core.recording import Recording
     from otel_llm.instrumentation.parse.sse_chunks import Tap
     from otel_llm.instrumentation.stacks.client_request import Call
 
@@ -238,26 +239,45 @@ class _Decoder:
 @functools.lru_cache(maxsize=64)
 def _seen(body_type: Any) -> Any:
     """Return a body's class that sees its bytes, and is otherwise the original class."""
+    return watching(
+        body_type,
+        lambda body: getattr(body, TAP)[0].recording,
+        lambda inner, body: Pieces(inner, *getattr(body, TAP)),
+        lambda inner, body: of_its_kind(inner, AsyncPieces, GeneratedPieces)(inner, *getattr(body, TAP)),
+    )
 
-    # Not a function on the object: one that called the original would have to hold the object, and so the connection.
-    class Seen(body_type):  # type: ignore[misc]
+
+def watching(
+    body_type: Any,
+    recording_of: Callable[[Any], Recording],
+    pieces: Callable[[Any, Any], Any],
+    async_pieces: Callable[[Any, Any], Any],
+) -> Any:
+    """Return a body's class that notes its closing, and whose iterators are these functions of theirs and the body."""
+
+    # A subclass, not a function on the object: one that calls the original would have to hold the object, which keeps
+    # the connection until a garbage collection, or to hold it weakly, which fails during one.
+    class Watched(body_type):  # type: ignore[misc]
         def __iter__(self) -> Any:
-            return Pieces(super().__iter__(), *getattr(self, TAP))
+            return pieces(super().__iter__(), self)
 
         def __aiter__(self) -> Any:
-            inner = super().__aiter__()
-            made = GeneratedPieces if isinstance(inner, AsyncGenerator) else AsyncPieces
-            return made(inner, *getattr(self, TAP))
+            return async_pieces(super().__aiter__(), self)
 
         def close(self) -> None:
-            getattr(self, TAP)[0].recording.closing(sys._getframe(1))
+            recording_of(self).closing(sys._getframe(1))
             super().close()
 
         async def aclose(self) -> None:
-            getattr(self, TAP)[0].recording.closing(sys._getframe(1))
+            recording_of(self).closing(sys._getframe(1))
             await super().aclose()
 
-    return disguised(Seen, body_type, only_where_theirs=("__iter__", "__aiter__", "close", "aclose"))
+    return disguised(Watched, body_type, only_where_theirs=("__iter__", "__aiter__", "close", "aclose"))
+
+
+def of_its_kind(inner: Any, plain: Any, generated: Any) -> Any:
+    """Return the class for an async iterator: `generated` for a generator, which a client may close as that."""
+    return generated if isinstance(inner, AsyncGenerator) else plain
 
 
 class _Seeing:

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
-from collections.abc import AsyncGenerator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
-from otel_llm.instrumentation.process.patches import disguised
 from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject
 from otel_llm.instrumentation.segments.outcomes import ABANDONED
 from otel_llm.instrumentation.stacks import client_request, httpx
@@ -191,26 +188,12 @@ def _watch_body(body: Any, recording: Recording) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _heard(body_type: Any) -> Any:
-    # A subclass, not a function on the object: one that calls the original would have to hold the object, which keeps
-    # the connection until a garbage collection, or to hold it weakly, which fails during one.
-    class Heard(body_type):  # type: ignore[misc]
-        def __iter__(self) -> Any:
-            return map(_hearing(getattr(self, RECORDING)), super().__iter__())
-
-        def __aiter__(self) -> Any:
-            inner = super().__aiter__()
-            made = GeneratedHeard if isinstance(inner, AsyncGenerator) else AsyncHeard
-            return made(inner, getattr(self, RECORDING))
-
-        def close(self) -> None:
-            getattr(self, RECORDING).closing(sys._getframe(1))
-            super().close()
-
-        async def aclose(self) -> None:
-            getattr(self, RECORDING).closing(sys._getframe(1))
-            await super().aclose()
-
-    return disguised(Heard, body_type, only_where_theirs=("__iter__", "__aiter__", "close", "aclose"))
+    return httpx.watching(
+        body_type,
+        lambda body: getattr(body, RECORDING),
+        lambda inner, body: map(_hearing(getattr(body, RECORDING)), inner),
+        lambda inner, body: httpx.of_its_kind(inner, AsyncHeard, GeneratedHeard)(inner, getattr(body, RECORDING)),
+    )
 
 
 class AsyncHeard:

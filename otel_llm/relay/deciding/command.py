@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_llm.actions.execute.events import Order
-    from otel_llm.relay.recording.trace_headers import RequestKey
+    from otel_llm.readers.records import RequestKey
 
 
 @dataclass(frozen=True, slots=True)

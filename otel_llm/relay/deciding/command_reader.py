@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_llm.actions.execute.action_receiver import ActionRequest
-    from otel_llm.relay.recording.trace_headers import RequestKey
+    from otel_llm.readers.records import RequestKey
 
 _DESTINATIONS: Final = frozenset(get_args(Destination))
 _TRACE_BYTES, _SPAN_BYTES = 16, 8

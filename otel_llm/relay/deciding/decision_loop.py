@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from otel_llm.actions.sinks.sinks import Latency, UserCounters
     from otel_llm.live.feed import Collected
     from otel_llm.live.selection import Filter
+    from otel_llm.readers.records import RequestKey
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Actor
-    from otel_llm.relay.recording.trace_headers import RequestKey
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.decisions.files import DecisionFiles
     from otel_llm.rules.files.ruleset import RuleSet

@@ -15,7 +15,7 @@ from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, SPECIAL_TOKENS
 from otel_llm.instrumentation.segments.outcomes import COMPLETED
 from otel_llm.relay.recording.choice_text import text_of_choice
 from otel_llm.relay.recording.move_events import moved
-from otel_llm.relay.recording.trace_headers import RequestKey, key_of, trace_headers
+from otel_llm.relay.recording.trace_headers import key_of, trace_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.core.committed_request import Request
     from otel_llm.instrumentation.core.recording import Recording
+    from otel_llm.readers.records import RequestKey
     from otel_llm.relay.recording.environment import Environment
     from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
     from otel_llm.slo.classes import SloClass

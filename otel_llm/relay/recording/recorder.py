@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
     from otel_llm.instrumentation.process.runtime import Runtime
+    from otel_llm.readers.records import RequestKey
     from otel_llm.relay.recording.environment import Later
-    from otel_llm.relay.recording.trace_headers import RequestKey
     from otel_llm.shared.clock import Clock
 
 

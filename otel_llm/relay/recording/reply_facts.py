@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,7 +59,7 @@ class ReplyFacts:
         self._said = Statements()
         self.counted_tokens = 0
         """Tokens of all choices that were counted here."""
-        self._choices: dict[int, ChoiceState] = {}
+        self._choices: defaultdict[int, ChoiceState] = defaultdict(ChoiceState)
 
     @property
     def response_model(self) -> str | None:
@@ -67,26 +68,16 @@ class ReplyFacts:
 
     def parts(self, choice: int, kind: int, size: int, text: str) -> list[tuple[int, int]]:
         """Return the kinds and sizes of a chunk's text, whose kind and size these are; `text`: of content alone."""
-        one = self._choice(choice)
-        parts = one.parts(kind, size, text)
-        if parts:
-            one.kind = parts[-1][0]
-        return parts
+        return self._choices[choice].parts(kind, size, text)
 
     def count(self, choice: int, tokens: int, *, exact: bool) -> None:
         """Count tokens of a choice; `exact`: counted by their ids."""
         self.counted_tokens += tokens
-        one = self._choice(choice)
+        one = self._choices[choice]
         if exact:
             one.counted = True
         else:
             one.guessed = True
-
-    def _choice(self, choice: int) -> ChoiceState:
-        one = self._choices.get(choice)
-        if one is None:
-            one = self._choices[choice] = ChoiceState()
-        return one
 
     def states(self, value: Mapping[str, Any], *, continues: bool) -> int | None:
         """Note a chunk's statements on the whole reply; return the prompt's tokens where it states them.
@@ -122,9 +113,7 @@ class ReplyFacts:
     def basis(self, choice: int) -> str:
         """Return the basis of a choice's token counts; `chunk` if the backend counted none."""
         one = self._choices.get(choice)
-        if one is None or not one.counted:
-            return "chunk"
-        return "estimated" if one.guessed else "exact"
+        return "chunk" if one is None else one.basis
 
     def tells_lengths(self, choice: int, fluidity: Fluidity) -> bool:
         """Return whether the verdict on a choice that has finished needs nothing of the reply's usage."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext
 
-RequestKey: TypeAlias = tuple[bytes, bytes]
-"""Trace id and span id of a request; with a choice appended they are a stream's key."""
+    from otel_llm.readers.records import RequestKey
+
 TRACE_HEADERS: Final = (TRACEPARENT, "tracestate", "baggage")
 """Headers of the client that `trace_headers` replaces."""
 _trace_context: Final = TraceContextTextMapPropagator()
@@ -36,7 +36,7 @@ def trace_headers(own: SpanContext | None, headers: Iterable[tuple[bytes, bytes]
 
 
 def key_of(span: SpanContext | None) -> RequestKey:
-    """Return the key of a request by its span; a random one if the recording failed, since the rules go on."""
+    """Return a request's key from its span, or a random one if the recording failed: the rules still need a key."""
     if span is None:
         return secrets.token_bytes(16), secrets.token_bytes(8)
     return span.trace_id.to_bytes(16, "big"), span.span_id.to_bytes(8, "big")

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from otel_llm.readers.records import RequestKey
     from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.queueing.request_queue import RequestQueue
     from otel_llm.relay.recording.recorder import Recorder
-    from otel_llm.relay.recording.trace_headers import RequestKey
 
 
 class Owned:

@@ -31,7 +31,7 @@ COMMENT = Raw(b": keep-alive\n\n")
 
 
 class Alive:
-    """A reply of three words that goes on with keep-alives until `heard` is set."""
+    """A reply of three words, followed by keep-alives until `heard` is set."""
 
     def __init__(self, stack: Stack, keep_alive: Raw) -> None:
         self.heard = threading.Event()

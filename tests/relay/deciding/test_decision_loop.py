@@ -27,10 +27,10 @@ from otel_llm.actions.sinks.console import Console
 from otel_llm.evaluate.own_streams.first_hand import Identity, OwnStream
 from otel_llm.live.selection import Filter, Selection
 from otel_llm.live.user_metrics import UserMetrics
+from otel_llm.readers.records import RequestKey
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.deciding.own_actions import OwnActions, Settle
-from otel_llm.relay.recording.trace_headers import RequestKey
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.ruleset import RuleSet

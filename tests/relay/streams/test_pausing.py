@@ -334,20 +334,21 @@ def test_the_client_of_a_paused_stream_gets_comments(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-RULES = """\
+ABORTS = """\
 version: 1
 groups:
 - name: g
   scope: stream
   rules:
   - rule: Aborts
-    when: 'tokens_read > 5 && gap_seconds > 0.5'
+    when: '{when}'
     max_fact_age: 1m
     actions:
-    - abort: {}
+    - abort: {{}}
       mode: enforce
       ttl: 5s
 """
+RULES = ABORTS.format(when="tokens_read > 5 && gap_seconds > 0.5")
 
 
 def test_stream_rules_rest_while_a_stream_is_paused_and_run_again_behind(tmp_path: Path) -> None:
@@ -372,19 +373,7 @@ def test_stream_rules_rest_while_a_stream_is_paused_and_run_again_behind(tmp_pat
     asyncio.run(go())
 
 
-ALIVE = """\
-version: 1
-groups:
-- name: g
-  scope: stream
-  rules:
-  - rule: Alive
-    when: 'tokens_read > 5 && gap_seconds > 1.5 && silence_seconds < 1.0'
-    actions:
-    - abort: {}
-      mode: enforce
-      ttl: 5s
-"""
+ALIVE = ABORTS.format(when="tokens_read > 5 && gap_seconds > 1.5 && silence_seconds < 1.0")
 
 
 def test_a_backends_keep_alives_are_no_silence(tmp_path: Path) -> None:
