@@ -11,6 +11,9 @@ BENCH_VENV := .venv-bench
 LITELLM_VENV := .venv-litellm
 PHOENIX_VENV := .venv-phoenix
 AIPERF_VENV := .venv-aiperf
+GUIDELLM_VENV := .venv-guidellm
+INFERENCE_PERF_VENV := .venv-inference-perf
+SGLANG_BENCH_VENV := .venv-sglang-bench
 SPARK_VENV := .venv-spark
 HELM_VENV := .venv-helm
 PEERS := .venv-peers
@@ -34,7 +37,7 @@ endif
 # Some images forbid bytecode: each of the hundreds of programs that the tests start would compile this package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-relay demo-relay-vllm kernels test test-system test-world test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat clickhouse-env phoenix-env aiperf-env spark-env helm-env relay-peers-env lint format bench wheel clean
+.PHONY: help demo demo-relay demo-relay-vllm kernels test test-system test-world test-fast test-vllm demo-vllm vllm-env node-env litellm-env compat-env compat bench-tools clickhouse-env phoenix-env aiperf-env guidellm-env inference-perf-env sglang-bench-env spark-env helm-env relay-peers-env lint format bench wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 19
@@ -70,7 +73,7 @@ SYSTEM := system and not essential or random
 PYTEST = $(BIN)/python -m pytest
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # `make test-world` skips these tests in .venv and runs them at the same time in .venv-litellm.
-LITELLM_TESTS := tests/instrumentation/stacks/test_litellm_streams.py
+LITELLM_TESTS := $(wildcard tests/instrumentation/stacks/test_litellm_*.py) tests/instrumentation/process/test_hook_shapes.py
 
 kernels: $(VENV)/ready-dev ## compile the kernels before tests start their processes
 	@$(BIN)/python -m otel_llm.core
@@ -205,13 +208,43 @@ $(PHOENIX_VENV)/ready: | $(UV)
 
 phoenix-env: $(PHOENIX_VENV)/ready ## Arize Phoenix, a trace backend, for the tests (a minute, 0.9 GB)
 
-# A benchmark tool whose result files we read.
+# Benchmark tools whose result files we read. docs/audit-tools.md names the same versions.
 $(AIPERF_VENV)/ready: | $(UV)
 	$(UV) venv -q --clear --python $(PYTHON) $(AIPERF_VENV)
-	$(INSTALL) --python $(AIPERF_VENV) 'aiperf>=0.13'
+	$(INSTALL) --python $(AIPERF_VENV) aiperf==0.13.0
 	@touch $@
 
 aiperf-env: $(AIPERF_VENV)/ready ## AIPerf, a benchmark tool, for the tests (half a minute, 1.2 GB)
+
+# It loads its prompts by torch: with vLLM's build of it, which is in uv's store already, that costs no further disk.
+$(GUIDELLM_VENV)/ready: | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(GUIDELLM_VENV)
+	$(INSTALL) --python $(GUIDELLM_VENV) --override examples/vllm-cpu/overrides.txt guidellm==0.8.1
+	@touch $@
+
+guidellm-env: $(GUIDELLM_VENV)/ready ## GuideLLM, a benchmark tool, for the tests (5 s after vllm-env, whose torch it shares)
+
+# It asks for Python 3.12 and runs on 3.11, which pip can be told and uv cannot: pip installs it, and uv what it needs.
+$(INFERENCE_PERF_VENV)/ready: | $(UV)
+	$(UV) venv -q --clear --seed --python $(PYTHON) $(INFERENCE_PERF_VENV)
+	$(INFERENCE_PERF_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps --ignore-requires-python inference-perf==0.7.0
+	$(INFERENCE_PERF_VENV)/bin/python -c 'from importlib.metadata import requires; print(*(one for one in requires("inference-perf") if "extra ==" not in one), sep="\n")' >$(INFERENCE_PERF_VENV)/needs.txt
+	$(INSTALL) --python $(INFERENCE_PERF_VENV) -r $(INFERENCE_PERF_VENV)/needs.txt
+	@touch $@
+
+inference-perf-env: $(INFERENCE_PERF_VENV)/ready ## inference-perf, a benchmark tool, for the tests (10 s, 0.3 GB)
+
+# SGLang's wheel without what its engine needs: its benchmark imports only these.
+$(SGLANG_BENCH_VENV)/ready: | $(UV)
+	$(UV) venv -q --clear --python $(PYTHON) $(SGLANG_BENCH_VENV)
+	$(INSTALL) --python $(SGLANG_BENCH_VENV) --no-deps sglang==0.5.23
+	$(INSTALL) --python $(SGLANG_BENCH_VENV) aiohttp datasets msgspec numpy orjson pillow psutil pybase64 pyzmq requests tqdm transformers
+	@touch $@
+
+sglang-bench-env: $(SGLANG_BENCH_VENV)/ready ## SGLang's benchmark without its engine, for the tests (5 s, 0.3 GB)
+
+bench-tools: $(VENV)/ready-dev $(VLLM_VENV)/ready $(AIPERF_VENV)/ready $(GUIDELLM_VENV)/ready $(INFERENCE_PERF_VENV)/ready $(SGLANG_BENCH_VENV)/ready ## benchmark tools' figures beside ours, and their table in docs/audit-tools.md (two minutes)
+	cd tests && ../$(BIN)/python -m support.bench_tools
 
 # Apache Spark, whose tests run programs in an environment of its own: it keeps pandas below 3.
 $(SPARK_VENV)/ready: pyproject.toml | $(UV)
@@ -235,4 +268,4 @@ wheel: $(VENV)/ready-dev ## build the wheel and the sdist
 	$(BIN)/python -m build --outdir dist .
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(SPARK_VENV) $(HELM_VENV) $(PEERS) .venv-compat dist build demo-out .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(BENCH_VENV) $(LITELLM_VENV) $(PHOENIX_VENV) $(AIPERF_VENV) $(GUIDELLM_VENV) $(INFERENCE_PERF_VENV) $(SGLANG_BENCH_VENV) $(SPARK_VENV) $(HELM_VENV) $(PEERS) .venv-compat dist build demo-out .mypy_cache .ruff_cache .pytest_cache

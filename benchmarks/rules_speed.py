@@ -21,6 +21,7 @@ from importlib.metadata import version
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from otel_llm.readers.records import DEFAULT_TENANT, StreamKey
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.ruleset import Rule, RuleSet
@@ -41,7 +42,7 @@ WHEN = 'slo_class == "chat" && tokens_read > 0 && runway_seconds < 0.2 && gap_se
 class View:
     """A stream as the engine is shown it."""
 
-    key: tuple[bytes, bytes, int]
+    key: StreamKey
     stream: Stream
     offset_ns: int
     watermark_ns: int
@@ -130,11 +131,11 @@ def service(rules: RuleSet, streams: int, seconds: float) -> tuple[float, int, i
     """Return the seconds spent in the engine, looks at streams and decisions."""
     rng = random.Random(1)
     engine = RuleEngine(rules)
-    views: dict[tuple[bytes, bytes, int], View] = {}
+    views: dict[StreamKey, View] = {}
     slo = SloClass()
     order = []
     for number in range(streams):
-        key = number.to_bytes(16, "big"), number.to_bytes(8, "big"), 0
+        key = number.to_bytes(16, "big"), number.to_bytes(8, "big"), DEFAULT_TENANT, 0
         commit = T0_NS + rng.randrange(250 * MS)
         views[key] = View(key, Stream(slo, commit), -10 * MS, commit)
         order.append((commit, key))

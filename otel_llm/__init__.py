@@ -67,7 +67,10 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Send what was recorded (waiting 5 s at most) and stop; streams that are being read go on, unobserved."""
+    """Send what was recorded and stop; streams that are being read go on, unobserved.
+
+    It waits 2 s at most, or as long as `OTEL_LLM_EXIT_TIMEOUT` says.
+    """
     from otel_llm.instrumentation import setup
 
     setup.uninstrument()

@@ -29,6 +29,8 @@ RELAY_MIGRATIONS: Final = "otel_llm.relay.migrations"
 """How often a relay moved the request to another backend."""
 RELAY_INPUT_TOKENS_ESTIMATED: Final = "otel_llm.relay.input_tokens_estimated"
 """The tokens of the prompt as a relay expected them at its arrival; `gen_ai.usage.input_tokens` has the truth."""
+RELAY_LAG: Final = "otel_llm.relay.lag_seconds"
+"""How long bytes of the reply waited for a relay's event loop, in all: no backend is to blame for it."""
 DROPPED_SEGMENTS: Final = "otel_llm.segments.dropped"
 """Segments that this process had dropped so far (queue full, export failed); on a last segment, when not 0."""
 ENGINE_PREEMPTIONS: Final = "otel_llm.engine.preemptions"
@@ -63,9 +65,18 @@ MIGRATION_RULE: Final = "rule"
 MIGRATION_REASON: Final = "reason"
 PAUSED_EVENT: Final = "otel_llm.paused"
 RESUMED_EVENT: Final = "otel_llm.resumed"
+ATTEMPT_EVENT: Final = "otel_llm.attempt"
+"""On a client's request span: one of the requests made for it failed, and another followed while the reader waited."""
+ATTEMPT_MODEL: Final = "model"
 
-MAX_SEGMENT_TOKENS: Final = 100
-"""Tokens in one segment at most: below the SDK's default of 128 events a span, beyond which the oldest are dropped."""
+MAX_SEGMENT_EVENTS: Final = 100
+"""Token events in one segment at most: below the SDK's default of 128 a span, beyond which the oldest are dropped."""
+MAX_SEGMENT_TOKENS: Final = 500
+"""Tokens in one segment at most: a collector accepts so many for the bytes of the smallest segment."""
+MAX_STREAM_TOKENS: Final = 1_000_000
+"""Tokens of one stream at most, ten times the longest context of today: no more are recorded, nor accepted."""
+MAX_CHOICES: Final = 128
+"""The most choices that OpenAI's API allows; a later choice is ignored."""
 FLUSH_INTERVAL_S: Final = 0.25
 
 # GenAI semantic conventions, as packages emit them today.
@@ -169,6 +180,8 @@ SERVICE_INSTANCE_ID: Final = "service.instance.id"
 SERVER_ADDRESS: Final = "server.address"
 SERVER_PORT: Final = "server.port"
 ERROR_TYPE: Final = "error.type"
+HTTP_ROUTE: Final = "http.route"
+"""The path of an application's own endpoint, as given to the middleware: what tells endpoints apart."""
 
 INFERENCE_OPERATIONS: Final = frozenset({"chat", "text_completion", "generate_content"})
 """`gen_ai.operation.name` of the spans that stand for one inference; embeddings and tools are not streams."""

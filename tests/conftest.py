@@ -18,6 +18,8 @@ from support.requirements import FIRST, REQUIREMENTS, WORLD, announced_skips
 from support.tiers import RANDOM, needs_of_test, tier_of
 
 register_profiles()
+# Programs of the tests share few cores: at their exit they may take longer than those of users.
+os.environ.setdefault("OTEL_LLM_EXIT_TIMEOUT", "5")
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """The audit events of a program that starts."""

@@ -81,7 +81,7 @@ def test_an_export_takes_the_steps_in_order(tmp_path: Path) -> None:
             watching.set()
             for spans in ((commit, first), (last, request_span())):
                 call(export(*spans).SerializeToString(), timeout=WAIT_S)
-            wait_until("judged", lambda: len(list(pipeline.sinks.recent)) == 1)
+            wait_until("judged", lambda: len(pipeline.sinks.recent.of()) == 1)
     finally:
         threading.setprofile(None)
         service.stop()

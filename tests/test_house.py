@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "otel_llm"
 MOST_MODULES = 15
-MOST_LINES = 400
+MOST_LINES = 600
 KEPT = "this name keeps working"
 """In the docstring of a module that only stands for one that moved."""
 

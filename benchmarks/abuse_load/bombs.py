@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_EVENT_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +148,7 @@ ATTACKS: Final = {
     "short lists": Attack(lambda _: full(_SPANS, span(_CHAT, packed_text(3)))),
     "spans of others": Attack(lambda _: full(_SPANS, span(name="GET /"))),
     "spans of models": Attack(lambda _: full(_SPANS, span(_CHAT))),
-    "claimed tokens": Attack(lambda _: full(_SPANS, segment(counted(1_000_000), seq=1), size=700), zipped=False),
+    "claimed tokens": Attack(lambda _: full(_SPANS, segment(counted(MAX_EVENT_TOKENS), seq=1), size=700), zipped=False),
     "streams that never end": Attack(distinct_streams, zipped=False),
     "segments": Attack(
         lambda _: full(_SPANS, segment(event(semconv.TOKEN_EVENT) * 8, seq=1), size=2**18), zipped=False

@@ -89,7 +89,7 @@ class Collector:
     def complaints(self) -> list[str]:
         """Return what it logged, but for its first lines and its decisions."""
         lines = (self.folder / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
-        return [line for line in lines if not line.startswith(("listening: ", "classes: ", "RULE "))]
+        return [line for line in lines if not line.startswith(("listening: ", "classes: ", "kept of ", "RULE "))]
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels, NaN while the collector is too busy to say."""
@@ -104,7 +104,7 @@ class Collector:
         """Return the records of a rule's firings."""
         with self.decisions.open(encoding="utf-8") as lines:
             records = [json.loads(line) for line in lines if f'"{rule}"' in line]
-        return [record for record in records if record["rule"] == rule and record["state"] == "firing"]
+        return [record for record in records if record["rule"] == rule and record.get("state") == "firing"]
 
 
 @contextmanager

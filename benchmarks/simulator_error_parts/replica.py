@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from support.integration.vllm_server import VllmServer
 
 from otel_llm.audit import load_streams
+from otel_llm.audit.input.stream_batch import from_batch
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.scheduling import load_profile
 from simulator_error_parts.load import Served
@@ -73,5 +74,7 @@ class Replica:
 
 def served_at_the_engine(journal: Path) -> list[Served]:
     """Return the requests of a journal as the server recorded them."""
-    rows = [row for batch in load_streams(journal) for row in batch.to_pylist() if row["times_ns"]]
-    return [Served(row["input_tokens"], row["commit_ns"], row["times_ns"]) for row in rows]
+    streams = [one for batch in load_streams(journal) for one in from_batch(batch) if one.times_ns]
+    return [
+        Served(one.resolved.input_tokens or 0, one.resolved.commit_ns or 0, one.events.expanded()[0]) for one in streams
+    ]

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from otel_llm.audit.input.stream_batch import STREAMS
 from otel_llm.audit.kernel import judge_batch
-from otel_llm.audit.streams import STREAMS
 from otel_llm.rules.slo_file import load_slo
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from levels import Level
 from load_requests import poisson
 from step_model import Point, Sample
 
-from otel_llm.audit.page import page, picture
+from otel_llm.audit.report.html_page import page, picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -21,9 +21,9 @@ from day import compared_rules
 from pacing import MS, Engine, Request, S, serve
 from watching import triggers, waits, watch
 
-from otel_llm.audit.page import page, picture, text
-from otel_llm.audit.pictures import timeline_figure
-from otel_llm.audit.timeline import build
+from otel_llm.audit.report.charts.delivery_chart import timeline_figure
+from otel_llm.audit.report.charts.timeline import build
+from otel_llm.audit.report.html_page import page, picture, text
 from otel_llm.rules.slo_file import load_slo
 
 if TYPE_CHECKING:

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pacing import MS, S
 
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.rules.engine import RuleEngine
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions import Decision
     from otel_llm.rules.ruleset import RuleSet
-    from otel_llm.rules.snapshot import StreamKey
     from otel_llm.slo.classes import SloClass
 
 FELT_NS: Final = 100 * MS
@@ -69,7 +70,8 @@ def reports(tokens_ns: Sequence[int]) -> Iterator[tuple[int, bool]]:
 
 def watch(rules: RuleSet, slo: SloClass, commit_ns: int, tokens_ns: Sequence[int], number: int = 1) -> list[Decision]:
     """Have the engine follow one stream from its commit to its last token; return its decisions."""
-    view = View((number.to_bytes(16, "big"), number.to_bytes(8, "big"), 0), Stream(slo, commit_ns), commit_ns)
+    key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), DEFAULT_TENANT, 0)
+    view = View(key, Stream(slo, commit_ns), commit_ns)
     views = {view.key: view}
     engine = RuleEngine(rules)
     engine.update(view, commit_ns)

@@ -112,8 +112,8 @@ class DecisionSettings:
 
     file_bytes: int = 64 * 2**20
     """The size at which a file is closed and the next begun."""
-    retain_bytes: int | None = None
-    """Delete the oldest closed files beyond this; None keeps them, until the disk is full."""
+    retain_bytes: int | None = 2**30
+    """Delete the oldest closed files beyond this (about two million decisions); None keeps all."""
 
 
 @dataclass(frozen=True, slots=True)

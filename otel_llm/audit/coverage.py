@@ -31,9 +31,12 @@ _MEANINGS: Final = {
     "not_spread": "requests too long to be spread over all their windows",
     "unknown_file": "files of a folder that hold no recording of a known form",
     "unreadable_file": "files that cannot be read",
+    "no_request": "files of a known form that hold no request",
     "zone_assumed": "times without a zone, read as UTC",
     "repeated_file": "files of a folder whose requests another of its files has more exactly",
     "warmup": "requests of a benchmark's warm-up, left out",
+    "context_overflow": "requests beyond the model's context that the benchmark does not count, left out",
+    "cooldown": "requests of a benchmark's cool-down, left out",
     "anomaly.clock_unanchored": "requests timed by a clock without an anchor: their times are no dates",
     "anomaly.no_start_times": (
         "requests whose start is not in the file: each stands at 0 of its own axis, load and windows say nothing"
@@ -42,6 +45,7 @@ _MEANINGS: Final = {
         "failed requests whose time of failure is not in the file: met is false, nothing else is judged"
     ),
     "anomaly.token_times_not_kept": "requests whose token times the tool did not keep",
+    "anomaly.not_in_sample": "requests that the tool counted and did not keep: the others are a sample",
     "anomaly.outcome_unknown": "requests taken for completed because the file does not say how they ended",
     "anomaly.failures_not_kept": "requests of a tool that leaves failed ones out of its file",
     "anomaly.framing_counted": (
@@ -56,15 +60,27 @@ _MEANINGS: Final = {
     "shifted": "streams whose clock is off by more than the lateness, shifted into their windows",
 }
 _NOT_BROKEN: Final = HARMLESS - {"torn_tail"}
+_LEFT_OUT: Final = ("warmup", "cooldown", "context_overflow")
 _REFUSED: Final = "refused."
 NO_START_TIMES: Final = "anomaly.no_start_times"
+NOT_IN_SAMPLE: Final = "anomaly.not_in_sample"
 _ANOMALY: Final = "anomaly."
 
 
 def timeless(rows: Rows, counts: Mapping[str, int]) -> bool:
-    """Tell whether no request has a time of sending: each begins at zero of an axis of its own."""
+    """Tell whether nothing can be said per second: the requests are a sample, or none has a time of sending."""
+    if counts.get(NOT_IN_SAMPLE):
+        return True
     starts = column_of(rows, "start_unix_nano")
     return bool(counts.get(NO_START_TIMES)) and not starts.values[starts.known].any()
+
+
+def sampled(rows: Rows, counts: Mapping[str, int]) -> str:
+    """Return what holds of figures whose requests are a sample, as a clause, "" if they are all."""
+    more = counts.get(NOT_IN_SAMPLE, 0)
+    if not more:
+        return ""
+    return f"the figures are those of a sample, {len(rows):,} of {len(rows) + more:,} requests, without rates"
 
 
 def judged(rows: Rows) -> int:
@@ -100,7 +116,17 @@ def statement(rows: Rows, skipped: Mapping[str, int], counts: Mapping[str, int])
     if lost:
         parts.append(f"the end of {lost:,} was never seen (lost)")
     broken = sum(number for reason, number in skipped.items() if reason not in _NOT_BROKEN)
-    parts.append(f"{plural(broken, 'broken or cut record')} skipped" if broken else "nothing was skipped")
+    unkept = counts.get(NOT_IN_SAMPLE, 0)
+    if unkept:
+        parts.append(
+            f"the requests are a sample: {unkept:,} more are in the tool's totals and not in the file, so every figure "
+            "but the numbers of requests and of failures is of the sample, and there are no rates"
+        )
+    left_out = sum(skipped.get(name, 0) for name in _LEFT_OUT)
+    if left_out:
+        parts.append(f"{plural(left_out, 'request')} left out as the benchmark leaves them out")
+    if broken or not (unkept or left_out):
+        parts.append(f"{plural(broken, 'broken or cut record')} skipped" if broken else "nothing was skipped")
     repeated = counts.get("duplicate_segments", 0) + counts.get("duplicate_requests", 0)
     if repeated:
         parts.append(f"{plural(repeated, 'repetition')} without effect")

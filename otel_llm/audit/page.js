@@ -37,14 +37,28 @@
     modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
   };
 
+  // On a phone the legend is a column, which comes on top of the axes, and dates have room for few ticks.
+  const phone = matchMedia("(max-width: 600px)");
+  const legendRow = 19;
+  const fitted = ({ data, layout }, width) => {
+    if (width || !phone.matches) return layout;
+    const named = [...data, ...(layout.shapes || []).filter((shape) => shape.showlegend)];
+    const rows = layout.showlegend ? named.filter((one) => one.showlegend !== false).length : 0;
+    const most = data[0].type === "heatmap" ? 2 : 3;
+    const axes = Object.entries(layout).filter(([, inner]) => inner && inner.type === "date");
+    const few = axes.map(([key, inner]) => [key, { ...inner, nticks: most, tickangle: 0 }]);
+    return { ...layout, ...Object.fromEntries(few), height: layout.height + legendRow * rows };
+  };
+
   const drawn = new Set();
   const draw = (id, paint, width) => {
     const figure = figures[id];
     const place = document.getElementById(id);
-    const layout = { ...base, ...figure.layout };
+    const layout = { ...base, ...fitted(figure, width) };
     for (const key of Object.keys(layout)) {
       if (/^[xy]axis/.test(key)) layout[key] = { ...axis, ...layout[key] };
     }
+    place.style.height = layout.height + "px";
     if (width) layout.width = place.closest(".pair") ? width / 2 - 30 : width;
     Plotly.react(place, paint(figure.data), paint(layout), config);
     drawn.add(id);
@@ -61,7 +75,7 @@
   const drawNow = (id) => {
     if (waiting.delete(id)) draw(id, painter(document.documentElement));
   };
-  for (const id of names) document.getElementById(id).style.height = figures[id].layout.height + "px";
+  for (const id of names) document.getElementById(id).style.height = fitted(figures[id]).height + "px";
   const places = names.map((id) => [id, document.getElementById(id).getBoundingClientRect()]);
   for (const [id, { top, bottom }] of places) {
     if (bottom > 0 && top < innerHeight) drawNow(id);
@@ -83,7 +97,9 @@
   };
   requestAnimationFrame(() => setTimeout(next, 50));
 
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(document.documentElement));
+  for (const one of [matchMedia("(prefers-color-scheme: dark)"), phone]) {
+    one.addEventListener("change", () => { waiting.clear(); drawAll(document.documentElement); });
+  }
   addEventListener("beforeprint", () => { waiting.clear(); drawAll(paper, 680); });
   addEventListener("afterprint", () => {
     drawAll(document.documentElement);

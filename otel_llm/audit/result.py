@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from otel_llm.audit import metadata
 from otel_llm.audit.coverage import timeless
 from otel_llm.audit.kernel.judged_columns import judgements, rows_of, span_ns
+from otel_llm.audit.sampled import with_totals
 from otel_llm.audit.tables import CLASSES, REQUESTS, WINDOWS, frame, frame_of
 from otel_llm.audit.write import ENDINGS, check_output, write_table, write_text
 from otel_llm.slo.summary import summarise
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.compare.tiers import Tiers
     from otel_llm.audit.input.retained import Retained
+    from otel_llm.audit.report.compared import Compared
     from otel_llm.audit.report.report_model import ReportModel
     from otel_llm.audit.tables import Kind
     from otel_llm.readers.assemble.resolved import Assembled
@@ -87,7 +89,13 @@ class Audit:
     @cached_property
     def _summary(self) -> dict[str, Any]:
         skipped = self.skipped.broken + self.skipped.counts["torn_tail"]
-        return summarise(judgements(self.judged_table), self.slo, self.span_ns, skipped)
+        summary = summarise(judgements(self.judged_table), self.slo, self.span_ns, skipped)
+        return with_totals(summary, self.judged_table, self.unkept)
+
+    @property
+    def unkept(self) -> Counter[str]:
+        """Return the requests that files count in their totals and do not keep, by outcome."""
+        return self.skipped.unkept
 
     def summary(self) -> dict[str, Any]:
         """Return the object of `--format json`; `skipped` is the number of broken records, a cut-off one included."""
@@ -97,7 +105,8 @@ class Audit:
     def span_ns(self) -> int | None:
         """Return the time from the first commit to the last end, ns; None where neither is known.
 
-        None too where no request has a time of sending: each then begins at zero of an axis of its own.
+        None too if the requests are a sample, or if none has a time of sending: each then begins at zero of an axis of
+        its own.
         """
         return None if timeless(self.judged_table, self.counts) else span_ns(self.judged_table)
 
@@ -108,8 +117,10 @@ class Audit:
         `load`.
         """
         row = self.judged_table.slice(range(self.judged_table.num_rows)[position], 1)
-        trace_id, span_id, choice = (row.column(name)[0].as_py() for name in ("trace_id", "span_id", "choice"))
-        return self.retained.find((trace_id, span_id, choice))
+        trace_id, span_id, tenant, choice = (
+            row.column(name)[0].as_py() for name in ("trace_id", "span_id", "tenant", "choice")
+        )
+        return self.retained.find((trace_id, span_id, tenant, choice))
 
     def write_requests(self, path: str | Path, *, csv_raw: bool = False) -> None:
         """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done.
@@ -123,8 +134,8 @@ class Audit:
         """Write the rows of `--windows`, as `write_requests` does."""
         _write(Path(path), self.window_rows, WINDOWS, None, csv_raw=csv_raw)
 
-    def report_model(self, tiers: Tiers | None = None) -> ReportModel:
-        """Return the report's model, with the classes as tiers where they are given."""
+    def report_model(self, tiers: Tiers | None = None, compared: Compared | None = None) -> ReportModel:
+        """Return the report's model, with the classes as tiers and a comparison if they are given."""
         from otel_llm.audit.report.report_model import ReportModel
 
         return ReportModel(
@@ -138,6 +149,7 @@ class Audit:
             counts=self.counts,
             delivery=self.delivery,
             tiers=tiers,
+            compared=compared,
         )
 
     def write_html(self, path: str | Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.shared.formatting import number, seconds, share
+from otel_llm.shared.printable import printable
+from otel_llm.slo.columns import LATENCY_FIGURES, STATISTICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +19,6 @@ FIGURES: Final[tuple[tuple[str, tuple[tuple[str, str, Callable[[Any], str]], ...
             ("idle_p99_s", "idle, 99 % at most", seconds),
             ("ttfo_p50_s", "first text that is read, half of them at most", seconds),
             ("ttfo_p99_s", "first text that is read, 99 % at most", seconds),
-            ("ttft_p50_s", "first token of any kind, half of them at most", seconds),
-            ("ttft_p99_s", "first token of any kind, 99 % at most", seconds),
         ),
     ),
     (
@@ -51,12 +51,35 @@ FIGURES: Final[tuple[tuple[str, tuple[tuple[str, str, Callable[[Any], str]], ...
         ),
     ),
 )
-"""(heading, ((key of the summary, its label, its formatter), ...))."""
+"""(heading, ((key of the summary, its label, its formatter), ...)); the latencies have a table of their own."""
+
+FORMATS: Final[dict[str, Callable[[Any], str]]] = {
+    **{key: write for _, figures in FIGURES for key, _, write in figures},
+    **dict.fromkeys(LATENCY_FIGURES, seconds),
+}
+"""The formatter of each figure."""
+
+LATENCY_WORDS: Final = {
+    "ttft": "TTFT: first token of any kind",
+    "itl": "ITL: each gap between tokens",
+    "tpot": "TPOT: mean gap of a reply",
+    "e2e": "E2E: whole reply, if completed",
+}
+LATENCY_HEADINGS: Final = ("Latency", *STATISTICS)
 
 
 def groups(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, str]]:
     """Return the (class, measured_at) pairs of a summary, in its order."""
     return [(name, measured_at) for name, places in classes.items() for measured_at in places]
+
+
+def latency_lines(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[list[str]]:
+    """Yield the lines of a table with LATENCY_HEADINGS: a class and its place alone, or a latency's statistics."""
+    for name, measured_at in groups(classes):
+        found = classes[name][measured_at]
+        yield [f"{printable(name)}, {measured_at}"]
+        for latency, words in LATENCY_WORDS.items():
+            yield [words, *(seconds(found[f"{latency}_{one}_s"]) for one in STATISTICS)]
 
 
 def lines(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterator[list[str]]:

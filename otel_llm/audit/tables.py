@@ -26,10 +26,12 @@ _TEXT: Final = {
     "outcome",
     "finish_reason",
     "token_basis",
+    "tenant",
 }
 _INTEGER: Final = {
     "choice",
     "start_unix_nano",
+    "input_tokens",
     "tokens",
     "tokens_read",
     "tokens_recorded",

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.audit import coverage, objectives, summary_figures, top_offenders
 from otel_llm.audit.compare import by_group
 from otel_llm.audit.kernel.judged_columns import rows_of
+from otel_llm.audit.kernel.waits import sentences, waits
 from otel_llm.audit.write import csv_text
 from otel_llm.shared.formatting import number, plural, seconds, share, truth
 from otel_llm.shared.printable import MISSING, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from rich.console import Console
@@ -39,8 +40,12 @@ def show(console: Console, audit: Audit) -> None:
     timeless = coverage.timeless(audit.judged_table, audit.counts)
     span = f" in {seconds(summary['span_s'])}" if summary["span_s"] or timeless else ""
     console.print(f"{plural(summary['requests'], 'request')}, {plural(summary['tokens'], 'token')}{span}", style="bold")
-    console.print(_summary_table(summary["classes"]))
-    if timeless:
+    if about := coverage.sampled(audit.judged_table, audit.counts):
+        console.print(f"{about[:1].upper()}{about[1:]}.", markup=False)
+    console.print(sentences(waits(audit.judged_table)), markup=False)
+    console.print(_table(["", *_columns(summary["classes"])], summary_figures.lines(summary["classes"])))
+    console.print(_table(summary_figures.LATENCY_HEADINGS, summary_figures.latency_lines(summary["classes"])))
+    if timeless and not audit.counts[coverage.NOT_IN_SAMPLE]:
         console.print(TIMELESS, style="dim", markup=False)
     for check in objectives.check(audit.judged_table, audit.slo):
         console.print(objective_line(check), style=_STATE_STYLE[check.state], markup=False)
@@ -109,21 +114,27 @@ def summary_csv(summary: Mapping[str, Any], *, raw: bool = False) -> str:
     return csv_text(figures, columns, raw=raw)
 
 
-def _summary_table(classes: Mapping[str, Any]) -> Table:
+def _columns(classes: Mapping[str, Any]) -> list[str]:
+    return [f"{printable(name, 24)}\n{measured_at}" for name, measured_at in summary_figures.groups(classes)]
+
+
+def _table(headings: Sequence[str], lines: Iterable[list[str]]) -> Table:
+    """Return a table of figures; a line of one cell heads those below it."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(header_style="bold", box=SIMPLE_HEAD)
-    table.add_column("")
-    for name, measured_at in summary_figures.groups(classes):
-        table.add_column(Text(f"{printable(name, 24)}\n{measured_at}"), justify="right", no_wrap=True)
-    for line in summary_figures.lines(classes):
-        if len(line) == 1:
-            table.add_row()
-            table.add_row(Text(line[0], style="bold"))
-        else:
+    table.add_column(headings[0])
+    for heading in headings[1:]:
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    for place, line in enumerate(lines):
+        if len(line) > 1:
             table.add_row(*(Text(cell) for cell in ("  " + line[0], *line[1:])))
+            continue
+        if place:
+            table.add_row()
+        table.add_row(Text(line[0], style="bold"))
     return table
 
 

@@ -11,6 +11,7 @@ from otel_llm.backtest.decision_store import NEW, THEN, Store
 from otel_llm.backtest.firing_comparison import Comparison, compare
 from otel_llm.readers.records import InputError
 from otel_llm.rules.decisions.files import decision_files, read_back
+from otel_llm.rules.decisions.left_out import LeftOut, read_left_out
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -34,6 +35,11 @@ class LiveDecisions:
     """Lines that are no decision; the last line of a file that is being written may be one."""
     outside: int = 0
     """Decisions made before the journal begins or after it ends."""
+    left_out: int = 0
+    """Decisions without a record, as the counts in the files say."""
+    found_again: int = 0
+    """Decisions of the backtest that are taken for them."""
+    counts: list[LeftOut] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ def backtest(
             run.until(until_ns)
         if live is not None:
             live.outside = store.leave_out(recording.first_ns, until_ns)
+            live.found_again = store.take_for(live.counts)
         found = compare(store, compared=len(runs) > 1 or live is not None)
     return Backtest(
         recording,
@@ -133,7 +140,13 @@ def _read_decisions(store: Store, paths: Sequence[Path]) -> LiveDecisions:
             for line in read_back(path):
                 found.lines += 1
                 try:
-                    store.recorded(json.loads(line))
+                    record = json.loads(line)
+                    count = read_left_out(record)
+                    if count is None:
+                        store.recorded(record)
+                    else:
+                        found.left_out += count.count
+                        found.counts.append(count)
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     found.broken += 1
         except OSError as error:

@@ -79,7 +79,7 @@ class Run:
         """Evaluate the next record, which has a time of receipt."""
         assert record.receipt_ns is not None  # noqa: S101
         try:
-            batch = read_export(record.raw, record.receipt_ns, self.terms.limits.intake)
+            batch = read_export(record.raw, record.receipt_ns, self.terms.limits.intake, record.tenant)
         except DecodeError:
             self.counts["undecodable"] += 1
             return

@@ -24,8 +24,8 @@ class Records:
     new: int = 0
     same: int = 0
     in_order: bool = True
-    """Whether the equal ones stand in the same order; actions in `enforce` are left out: they are written when their
-    outcome is known."""
+    """Whether the equal ones stand in the same order; two kinds are set aside: actions in `enforce`, which are written
+    when their outcome is known, and decisions without a record."""
     fields: Counter[str] = field(default_factory=Counter)
     """The differing fields of decisions with the same rule, subject, flip and action."""
     examples: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -52,7 +52,7 @@ def records_of(store: Store, *, compared: bool) -> Records:
     (found.same,) = next(store.rows(f"SELECT COUNT(*) {both}"))
     last = -1
     question = f"""SELECT other.seq {both} JOIN decisions ON decisions.side = 0 AND decisions.seq = one.seq
-        WHERE NOT (decisions.acts AND decisions.mode = 'enforce') ORDER BY one.seq"""
+        WHERE NOT (decisions.acts AND decisions.mode = 'enforce') AND NOT decisions.counted ORDER BY one.seq"""
     for (seq,) in store.rows(question):
         found.in_order = found.in_order and seq > last
         last = seq

@@ -8,12 +8,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from otel_llm.actions.execute.dispatcher import CONFIRMATION
+from otel_llm.actions.execute.open_actions import CONFIRMATION
+from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.rules.decisions.decision_records import stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.decisions.left_out import LeftOut
 
 THEN: Final = 0
 NEW: Final = 1
@@ -21,26 +24,37 @@ NEW: Final = 1
 ACTED: Final = "acted"
 """The outcome of an action that was let through: its real outcome depends on receivers and engines, which no journal
 records."""
-_DONE: Final = frozenset({"sent", "done", "unconfirmed"})
+_DONE: Final = frozenset({"sent", "queued", "done", "unconfirmed"})
 """Outcomes of actions that were done, as far as is known."""
 INTERVENING: Final = frozenset({"migrate", "preempt", "abort", "drain", "scale", "webhook"})
 """Actions that would have changed what followed. An alert is for people: its effect on them is unknown and left
 out."""
 _COMPARED: Final = (
-    *("rule", "rule_hash", "scope", "trace_id", "span_id", "choice", "labels", "state", "action", "mode"),
+    *("rule", "rule_hash", "scope", "trace_id", "span_id", "tenant", "choice", "labels", "state", "action", "mode"),
     *("flip_unix_nano", "now_offset_nano", "facts", "fact_age_seconds", "budget"),
 )
 """The fields of two decision records that must be equal: all but the group's name, the wall clock of the writing,
 and the real outcome of an action."""
+_COUNTED_SEQ: Final = 2**60
+"""Added to the numbers of decisions that are taken for those without a record: numbers are unique on each side."""
 _BUNCH: Final = 2000
 _TABLE: Final = """
 CREATE TABLE decisions (
   side INTEGER, seq INTEGER, at_ns INTEGER, flip_ns INTEGER, offset_ns INTEGER, group_name TEXT, rule TEXT,
   hash TEXT, scope TEXT, request TEXT, subject TEXT, instance TEXT, state TEXT, action TEXT, mode TEXT, outcome TEXT,
-  acts INTEGER, done INTEGER, body TEXT
+  acts INTEGER, done INTEGER, body TEXT, tenant TEXT, counted INTEGER
 )
 """
-_ROW: Final = "INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ROW: Final = "INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_TAKE: Final = """
+INSERT INTO decisions SELECT
+  ?, seq + ?, at_ns, flip_ns, offset_ns, group_name, rule, hash, scope, request, subject, instance, state, action, mode,
+  outcome, acts, done, body, tenant, 1
+FROM decisions AS new
+WHERE side = ? AND hash = ? AND tenant = ? AND at_ns BETWEEN ? AND ? AND (mode = 'shadow' OR state = 'resolved')
+  AND NOT EXISTS (SELECT 1 FROM decisions WHERE side = ? AND body = new.body)
+ORDER BY seq LIMIT ?
+"""
 
 
 class Store:
@@ -95,6 +109,21 @@ class Store:
         question = "DELETE FROM decisions WHERE side = ? AND (at_ns < ? OR flip_ns - offset_ns > ?)"
         return self.database.execute(question, (THEN, first_ns, until_ns)).rowcount
 
+    def take_for(self, counts: Iterable[LeftOut]) -> int:
+        """Add to the side of then what was left out of its files, as the other side decides it; return the number.
+
+        A count says how many decisions of a rule and tenant were left out between two instants: as many of those that
+        the same rule makes then, and that have no record, are taken for them (`counted`).
+        """
+        self.flush()
+        self.database.execute("CREATE INDEX by_rule ON decisions (side, hash, tenant, at_ns)")
+        self.database.execute("CREATE INDEX by_side_and_body ON decisions (side, body)")
+        found = 0
+        for one in counts:
+            values = (THEN, _COUNTED_SEQ, NEW, one.rule_hash, one.tenant, one.first_ns, one.last_ns, THEN, one.count)
+            found += self.database.execute(_TAKE, values).rowcount
+        return found
+
     def close(self) -> None:
         """Remove the file."""
         self.database.close()
@@ -119,6 +148,7 @@ class Store:
             *(subject.rpartition("/")[0], subject, instance),
             *(str(record["state"]), record["action"], record["mode"], outcome),
             *(acts, done, _compact(same)),
+            *(str(record.get("tenant", DEFAULT_TENANT)), False),
         )
         self._rows.append(row)
         self._counts[side] += 1
@@ -130,7 +160,7 @@ def _let_through(record: Mapping[str, Any]) -> tuple[str, dict[str, bool]]:
     """Return the outcome and the budget that a rule gave an action, whatever its real outcome was."""
     outcome, budget = str(record["outcome"]), dict(record["budget"])
     open_elsewhere = budget.pop(CONFIRMATION, None) is not None
-    if outcome in ("sent", "done", "unconfirmed", "failed", "expired"):
+    if outcome in ("sent", "queued", "dropped: table full", "done", "unconfirmed", "failed", "expired"):
         return ACTED, budget
     # Enforced, it may have been withdrawn, or held back by the kill switch, or by an unconfirmed one.
     held_back = record["mode"] == "enforce" and record["action"] is not None and outcome not in ("only_if", "budget")
@@ -138,7 +168,8 @@ def _let_through(record: Mapping[str, Any]) -> tuple[str, dict[str, bool]]:
 
 
 def _stream(record: Mapping[str, Any]) -> str:
-    return f"{record['trace_id']}/{record['span_id']}/{int(record['choice'])}"
+    trace_id, span_id, tenant, choice = stream_of(record)
+    return f"{trace_id}/{span_id}/{choice}" + ("" if tenant == DEFAULT_TENANT else f"/{tenant}")
 
 
 def _compact(value: Mapping[str, Any]) -> str:

@@ -28,7 +28,13 @@ def summary(found: Backtest) -> dict[str, Any]:
         },
         "decision_files": None
         if live is None
-        else {"lines": live.lines, "unreadable": live.broken, "of_other_times": live.outside},
+        else {
+            "lines": live.lines,
+            "unreadable": live.broken,
+            "of_other_times": live.outside,
+            "left_out": live.left_out,
+            "left_out_found_again": live.found_again,
+        },
         "decisions": _decisions(comparison),
         "actions": {
             "hypothetical": comparison.actions.hypothetical,

@@ -12,7 +12,7 @@ from otel_llm.bench.plan.option_texts import arrivals_of, lengths_of, rate_of
 from otel_llm.scheduling.workload.arrivals import TraceArrivals
 from otel_llm.scheduling.workload.lengths import TraceLengths
 from otel_llm.scheduling.workload.trace_file import read_trace
-from otel_llm.shared.secret_files import read_tokens
+from otel_llm.shared.secret_files import read_bearer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +73,7 @@ class LoadSettings:
             TargetError: the URL or a header cannot be used.
             ConfigError: the key file cannot be used.
         """
-        key = None if self.api_key_file is None else read_tokens(self.api_key_file)[0].decode()
+        key = None if self.api_key_file is None else read_bearer(self.api_key_file)
         return Target.read(self.url, model=self.model, api=self.api, headers=self.headers, key=key)
 
     @property

@@ -19,11 +19,12 @@ import urllib.error
 import urllib.request
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
+from otel_llm.export.settings import without_credentials
 from otel_llm.rules.files.yamlfile import UnreadableConfigError
 from otel_llm.shared.printable import printable
-from otel_llm.shared.secret_files import read_tokens
+from otel_llm.shared.secret_files import read_bearer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,14 +87,20 @@ class Source:
         most_bytes: int = MOST_ANSWER_BYTES,
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no http:// or https:// address")
+            raise ValueError(f"{without_credentials(url)!r} is no http:// or https:// address")
+        if not {"@", "?", "#"}.isdisjoint(url):
+            raise ValueError(f"{without_credentials(url)!r}: no credentials or query in an address: --token-file FILE")
+        try:
+            _ = urlsplit(url).port
+        except ValueError:
+            raise ValueError(f"{without_credentials(url)!r} has no port that is one") from None
         if ca is not None and not url.startswith("https://"):
             raise ValueError(f"{url} has no certificate: --ca goes with an https:// address")
         self.url = url.rstrip("/")
         self._most_bytes = most_bytes
         self._headers = {}
         if token_file is not None:
-            self._headers["Authorization"] = f"Bearer {read_tokens(token_file)[0].decode('ascii')}"
+            self._headers["Authorization"] = f"Bearer {read_bearer(token_file)}"
         context = urllib.request.HTTPSHandler(context=_trusting(ca))
         self._opener = urllib.request.build_opener(_NoRedirects, context)
 
@@ -123,7 +130,7 @@ class Source:
         except http.client.BadStatusLine as error:
             words = f"no HTTP/1.1, as at a gRPC port: {_WEB_ADVICE}"
             raise UnexpectedError(f"the server at {self.url} is not a collector's web port ({words})") from error
-        except (ValueError, http.client.HTTPException) as error:
+        except (ValueError, RecursionError, http.client.HTTPException) as error:
             raise UnexpectedError(
                 f"the server at {self.url} is not a collector ({printable(str(error), _MOST_CHARS)})"
             ) from error

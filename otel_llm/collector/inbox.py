@@ -14,7 +14,7 @@ from contextlib import suppress
 from queue import Empty
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
-from otel_llm.collector.receive.senders import UNKNOWN, FairQueue
+from otel_llm.collector.receive.senders import UNKNOWN, FairQueue, Sender
 from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.errors import UnavailableError
 
@@ -46,11 +46,11 @@ class Export:
     and once it is refused.
     """
 
-    __slots__ = ("parts", "raw", "receipt_ns", "refused", "sender", "written")
+    __slots__ = ("parts", "raw", "receipt_ns", "refused", "sender", "tenant", "written")
 
-    def __init__(self, raw: bytes, sender: int = UNKNOWN) -> None:
+    def __init__(self, raw: bytes, sender: Sender = UNKNOWN) -> None:
         self.raw = raw
-        self.sender = sender
+        self.sender, self.tenant = sender
         self.receipt_ns = 0
         self.parts: deque[tuple[bytes, Batch]] | None = None
         self.refused: Counter[str] = Counter()
@@ -76,7 +76,7 @@ class LocalExport(Export):
 
     __slots__ = ("_error", "_settled")
 
-    def __init__(self, raw: bytes, sender: int = UNKNOWN) -> None:
+    def __init__(self, raw: bytes, sender: Sender = UNKNOWN) -> None:
         super().__init__(raw, sender)
         self._error: Exception | None = None
         self._settled = threading.Lock()  # released once: cheaper than a Future

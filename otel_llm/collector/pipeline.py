@@ -35,7 +35,7 @@ from otel_llm.collector.inbox import QUEUED_BYTES, Export, Inbox, LocalExport
 from otel_llm.collector.plain_mode import LagWarning
 from otel_llm.collector.receive.errors import BusyError, acknowledgement
 from otel_llm.collector.receive.grpc_worker.parent import WorkerExport
-from otel_llm.collector.receive.senders import UNKNOWN, Room, charged_s
+from otel_llm.collector.receive.senders import UNKNOWN, Room, Sender, charged_s
 from otel_llm.evaluate.intake import take_in
 from otel_llm.shared.errors import RefusalError, UnavailableError
 
@@ -122,7 +122,7 @@ class Pipeline:
         self._grpc = worker
         self.inbox.attach(worker)
 
-    def accept(self, raw: bytes, sender: int = UNKNOWN) -> bytes:
+    def accept(self, raw: bytes, sender: Sender = UNKNOWN) -> bytes:
         """Take an export through the flow, and return the OTLP answer; a thread of the HTTP receiver waits here.
 
         A refused export may be in the journal in part, or whole (the sync failed). What is there is evaluated, and a
@@ -138,7 +138,7 @@ class Pipeline:
         with self._accepting:
             if self._stopping:
                 self._refuse("stopping", UnavailableError("the collector is stopping"))
-            if not self.room.take(sender, len(raw)):
+            if not self.room.take(sender.number, len(raw)):
                 self._refuse("behind", BusyError("the evaluator is behind"))
             export.receipt_ns = self.clock.now_ns()
             self.inbox.put(export)
@@ -173,6 +173,7 @@ class Pipeline:
                 self.inbox.put(None)
         self.stopped_ns = now_ns = self.clock.now_ns()
         self._guard(partial(self.evaluator.finish, now_ns), "ended streams could not be judged")
+        self._guard(self.sinks.tick, "what was left out could not be written")
 
     def _next(self) -> Item:
         """Return the next item; while there is none, run timers."""
@@ -194,6 +195,7 @@ class Pipeline:
         self._last_ns = now_ns = max(self._last_ns, self.inbox.complete_ns(self.clock.now_ns()))
         self._guard(lambda: self.journal.tick(now_ns), "a file of the journal could not be ended")
         self._guard(lambda: self.evaluator.advance(now_ns), "timers could not run")
+        self._guard(lambda: self.sinks.tick(now_ns), "what was left out could not be written")
 
     def _evaluate(self, first: Export) -> None:
         """Take a batch through the stages: `first`, and the exports that wait behind it."""
@@ -247,13 +249,13 @@ class Pipeline:
             return None
         raw, batch = export.parts.popleft()
         try:
-            take_in(batch, export.receipt_ns, self.intake)
+            take_in(batch, export.receipt_ns, self.intake, export.tenant)
             self._counts["received_exports"] += not export.written
             self._counts["received_spans"] += batch.spans
             self._counts["received_tokens"] += batch.tokens
-            if batch.begins and len(self.evaluator.live) >= self.limits.streams_in_flight:
+            if batch.begins and not self.evaluator.registry.has_room(export.tenant, self.limits.streams_in_flight):
                 self._refuse("streams", BusyError("too many streams in flight"))  # those in flight may continue
-            export.written.append(self.journal.append(raw, export.receipt_ns))
+            export.written.append(self.journal.append(raw, export.receipt_ns, export.tenant))
             export.refused.update(batch.refused)
             if not export.parts:
                 export.journaled()
@@ -309,9 +311,9 @@ class Pipeline:
         self._guard(partial(self.evaluator.apply, batch, export.receipt_ns), NOT_EVALUATED)
         self.inbox.charge(export.sender, charged_s(time.thread_time() - began_s, batch.spans, batch.tokens))
 
-    def replay(self, batch: Batch, receipt_ns: int) -> None:
+    def replay(self, batch: Batch, receipt_ns: int, tenant: str) -> None:
         """Evaluate a record of the journal again (`restart.py`); call it before `start`."""
-        take_in(batch, receipt_ns, self.intake)
+        take_in(batch, receipt_ns, self.intake, tenant)
         self.replayed += 1
         self._guard(lambda: self.evaluator.apply(batch, receipt_ns), NOT_EVALUATED)
 
@@ -384,8 +386,11 @@ class Pipeline:
             **self.evaluator.counts,
             **self.journal.counts(),
             **self.egress.counts(),
+            **{f"gave_way.{table}": number for table, number in self.sinks.metrics.gave_way.items()},
             **counts,
             "decisions": self.sinks.decided_count,
+            "decisions_left_out": self.sinks.limits.decisions_left_out,
+            "verdicts_left_out": self.sinks.limits.verdicts_left_out,
             "unwritten": self.sinks.unwritten,
             "queue": waiting,
             "lag_seconds": lag_s,

@@ -127,9 +127,10 @@ def replay(pipeline: Pipeline, journal: Journal, *, windows: Windows | None, pro
                 progress.skipped_record(path, str(error), record.offset)
                 continue
             if record.receipt_ns < from_ns:
+                batch.owned_by(record.tenant)
                 evaluator.mark_closed(batch)
             else:
-                pipeline.replay(batch, record.receipt_ns)
+                pipeline.replay(batch, record.receipt_ns, record.tenant)
         for _ in evaluator.meter.charge_in_flight():
             pass  # discard the charges: the last run has counted them
         evaluator.resume_group_rules(last_ns)

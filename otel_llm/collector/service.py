@@ -18,6 +18,7 @@ from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.checkpoints import Checkpoint
 from otel_llm.collector.decoding import PartSizes
 from otel_llm.collector.export.egress import Egress, refuse_own_listeners
+from otel_llm.collector.keeping import journal_bytes
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.listeners import Addresses, Listeners
 from otel_llm.collector.restart import Progress, Windows, replay, written_windows
@@ -126,7 +127,7 @@ class Service:
             fsync=settings.fsync,
             fsync_interval_s=settings.fsync_interval_s,
             compress=settings.compress,
-            retain_bytes=settings.retain_bytes,
+            retain_bytes=journal_bytes(settings, self.journal_folder),
             retain_s=settings.retain_s,
         ).open()
         try:
@@ -234,6 +235,7 @@ class Service:
             on_window=self._new_windows.take,
             egress=egress,
         )
+        sinks.groups_in_flight = pipeline.evaluator.table.groups_in_flight
         sinks.context, sinks.later = ActionContext.of_evaluator(pipeline.evaluator), pipeline.call_soon
         if executors(self.settings):
             actions = self.settings.actions

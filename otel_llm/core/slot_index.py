@@ -1,7 +1,7 @@
 """The index of slots by key: a hash table with open addressing and linear probing.
 
-`index`: (C, 4) int64, C a power of two: the three words of a key, and its slot plus one, 0 where a place is free. The
-owner keeps half of the places free.
+`index`: (C, 5) int64, C a power of two: the three words of a key, the number of its tenant, and its slot plus one, 0 if
+a place is free. The owner keeps half of the places free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
-_SLOT: Final = 3
+_TENANT: Final = 3
+_SLOT: Final = 4
 _ODD: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 
 if TYPE_CHECKING or not COMPILED:
@@ -33,50 +34,55 @@ else:
 
 
 @kernel()
-def _home(first: int, second: int, third: int, seed: int, mask: int) -> int:
+def _home(first: int, second: int, third: int, tenant: int, seed: int, mask: int) -> int:
     """Return the first place of a key's probe sequence."""
     found = _wrapped((int(first) ^ seed) * _ODD + int(second))
+    found = _wrapped((found ^ (found >> 32)) * _ODD + int(tenant))
     found = _wrapped((found ^ (found >> 32)) * _ODD + int(third))
     found = _wrapped((found ^ (found >> 32)) * _ODD)
     return (found >> 32) & mask
 
 
 @kernel()
-def _find_entry(index: Ints, first: int, second: int, third: int, seed: int) -> int:
+def _find_entry(index: Ints, first: int, second: int, third: int, tenant: int, seed: int) -> int:
     """Return the place of a key, or the free place for it."""
     mask = len(index) - 1
-    place = _home(first, second, third, seed, mask)
+    place = _home(first, second, third, tenant, seed, mask)
     while index[place, _SLOT] != 0 and (
-        index[place, 0] != first or index[place, 1] != second or index[place, 2] != third
+        index[place, 0] != first
+        or index[place, 1] != second
+        or index[place, 2] != third
+        or index[place, _TENANT] != tenant
     ):
         place = (place + 1) & mask
     return place
 
 
-@kernel("void(int64[:, ::1], int64, int64[:, ::1], int64[::1])")
-def find(index: Ints, seed: int, keys: Ints, found: Ints) -> None:
-    """Fill `found` (N,) with the slot of each of `keys` (N, 3), -1 for none."""
+@kernel("void(int64[:, ::1], int64, int64, int64[:, ::1], int64[::1])")
+def find(index: Ints, seed: int, tenant: int, keys: Ints, found: Ints) -> None:
+    """Fill `found` (N,) with the slot of each of a tenant's `keys` (N, 3), -1 for none."""
     for at in range(len(keys)):
-        found[at] = index[_find_entry(index, keys[at, 0], keys[at, 1], keys[at, 2], seed), _SLOT] - 1
+        found[at] = index[_find_entry(index, keys[at, 0], keys[at, 1], keys[at, 2], tenant, seed), _SLOT] - 1
 
 
-@kernel("void(int64[:, ::1], int64, Array(int64, 1, 'C', readonly=True), int64)")
-def put(index: Ints, seed: int, key: Ints, slot: int) -> None:
-    """Set the slot of a key, (3,)."""
-    place = _find_entry(index, key[0], key[1], key[2], seed)
-    index[place, 0], index[place, 1], index[place, 2], index[place, _SLOT] = key[0], key[1], key[2], slot + 1
+@kernel("void(int64[:, ::1], int64, int64, Array(int64, 1, 'C', readonly=True), int64)")
+def put(index: Ints, seed: int, tenant: int, key: Ints, slot: int) -> None:
+    """Set the slot of a tenant's key, (3,)."""
+    place = _find_entry(index, key[0], key[1], key[2], tenant, seed)
+    index[place, 0], index[place, 1], index[place, 2] = key[0], key[1], key[2]
+    index[place, _TENANT], index[place, _SLOT] = tenant, slot + 1
 
 
-@kernel("void(int64[:, ::1], int64, Array(int64, 1, 'C', readonly=True), int64)")
-def drop(index: Ints, seed: int, key: Ints, slot: int) -> None:
-    """Remove a key, (3,), if its slot is `slot`."""
+@kernel("void(int64[:, ::1], int64, int64, Array(int64, 1, 'C', readonly=True), int64)")
+def drop(index: Ints, seed: int, tenant: int, key: Ints, slot: int) -> None:
+    """Remove a tenant's key, (3,), if its slot is `slot`."""
     mask = len(index) - 1
-    free = _find_entry(index, key[0], key[1], key[2], seed)
+    free = _find_entry(index, key[0], key[1], key[2], tenant, seed)
     if index[free, _SLOT] != slot + 1:
         return
     place = (free + 1) & mask
     while index[place, _SLOT] != 0:
-        home = _home(index[place, 0], index[place, 1], index[place, 2], seed, mask)
+        home = _home(index[place, 0], index[place, 1], index[place, 2], index[place, _TENANT], seed, mask)
         if (place - home) & mask >= (place - free) & mask:  # else it would be before the start of its probe sequence
             for word in range(INDEX_WIDTH):
                 index[free, word] = index[place, word]
@@ -90,6 +96,6 @@ def move(index: Ints, seed: int, larger: Ints) -> None:
     """Copy all keys to `larger`, an empty index."""
     for at in range(len(index)):
         if index[at, _SLOT] != 0:
-            place = _find_entry(larger, index[at, 0], index[at, 1], index[at, 2], seed)
+            place = _find_entry(larger, index[at, 0], index[at, 1], index[at, 2], index[at, _TENANT], seed)
             for word in range(INDEX_WIDTH):
                 larger[place, word] = index[at, word]

@@ -12,6 +12,14 @@ NEVER: Final = 2**63 - 1
 UNKNOWN: Final = -1
 """In DUE_NS: the first token's deadline is unknown, since the length of the prompt is."""
 
+# In BUFFERS.
+BUFFERS_NOTHING: Final = 0
+"""Some of its tokens are not content, or are not read."""
+BUFFERS_TIMES: Final = 1
+"""Its events are one token each: their times, from the begin of its buffer on."""
+BUFFERS_COUNTS: Final = 2
+"""The times of its events, from the begin of its buffer on, and how many tokens each has, from its middle on."""
+
 # The received part of the stream, and its state elsewhere.
 OFFSET_NS: Final = 0
 """A lower bound of the stream's clock minus the collector's."""
@@ -45,10 +53,10 @@ PREFILTERED: Final = 14
 """Whether its rules are evaluated by columns."""
 KNOWN_TOKENS: Final = 15
 """TOKENS at the last evaluation by the rule engine."""
-PLAIN: Final = 16
-"""Whether all its tokens are content and read, so that only their times are stored."""
+BUFFERS: Final = 16
+"""What of its token events is buffered in the table's `buffer`: BUFFERS_NOTHING, BUFFERS_TIMES or BUFFERS_COUNTS."""
 FRESH: Final = 17
-"""The number of its last times in the table's `fresh_ns`, which are not in its own array yet."""
+"""The number of its last events that are buffered there and are not in its own arrays yet."""
 
 # The running judgement of its tokens that are read; `otel_llm.slo.live.running` specifies it.
 RUNNING: Final = 18
@@ -105,5 +113,5 @@ KNOWN_BYTE_NS: Final = 42
 """LAST_BYTE_NS at the last evaluation by the rule engine."""
 WIDTH: Final = 43
 
-INDEX_WIDTH: Final = 4
+INDEX_WIDTH: Final = 5
 """Columns of the index of streams by key (`otel_llm.core.slot_index`)."""

@@ -1,4 +1,4 @@
-"""The kernel that applies plain segments to streams in flight: a loop over segments, and over the tokens of each.
+"""The kernel that applies plain segments to streams in flight: a loop over segments, and over the events of each.
 
 `otel_llm.slo.live.running.Running` specifies the update of a row, in the same integers. A segment is applied as a whole
 or not at all.
@@ -9,9 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.core.kernel import kernel
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.core.stream_columns import (
     AHEAD,
     ALLOWANCE_NS,
+    BUFFERS,
+    BUFFERS_COUNTS,
+    BUFFERS_NOTHING,
     BY_GAP,
     COUNT,
     DROPS,
@@ -30,7 +34,6 @@ from otel_llm.core.stream_columns import (
     OFFSET_NS,
     PACE_NS,
     PASSED,
-    PLAIN,
     READ_FIRST_NS,
     READ_LAST_NS,
     READS,
@@ -57,9 +60,9 @@ if TYPE_CHECKING:
 MOVED: Final = 0
 """Updated streams."""
 FULL: Final = 1
-"""Streams whose buffered token times must be flushed."""
+"""Streams whose buffered events must be flushed."""
 APPENDED: Final = 2
-"""Segments whose token times must be appended."""
+"""Segments whose events must be appended."""
 APPLIED: Final = 3
 """Segments applied."""
 APPLIED_TOKENS: Final = 4
@@ -70,11 +73,11 @@ _CONTENT: Final = 0
 
 
 @kernel()
-def _read_on(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> None:
-    """Advance the reading line over tokens, and count stalls."""
+def _read_on(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
+    """Advance the reading line over events of so many tokens, and count stalls."""
     pace_ns, dry_ns, allowance_ns = rows[slot, PACE_NS], rows[slot, DRY_NS], rows[slot, ALLOWANCE_NS]
     if times_ns[stop - 1] <= dry_ns:  # the reader waits for no token
-        rows[slot, DRY_NS] = dry_ns + (stop - begin) * pace_ns
+        rows[slot, DRY_NS] = dry_ns + tokens * pace_ns
         rows[slot, STALLED] = 0
         return
     stalls, stalled = rows[slot, STALLS], rows[slot, STALLED] != 0
@@ -82,24 +85,24 @@ def _read_on(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> No
         time_ns = times_ns[place]
         if time_ns > dry_ns:
             stalls += time_ns > allowance_ns and not stalled
-            stalled = time_ns > allowance_ns
+            stalled = time_ns > allowance_ns and counts[place] == 1
             dry_ns = time_ns
         else:
             stalled = False
-        dry_ns += pace_ns
-        allowance_ns += pace_ns
+        dry_ns += counts[place] * pace_ns
+        allowance_ns += counts[place] * pace_ns
     rows[slot, DRY_NS], rows[slot, STALLS], rows[slot, STALLED] = dry_ns, stalls, stalled
 
 
 @kernel()
-def _count_misses(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> None:
-    """Advance Etalon's deadline over tokens; count late tokens and missed deadlines."""
+def _count_misses(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
+    """Advance Etalon's deadline over events of so many tokens; count late tokens and missed deadlines."""
     due_ns, tbt_ns = rows[slot, DUE_NS], rows[slot, TBT_NS]
     if due_ns == UNKNOWN:
         return
     drops = rows[slot, DROPS] != 0 and rows[slot, COUNT] == 0
     if times_ns[stop - 1] <= due_ns and not drops:
-        rows[slot, DUE_NS] = due_ns + (stop - begin) * tbt_ns
+        rows[slot, DUE_NS] = due_ns + tokens * tbt_ns
         return
     late, missed = rows[slot, LATE], rows[slot, MISSED]
     for place in range(begin, stop):
@@ -110,12 +113,12 @@ def _count_misses(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) 
             due_ns = time_ns
         elif drops and place == begin:
             due_ns = time_ns  # deadlines restart at the first token, as at a late one
-        due_ns += tbt_ns
+        due_ns += counts[place] * tbt_ns
     rows[slot, DUE_NS], rows[slot, LATE], rows[slot, MISSED] = due_ns, late, missed
 
 
 @kernel()
-def _breaks_deadline(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> bool:
+def _breaks_deadline(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int) -> bool:
     """Return whether a token is after its deadline, which follows from the token before or from the first deadline."""
     following_ns, due_ns, count = rows[slot, FOLLOWING_NS], rows[slot, JUDGED_NS], rows[slot, COUNT]
     if rows[slot, BY_GAP] == 0:
@@ -125,7 +128,7 @@ def _breaks_deadline(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: in
         for place in range(begin, stop):
             if times_ns[place] > due_ns:
                 return True
-            due_ns += following_ns
+            due_ns += counts[place] * following_ns
         return False
     if count == 0 and times_ns[begin] > due_ns:
         return True
@@ -140,17 +143,17 @@ def _breaks_deadline(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: in
 
 
 @kernel()
-def _judge(rows: Ints, slot: int, times_ns: Ints, begin: int, stop: int) -> None:
-    """Advance the running judgement over read tokens: at least one, sorted, none before the last applied one."""
-    _read_on(rows, slot, times_ns, begin, stop)
-    _count_misses(rows, slot, times_ns, begin, stop)
+def _judge(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
+    """Advance the running judgement over read events: at least one, sorted, none before the last applied one."""
+    _read_on(rows, slot, times_ns, counts, begin, stop, tokens)
+    _count_misses(rows, slot, times_ns, counts, begin, stop, tokens)
     if rows[slot, FOLLOWING_NS] != NEVER and rows[slot, PASSED] == 0:
-        rows[slot, PASSED] = _breaks_deadline(rows, slot, times_ns, begin, stop)
+        rows[slot, PASSED] = _breaks_deadline(rows, slot, times_ns, counts, begin, stop)
     if rows[slot, COUNT] == 0:
         rows[slot, READ_FIRST_NS] = times_ns[begin]
-    rows[slot, COUNT] += stop - begin
+    rows[slot, COUNT] += tokens
     rows[slot, READ_LAST_NS] = times_ns[stop - 1]
-    rows[slot, ALLOWANCE_NS] += (stop - begin) * rows[slot, PACE_NS]
+    rows[slot, ALLOWANCE_NS] += tokens * rows[slot, PACE_NS]
     rows[slot, AHEAD] = 1
 
 
@@ -162,14 +165,37 @@ def _is_sorted(times_ns: Ints, begin: int, stop: int) -> bool:
     return True
 
 
+@kernel()
+def _buffered(
+    rows: Ints, slot: int, buffer: Ints, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int
+) -> bool:
+    """Buffer events of content if the stream buffers such, and there is room; return whether they are buffered."""
+    buffers, held, events = rows[slot, BUFFERS], rows[slot, FRESH], stop - begin
+    if buffers == BUFFERS_NOTHING or held < 0:
+        return False
+    room = buffer.shape[1]
+    if buffers == BUFFERS_COUNTS:
+        room //= 2
+        if held + events > room:
+            return False
+        for place in range(events):
+            buffer[slot, room + held + place] = counts[begin + place]
+    elif tokens != events or held + events > room:
+        return False
+    for place in range(events):
+        buffer[slot, held + place] = times_ns[begin + place]
+    rows[slot, FRESH] = held + events
+    return True
+
+
 @kernel(
     "boolean(int64[:, ::1], int64[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
-    " uint8[::1], int64[::1], int64[::1], int64, int64, boolean, boolean[::1], int64[::1], boolean[::1], int64[::1],"
-    " int64[::1], int64[::1])"
+    " uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, boolean, boolean[::1], int64[::1],"
+    " boolean[::1], int64[::1], int64[::1], int64[::1])"
 )
 def apply(
     rows: Ints,
-    fresh_ns: Ints,
+    buffer: Ints,
     places: Ints,
     slots: Ints,
     seq: Ints,
@@ -179,6 +205,8 @@ def apply(
     kind: Bytes,
     offsets: Ints,
     times_ns: Ints,
+    counts: Ints,
+    tokens: Ints,
     receipt_ns: int,
     lateness_ns: int,
     in_order: bool,
@@ -193,20 +221,21 @@ def apply(
 
     Args:
         rows: (R, WIDTH), the streams.
-        fresh_ns: (R, F), their buffers of token times.
+        buffer: (R, F), their buffers of token events; F is even.
         places: indexes of the segments to apply.
         slots: (N,), of the segments' streams, -1 for none.
-        seq, first_token, end_ns, last_byte_ns, kind: (N,), of the segments; `kind` of all tokens of a segment.
-        offsets, times_ns: `times_ns[offsets[i]:offsets[i + 1]]` are the token times of segment i.
+        seq, first_token, end_ns, last_byte_ns, kind, tokens: (N,), of the segments; `kind` of all its tokens.
+        offsets, times_ns, counts: `times_ns[offsets[i]:offsets[i + 1]]` are the token events of segment i, and `counts`
+            there the tokens of each.
         receipt_ns: when all were received.
         lateness_ns: a segment is late if it is received later than this after its end.
         in_order: whether `places` are in order of number.
         done: (N,), written: whether a segment was applied.
         moved: (N,), written: the slots of updated streams, unique.
         heard: (N,), written: whether a segment of that stream was in time.
-        full: (N,), written: slots whose buffer was too small, unique. The caller must append the buffered times to the
+        full: (N,), written: slots whose buffer was too small, unique. The caller must append the buffered events to the
             streams' arrays, and set FRESH, which is ~n until then, to 0.
-        appended: (N,), written: segments whose times are not buffered. The caller must append them after that.
+        appended: (N,), written: segments whose events are not buffered. The caller must append them after that.
         counted: (COUNTS,), the lengths of the written arrays, and counts; continued from their values.
 
     Returns:
@@ -223,8 +252,10 @@ def apply(
                 return False
             continue
         begin, stop, segment_end_ns = offsets[one], offsets[one + 1], end_ns[one]
-        number = stop - begin
+        number = tokens[one]
         if first_token[one] != rows[slot, TOKENS] or segment_end_ns < rows[slot, WATERMARK_NS]:
+            continue
+        if rows[slot, TOKENS] + number > MAX_TOKENS:  # refused where it is received one by one
             continue
         if number and (times_ns[begin] < rows[slot, LAST_NS] or not _is_sorted(times_ns, begin, stop)):
             continue
@@ -241,21 +272,15 @@ def apply(
         rows[slot, LAST_BYTE_NS] = max(rows[slot, LAST_BYTE_NS], last_byte_ns[one])
         if number:
             rows[slot, LAST_NS] = times_ns[stop - 1]
-            fresh = rows[slot, FRESH]
-            plain = kind[one] == _CONTENT and rows[slot, PLAIN] != 0
-            if plain and fresh >= 0 and fresh + number <= fresh_ns.shape[1]:
-                for place in range(number):
-                    fresh_ns[slot, fresh + place] = times_ns[begin + place]
-                rows[slot, FRESH] = fresh + number
-            else:
-                if fresh >= 0:
-                    rows[slot, FRESH] = ~fresh  # later times of this batch are appended, too
+            if not (kind[one] == _CONTENT and _buffered(rows, slot, buffer, times_ns, counts, begin, stop, number)):
+                if rows[slot, FRESH] >= 0:
+                    rows[slot, FRESH] = ~rows[slot, FRESH]  # later events of this batch are appended, too
                     full[counted[FULL]] = slot
                     counted[FULL] += 1
                 appended[counted[APPENDED]] = one
                 counted[APPENDED] += 1
             if rows[slot, READS] >> kind[one] & 1:
-                _judge(rows, slot, times_ns, begin, stop)
+                _judge(rows, slot, times_ns, counts, begin, stop, number)
 
         done[one] = True
         counted[APPLIED] += 1

@@ -118,7 +118,7 @@ class Evaluator:
     def apply(self, batch: Batch, now_ns: int) -> None:
         """Apply an export request received at `now_ns` (unix ns), then evaluate the rules of its streams."""
         segments = batch.plain
-        slots = None if segments is None else self.table.find(segments.ids)
+        slots = None if segments is None else self.table.find(segments.ids, batch.tenant)
         self._advance_to_receipt(batch, slots, now_ns)
         begun: Touched = {}
         touched: Touched = {}
@@ -142,12 +142,12 @@ class Evaluator:
         moved = None
         if segments is not None and slots is not None:
             if begun:
-                slots = self.table.find(segments.ids)
+                slots = self.table.find(segments.ids, batch.tenant)
             moved = apply_plain(self.table, segments, slots, now_ns, self.timeouts.lateness_ns)
             self.counts["segments"] += moved.segments
             self.counts["tokens"] += moved.tokens
             self.counts["late_segments"] += moved.late
-            later += [segments.segment(place, now_ns) for place in moved.left]
+            later += [segments.segment(place, now_ns, batch.tenant) for place in moved.left]
         for segment in sorted(later, key=lambda one: one.seq):
             self._ingest_segment(segment, now_ns, touched)
         for span in batch.requests:
@@ -252,8 +252,8 @@ class Evaluator:
     def _ingest_request(self, span: RequestSpan, now_ns: int, touched: Touched) -> None:
         for key in self.registry.receive_request(span, now_ns):
             touched.setdefault(key, None)
-        while self.registry.has_excess_times():
-            self._verdicts.judge_orphan(next(iter(self.registry.orphans)))
+        while (oldest := self.registry.excess_orphan()) is not None:
+            self._verdicts.judge_orphan(oldest)
 
     def _count(self, batch: Batch) -> None:
         """Count spans that gave no record."""
@@ -352,9 +352,9 @@ class Evaluator:
     def _on_timer(self, what: Timer, key: StreamKey, now_ns: int) -> None:
         stream = self.live.get(key)
         if what == "forget":
-            self.registry.forget(key[:2])
+            self.registry.forget(key[:3])
         elif what == "orphan":
-            self._verdicts.judge_orphan(key[:2])
+            self._verdicts.judge_orphan(key[:3])
         elif what == "settle":
             if stream is not None and stream.state is StreamState.SETTLING:
                 self._verdicts.judge(stream)

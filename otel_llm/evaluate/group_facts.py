@@ -99,7 +99,8 @@ class Groups:
     def ended(self, stream: StreamInFlight, resolved: Resolved, verdict: Verdict | None, now_ns: int) -> None:
         """Count a request that has ended, and the rest of its benefit."""
         group, cut = stream.group, resolved.finish_reason in CUT
-        self._of(group).count(resolved.outcome, verdict, stream.slo.objective.fluidity_index, cut=cut)
+        objective = stream.slo.objective.fluidity_index
+        self._of(group).count(resolved.outcome, verdict, objective, cut=cut, queue_s=resolved.queue_s)
         self._heard_ns[group] = max(self._heard_ns.get(group, 0), stream.last_receipt_ns)
         self.close(stream, verdict)
         self.wake(now_ns)
@@ -126,14 +127,18 @@ class Groups:
         self._last_tick_ns = now_ns
         self.charge(self._table.slots_in_flight())
         changed = bool(self._pending)
+        self._subjects.begin_tick({*self._table.groups_in_flight(), *self._pending})
         for group, totals in self._pending.items():
             for subject in self._of_group(group, now_ns, self._heard_ns.get(group, 0)):
                 for rolling in subject.windows.values():
                     rolling.add(totals, now_ns)
         self._forget_pending()
         in_flight = self._count_in_flight(now_ns)
+        gone = self._subjects.take_gone()
         decisions: list[Decision] = []
         if not self.paused:
+            for subject in gone:
+                decisions += self.engine.end_firings(self._facts(subject, now_ns))
             for subject in self._subjects.all():
                 decisions += self._evaluate(subject, now_ns)
         self.next_tick_ns = now_ns + SECOND_NS if in_flight or changed else self._next_tick_ns(now_ns)
@@ -147,7 +152,7 @@ class Groups:
         if self._benefit:
             self._charged.reset()
         for scope, labels in self.engine.left_firing:
-            self._subjects.add(scope, labels, self._needs[scope], now_ns)
+            self._subjects.restore(scope, labels, self._needs[scope], now_ns)
         for subject in self._subjects.all():
             subject.restart(now_ns)
         self._count_in_flight(now_ns)

@@ -18,7 +18,7 @@ _CACHED: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class CommitIdentity:
-    """The identity of a stream by the attributes of its commit alone; `unknown`: they name an unknown class."""
+    """The identity of a stream by its tenant and its commit's attributes; `unknown`: they name an unknown class."""
 
     slo: SloClass
     unknown: bool
@@ -32,19 +32,17 @@ class IdentityCache:
 
     def __init__(self, classes: SloClasses) -> None:
         self._classes = classes
-        self._known: dict[int, tuple[Attributes, CommitIdentity]] = {}
+        self._known: dict[tuple[int, str], tuple[Attributes, CommitIdentity]] = {}
 
     def of(self, parts: ReceivedRequest) -> CommitIdentity:
         """Return the identity of a request from its commit of choice 0; nothing else of it may have been received."""
         attributes = parts.streams[0].prefix.attributes
-        known = self._known.get(id(attributes))  # the reader gives equal attributes as one object
+        key = (id(attributes), parts.tenant)  # the reader gives equal attributes as one object
+        known = self._known.get(key)
         if known is None:
             if len(self._known) >= _CACHED:
                 self._known.clear()
-            known = self._known[id(attributes)] = (
-                attributes,
-                self._read(parts),
-            )  # a reference, so that the id stays unique
+            known = self._known[key] = (attributes, self._read(parts))  # a reference, so that the id stays unique
         return known[1]
 
     def _read(self, parts: ReceivedRequest) -> CommitIdentity:

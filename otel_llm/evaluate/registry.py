@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm import semconv
+from otel_llm.core.fair_shares import has_room
 from otel_llm.evaluate.identity_cache import IdentityCache
 from otel_llm.evaluate.streams.lifecycle import StreamEvent, StreamState
 from otel_llm.evaluate.streams.live_stream import LiveStream
@@ -17,9 +18,9 @@ from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
 from otel_llm.evaluate.subjects import MAX_SUBJECTS
 from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.readers.assemble.received_request import ReceivedRequest
-from otel_llm.readers.assemble.received_stream import ReceivedStream
+from otel_llm.readers.assemble.received_stream import MAX_HELD_BYTES, ReceivedStream
 from otel_llm.readers.assemble.resolved import shift_ns
-from otel_llm.readers.segment_columns import TRACE_BYTES, keys_of
+from otel_llm.readers.segment_columns import ids_of, key_suffix, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,11 +44,14 @@ class RegistryLimits:
     tombstones: int = 100_000
     """Judged requests that are remembered, at least: a late segment of one is counted and starts no stream."""
     waiting_times: int = 10_000_000
-    """The total of token times on request spans without segments; beyond it the oldest spans are judged at once."""
+    """The total of token times on request spans without segments; beyond it the oldest spans of the tenant that has
+    most of them are judged at once."""
     groups: int = MOST_GROUPS
     """Groups that are remembered beside those of streams in flight."""
     subjects: int = MAX_SUBJECTS
     """Instances, and classes, with labels of their own in rules; the rest count as `other`."""
+    held_bytes: int = MAX_HELD_BYTES
+    """The memory of one stream's segments that wait for an earlier one; further ones are refused."""
 
 
 class Registry:
@@ -73,8 +77,10 @@ class Registry:
         self.parts: dict[RequestKey, ReceivedRequest] = {}
         self.orphans: dict[RequestKey, int] = {}
         """Request spans without a stream, oldest first, with the end of each in the collector's time."""
-        self.waiting_times = 0
-        """The number of token times on those spans."""
+        self._waiting: dict[str, dict[RequestKey, int]] = {}
+        """The numbers of token times on those spans, of those that have any, by tenant, oldest first."""
+        self._waiting_times: Counter[str] = Counter()
+        """Their sums."""
         self.tombstones = Tombstones(limits.tombstones)
         self._limits = limits
         self._table = table
@@ -82,6 +88,7 @@ class Registry:
         self._timeouts = timeouts
         self._counts = counts
         self._streams_of: Counter[RequestKey] = Counter()
+        self._streams_of_tenant: Counter[str] = Counter()
         self._judged: deque[tuple[int, int]] = deque()
         """For recently judged streams: the time of the verdict, and of the first receipt."""
         self.use(classes)
@@ -98,7 +105,7 @@ class Registry:
 
         This is the fast path of nearly every stream; it gives the result of `receive` and `LiveStream.apply`.
         """
-        key = (segment.trace_id, segment.span_id)
+        key = segment.request_key
         plain = not (segment.choice or segment.first_token or segment.times_ns or semconv.OUTCOME in segment.attributes)
         if not plain or key in self.parts or key in self.tombstones:
             return None
@@ -124,7 +131,7 @@ class Registry:
         Returns:
             Its stream, and whether that is new; None for a late or duplicate segment.
         """
-        key = (segment.trace_id, segment.span_id)
+        key = segment.request_key
         stream = self.live.get((*key, segment.choice))
         if stream is not None:
             parts, received = stream.parts, stream.received
@@ -134,11 +141,11 @@ class Registry:
         else:
             parts = self._parts_of(key)
             received = parts.stream(segment.choice)
-        if not received.add(segment):
-            self._counts["duplicate_segments"] += 1
+        if (dropped := received.add(segment, self._limits.held_bytes)) is not None:
+            self._counts[dropped] += 1
             return None
         self._counts["segments"] += 1
-        self._counts["tokens"] += len(segment.times_ns)
+        self._counts["tokens"] += segment.tokens
         found = stream is None
         if stream is None:
             stream = self._create(parts, segment, now_ns)
@@ -164,15 +171,17 @@ class Registry:
             at_ns = span.start_ns if span.events_ns else span.end_ns
             self.orphans[key] = at_ns - parts.resolve(0).shift_ns(self._timeouts.lateness_ns)
             self._timers.schedule(now_ns + self._timeouts.lateness_ns, "orphan", (*key, 0))
-            self.waiting_times += len(span.events_ns)
+            if span.events_ns:
+                self._waiting.setdefault(parts.tenant, {})[key] = len(span.events_ns)
+                self._waiting_times[parts.tenant] += len(span.events_ns)
         return [stream.key for stream in self._streams(parts)]
 
     def mark_closed(self, batch: Batch) -> None:
         """Mark the streams and requests of a batch as closed: an earlier run has seen their end."""
         for segment in batch.segments:
-            self.tombstones.add((segment.trace_id, segment.span_id), segment.choice)
-        for key in [] if batch.plain is None else batch.plain.keys:
-            self.tombstones.add((key[:TRACE_BYTES], key[TRACE_BYTES:]), 0)
+            self.tombstones.add(segment.request_key, segment.choice)
+        for key in batch.plain_keys():
+            self.tombstones.add(request_of(key), 0)
         for span in batch.requests:
             self.tombstones.add(span.key, 0)
 
@@ -203,6 +212,11 @@ class Registry:
             self._counts["unknown_slo_class"] += unknown
         return slo
 
+    def has_room(self, tenant: str | None, most: int) -> bool:
+        """Return whether a tenant may begin streams; without tokens (None) there is no other to keep room for."""
+        held = len(self.live)
+        return held < most if tenant is None else has_room(self._streams_of_tenant[tenant], held, most)
+
     def siblings(self, stream: LiveStream) -> list[LiveStream]:
         """Return the other streams of the request that have no verdict."""
         return [one for one in self._streams(stream.parts) if one is not stream]
@@ -212,17 +226,29 @@ class Registry:
 
         `slots`: (S,) int64, of its plain segments, -1 for a new stream, whose request may have other streams.
         """
-        requests = {(one.trace_id, one.span_id) for one in batch.segments}
+        requests = {one.request_key for one in batch.segments}
         requests.update(span.key for span in batch.requests)
         if batch.plain is not None and slots is not None:
-            requests.update((key[:TRACE_BYTES], key[TRACE_BYTES:]) for key in keys_of(batch.plain.ids[slots < 0]))
+            suffix = key_suffix(batch.tenant)
+            requests.update(request_of(ids + suffix) for ids in ids_of(batch.plain.ids[slots < 0]))
         known = [parts for key in requests if (parts := self.parts.get(key)) is not None]
         others = np.array([stream.slot for parts in known for stream in self._streams(parts)], dtype=np.int64)
         return others if slots is None else np.concatenate((slots[slots >= 0], others))
 
-    def has_excess_times(self) -> bool:
-        """Return whether the oldest orphan must be judged now, because too many token times wait."""
-        return self.waiting_times > self._limits.waiting_times
+    @property
+    def waiting_times(self) -> int:
+        """Return the number of token times on request spans without a stream."""
+        return self._waiting_times.total()
+
+    def excess_orphan(self) -> RequestKey | None:
+        """Return the request span to judge now, because too many token times wait; None if they may wait.
+
+        It is the oldest of the tenant that has most of them.
+        """
+        if self.waiting_times <= self._limits.waiting_times:
+            return None
+        ((tenant, _),) = self._waiting_times.most_common(1)
+        return next(iter(self._waiting[tenant]))
 
     def oldest_receipt_ns(self, since_ns: int) -> int:
         """Return the earliest receipt time of streams that are in flight, or were judged since an instant (unix ns)."""
@@ -239,9 +265,12 @@ class Registry:
         """Remove a request span that waits for segments, and return its request; None if it did not wait."""
         if self.orphans.pop(key, None) is None:
             return None
-        parts = self.parts[key]
-        self.waiting_times -= 0 if parts.request is None else len(parts.request.events_ns)
-        return parts
+        tenant = key[2]
+        waiting = self._waiting.get(tenant, {})
+        self._waiting_times[tenant] -= waiting.pop(key, 0)
+        if not waiting:
+            self._waiting.pop(tenant, None)
+        return self.parts[key]
 
     def stream_of_span(self, parts: ReceivedRequest, resolved: Resolved, slo: SloClass) -> LiveStream:
         """Create the ended stream of a request span without segments."""
@@ -250,16 +279,18 @@ class Registry:
         stream.ended_ns, stream.state = resolved.end_ns, StreamState.ENDED
         stream.identify(slo, group_of(resolved, slo), exact_resume=resolved.exact_resume)
         self.live[stream.key] = stream
-        self._streams_of[stream.key[:2]] += 1
+        self._streams_of[parts.key] += 1
+        self._streams_of_tenant[parts.tenant] += 1
         return stream
 
     def drop(self, stream: LiveStream) -> None:
         """Remove a judged stream; keep its request span for choices that may still arrive."""
         del self.live[stream.key]
         self.ended.pop(stream.key, None)
-        now_ns, request = self._timers.now_ns, stream.key[:2]
+        now_ns, request = self._timers.now_ns, stream.parts.key
         self._judged.append((now_ns, self._table.found_ns.item(stream.slot)))
         self.tombstones.add(request, stream.choice)
+        self._streams_of_tenant[stream.parts.tenant] -= 1
         self._streams_of[request] -= 1
         if not self._streams_of[request]:
             del self._streams_of[request]
@@ -274,7 +305,7 @@ class Registry:
 
     def _streams(self, parts: ReceivedRequest) -> Iterator[LiveStream]:
         """Yield the streams of a request that have no verdict."""
-        request = (parts.trace_id, parts.span_id)
+        request = parts.key
         return (stream for choice in parts.streams if (stream := self.live.get((*request, choice))) is not None)
 
     def _parts_of(self, key: RequestKey) -> ReceivedRequest:
@@ -298,7 +329,8 @@ class Registry:
 
     def _track(self, stream: LiveStream, now_ns: int) -> None:
         self.live[stream.key] = stream
-        self._streams_of[stream.key[:2]] += 1
+        self._streams_of[stream.parts.key] += 1
+        self._streams_of_tenant[stream.parts.tenant] += 1
         if stream.shift_ns:
             self._counts["shifted_streams"] += 1
         self._timers.schedule(now_ns + self._timeouts.lost_after_ns, "lost", stream.key)

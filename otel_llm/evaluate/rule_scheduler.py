@@ -178,7 +178,7 @@ class RuleScheduler:
     def _can_prefilter(self, stream: LiveStream) -> bool:
         # The streams of a request with several choices share budgets: the engine keeps them all.
         plain = self._table.ready[stream.slot] and len(stream.parts.streams) == 1
-        return self._clear and bool(plain) and len(stream.tokens_so_far.times_ns) == stream.applied_tokens
+        return self._clear and bool(plain) and stream.tokens_so_far.tokens == stream.applied_tokens
 
     def _hand_over(self, slot: int, now_ns: int, *, late: bool) -> None:
         """Hand a changed stream to the engine, unless it has ended."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,44 +12,60 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import RequestKey
 
 
+@dataclass(slots=True)
+class _Generations:
+    """The masks of a tenant's requests by their ids, the young ones and those before them."""
+
+    young: dict[bytes, int] = field(default_factory=dict)
+    old: dict[bytes, int] = field(default_factory=dict)
+
+    def mask(self, ids: bytes) -> int:
+        found = self.young.get(ids)
+        return self.old.get(ids, 0) if found is None else found
+
+
 class Tombstones:
     """The judged choices of at least the last `most` requests, and of at most twice as many.
+
+    Of several tenants, of at least the last `most` / n requests of each, where n is their number: none can push out
+    what is another's. Tenants are named by tokens, so there are few.
 
     A bit mask by the concatenated ids takes a fifth of the memory of a set of pairs. Two generations drop the oldest
     requests without an ordered structure.
     """
 
-    __slots__ = ("_most", "_old", "_young")
+    __slots__ = ("_most", "_of")
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._young: dict[bytes, int] = {}
-        self._old: dict[bytes, int] = {}
+        self._of: defaultdict[str, _Generations] = defaultdict(_Generations)
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return sum(len(one.young) + len(one.old) for one in self._of.values())
 
     def __contains__(self, key: RequestKey) -> bool:
-        return self._mask(b"".join(key)) != 0
+        return self._mask(key) != 0
 
     def has(self, key: RequestKey, choice: int) -> bool:
         """Return whether a stream was judged."""
-        return bool(self._mask(b"".join(key)) >> choice & 1)
+        return bool(self._mask(key) >> choice & 1)
 
     def choices(self, key: RequestKey) -> Iterator[int]:
         """Yield the judged choices of a request."""
-        mask = self._mask(b"".join(key))
+        mask = self._mask(key)
         return (choice for choice in range(mask.bit_length()) if mask >> choice & 1)
 
     def add(self, key: RequestKey, choice: int) -> None:
         """Add a judged stream."""
-        ids = b"".join(key)
-        mask = self._mask(ids) | 1 << choice
-        self._old.pop(ids, None)
-        self._young[ids] = mask
-        if len(self._young) >= self._most:
-            self._old, self._young = self._young, {}
+        trace_id, span_id, tenant = key
+        own, ids = self._of[tenant], trace_id + span_id
+        mask = own.mask(ids) | 1 << choice
+        own.old.pop(ids, None)
+        own.young[ids] = mask
+        if len(own.young) * len(self._of) >= self._most:
+            own.old, own.young = own.young, {}
 
-    def _mask(self, ids: bytes) -> int:
-        found = self._young.get(ids)
-        return self._old.get(ids, 0) if found is None else found
+    def _mask(self, key: RequestKey) -> int:
+        trace_id, span_id, tenant = key
+        own = self._of.get(tenant)
+        return 0 if own is None else own.mask(trace_id + span_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from otel_llm import semconv
 from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
@@ -12,6 +12,7 @@ from otel_llm.evaluate.streams.stream_in_flight import group_of
 from otel_llm.readers.assemble.received_stream import ReceivedStream, missing_segments
 from otel_llm.readers.foreign.foreign_spans import foreign_tokens
 from otel_llm.readers.rows import Row, unjudged_row, verdict_row
+from otel_llm.slo.token_events import NO_EVENTS, TokenEvents
 from otel_llm.slo.windows import Ledger
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import RequestKey
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.verdict import Verdict
-
-Tokens: TypeAlias = tuple[list[int], bytes | None]
-"""Token times (unix ns) and their kinds."""
 
 
 class Verdicts:
@@ -68,11 +66,11 @@ class Verdicts:
         stream: LiveStream,
         event: StreamEvent = StreamEvent.VERDICT,
         others: Resolved | None = None,
-        tokens: Tokens | None = None,
+        tokens: TokenEvents | None = None,
     ) -> None:
         """Judge a stream by its received parts, and remove it.
 
-        `event`: VERDICT, or SILENCE for a stream without an end. `others`, `tokens`: the contents and token times of
+        `event`: VERDICT, or SILENCE for a stream without an end. `others`, `tokens`: the contents and token events of
         another instrumentation's span.
         """
         self._registry.drop(stream)  # first: an error below then occurs once
@@ -80,7 +78,7 @@ class Verdicts:
             stream.move(event)
             self._report(stream, stream.resolve() if others is None else others, tokens)
         finally:
-            self._table.release(stream.slot, stream.table_key)
+            self._table.release(stream.slot, stream.table_key, stream.parts.tenant)
 
     def judge_ended(self) -> None:
         """Judge every stream whose end was received, and every request span, without further waiting."""
@@ -117,16 +115,17 @@ class Verdicts:
         self._registry.tombstones.add(key, 0)
         if resolved is not None:  # a row of its own; windows and smooth goodput need token times
             slo = self._registry.choose(resolved, count=True)
-            self._sink.foreign_judged(unjudged_row(resolved, slo.name, [], None, slo.reads))
+            self._sink.foreign_judged(unjudged_row(resolved, slo.name, NO_EVENTS, slo.reads))
 
-    def _judge_span(self, parts: ReceivedRequest, resolved: Resolved, tokens: Tokens | None) -> None:
+    def _judge_span(self, parts: ReceivedRequest, resolved: Resolved, tokens: TokenEvents | None) -> None:
         slo = self._registry.choose(resolved, count=True)
         stream = self._registry.stream_of_span(parts, resolved, slo)
         self.judge(stream, others=None if tokens is None else resolved, tokens=tokens)
         if tokens is not None and parts.request is not None:
-            parts.request.events_ns = []  # frees the memory of a judged request
+            # This frees the memory of a judged request.
+            parts.request.events_ns, parts.request.kinds, parts.request.counts = [], None, None
 
-    def _report(self, stream: LiveStream, resolved: Resolved, tokens: Tokens | None) -> None:
+    def _report(self, stream: LiveStream, resolved: Resolved, tokens: TokenEvents | None) -> None:
         slo = self._registry.choose(resolved)
         stream.outcome = resolved.outcome
         self._reidentify(stream, resolved, slo)
@@ -140,14 +139,14 @@ class Verdicts:
                 self._counts["skewed_tokens"] += verdict.skewed
             if missing := missing_segments(stream.received):
                 self._counts["missing_empty_segments"] += missing
-            recorded = len(stream.stream.times_ns)
+            recorded = stream.stream.tokens
             if (reply := stated_reply(resolved, verdict, recorded, stream.token_ratio_learned)) is not None:
                 self._sink.reply_stated(reply)
             row = partial(verdict_row, resolved, slo.name, verdict, recorded)
         else:
-            times_ns, kinds = stream.token_times() if tokens is None else tokens
+            events = stream.token_events() if tokens is None else tokens
             # Computed now, so that a sink that stores it does not keep the token times alive.
-            row = partial(dict, unjudged_row(resolved, slo.name, times_ns, kinds, slo.reads))
+            row = partial(dict, unjudged_row(resolved, slo.name, events, slo.reads))
         self._windowing.ended(stream, resolved, verdict)
         if self.groups is not None:
             self.groups.ended(stream, resolved, verdict, self._timers.now_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from otel_llm.slo.verdict import Verdict
 
 GROUP_NAMES: Final = ("slo_class", "model", "instance", "measured_at")
+Names: TypeAlias = tuple[str, str, str, str]
+"""The names of `GROUP_NAMES`: a window is of all tenants together."""
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class Windowing:
     on_window: Callable[[dict[str, object]], None] | None = None
     late: int = 0
     _latest_ns: int = 0
-    _open: dict[int, dict[Group, WindowTotals]] = field(default_factory=dict)
+    _open: dict[int, dict[Names, WindowTotals]] = field(default_factory=dict)
     _closed_until_ns: int | None = None
     _swept: int = 0
     """The number of parts that are charged early for the oldest open window."""
@@ -111,7 +113,7 @@ class Windowing:
         if not stream.begun:
             return False
         totals = self._open.get(window_start(stream.tokens_so_far.commit_ns - stream.shift_ns, self.window_ns), {})
-        found = totals.get(stream.group if group is None else group)
+        found = totals.get((stream.group if group is None else group)[:4])
         if found is None:
             return False
         found.requests_started -= 1
@@ -166,7 +168,8 @@ class Windowing:
         ledger, until = stream.windows, start + self.window_ns + stream.shift_ns
         if ledger is None or ledger.commit_ns >= until:
             return
-        charge = ledger.advance(stream.tokens_so_far.read_ns, until, known_until_ns, unbroken=unbroken)
+        tokens = stream.tokens_so_far
+        charge = ledger.advance(tokens.read_ns, until, known_until_ns, tokens.read_counts, unbroken=unbroken)
         if charge is not NOTHING:
             self._totals(start, stream.group).charge(charge)
 
@@ -182,13 +185,13 @@ class Windowing:
         return window_start(min(instant_ns, self._latest_ns + self.lateness_ns), self.window_ns)
 
     def _totals(self, start: int, group: Group) -> WindowTotals:
-        groups = self._open.setdefault(start, {})
-        totals = groups.get(group)
+        groups, names = self._open.setdefault(start, {}), group[:4]
+        totals = groups.get(names)
         if totals is None:
-            totals = groups[group] = WindowTotals()
+            totals = groups[names] = WindowTotals()
         return totals
 
-    def _emit(self, start: int, groups: Mapping[Group, WindowTotals]) -> None:
+    def _emit(self, start: int, groups: Mapping[Names, WindowTotals]) -> None:
         if self.on_window is None:
             return
         filled = [group for group, totals in groups.items() if not totals.empty]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from otel_llm.export.attempt import retry_wait_s
 from otel_llm.export.clock import monotonic_s
+from otel_llm.export.transport.attempt import retry_wait_s
 from otel_llm.export.wire import export_request
 
 if TYPE_CHECKING:
@@ -15,16 +14,15 @@ if TYPE_CHECKING:
 
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from otel_llm.export.attempt import Attempt
     from otel_llm.export.records import Record
     from otel_llm.export.settings import OtlpSettings
+    from otel_llm.export.transport.attempt import Attempt
 
-_log: Final = logging.getLogger("otel_llm")
 RETRY_FOR_S: Final = 120.0
 """How long a batch is tried before it is dropped: an evaluator declares a silent stream lost after as long."""
 
-Pause = Callable[[float], bool]
-"""Waits that many seconds; False: the process is closing, do not try again."""
+Pause = Callable[[float, str], bool]
+"""Waits that many seconds after an attempt that failed for this reason; False: the process is closing, give up."""
 
 
 class Delivery(Protocol):
@@ -54,17 +52,11 @@ class Sender(Protocol):
 
 
 class OtlpDelivery:
-    """The delivery that encodes a batch to wire bytes and sends it, again while the failure is a passing one.
+    """The delivery that encodes a batch to wire bytes and sends it, again while the failure is a passing one."""
 
-    An endpoint that begins to fail is warned of once, until it accepts something again: the warning explains late
-    telemetry and names the endpoint (`where`).
-    """
-
-    def __init__(self, sender: Sender, where: str, clock_s: Callable[[], float] = monotonic_s) -> None:
+    def __init__(self, sender: Sender, clock_s: Callable[[], float] = monotonic_s) -> None:
         self._sender = sender
-        self._where = where
         self._clock_s = clock_s
-        self._failing = False
 
     def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
         """Deliver a batch; return the number of dropped records, and the reason."""
@@ -74,20 +66,13 @@ class OtlpDelivery:
         while True:
             attempt = self._sender.send(payload)
             if attempt.verdict == "accepted":
-                self._failing = False
                 return min(attempt.rejected, len(batch)), attempt.reason
             if attempt.verdict == "refused":
                 return len(batch), attempt.reason
             wait_s = retry_wait_s(attempt, attempts)
             if self._clock_s() + wait_s > give_up_s:
                 return len(batch), attempt.reason
-            if not self._failing:
-                self._failing = True
-                _log.warning(
-                    "telemetry is late (%s): trying again for up to %.0f s to send it to %s",
-                    *(attempt.reason, RETRY_FOR_S, self._where),
-                )
-            if not pause(wait_s):
+            if not pause(wait_s, attempt.reason):
                 return len(batch), attempt.reason
             attempts += 1
 
@@ -128,9 +113,9 @@ class SpanExporterDelivery:
 def otlp_delivery(settings: OtlpSettings) -> OtlpDelivery:
     """Return the delivery for one OTLP endpoint; nothing is opened or imported for its transport yet."""
     if settings.protocol == "grpc":
-        from otel_llm.export.grpc import GrpcSender
+        from otel_llm.export.transport.grpc import GrpcSender
 
-        return OtlpDelivery(GrpcSender(settings), settings.description)
-    from otel_llm.export.http import HttpSender
+        return OtlpDelivery(GrpcSender(settings))
+    from otel_llm.export.transport.http import HttpSender
 
-    return OtlpDelivery(HttpSender(settings), settings.description)
+    return OtlpDelivery(HttpSender(settings))

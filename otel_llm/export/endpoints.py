@@ -6,12 +6,13 @@ read it too. Protocol, headers, timeout, compression and certificates are those 
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from otel_llm.export import host_log
+from otel_llm.export.host_log import OWN_CHARS, Shown, shown
 from otel_llm.export.settings import TRACES_PATH, from_environment
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 ENDPOINTS_VARIABLE: Final = "OTEL_LLM_ENDPOINTS"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-
-_log: Final = logging.getLogger("otel_llm")
 
 
 class EndpointsError(ValueError):
@@ -50,7 +49,8 @@ def usable_settings(environ: Mapping[str, str] = os.environ) -> dict[str, OtlpSe
     try:
         return _listed(environ, one)
     except EndpointsError as problem:
-        _log.warning("%s (sending to one endpoint, %s)", problem, one.shown)
+        words = "%s (sending to one endpoint, %s)"
+        host_log.warning(words, Shown(problem), shown(one.shown, OWN_CHARS))
         return {one.shown: one}
 
 

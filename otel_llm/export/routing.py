@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from otel_llm.export.records import Record
     from otel_llm.export.settings import OtlpSettings
+    from otel_llm.export.undelivered import Undelivered
 
 WEIGHT_BYTES: Final = 8
 TRACE_BYTES: Final = 16
@@ -94,6 +95,10 @@ class RoutedOutbox:
         settled = [outbox.close(max(until_s - monotonic_s(), 0.0)) for outbox in outboxes]
         return all(settled)
 
+    def undelivered(self) -> list[Undelivered]:
+        """Return what the collectors did not get, those alone that miss something."""
+        return [found for outbox in self._outboxes.values() for found in outbox.undelivered()]
+
     def after_fork(self) -> None:
         """Start clean in a forked child: the parent sends what was queued before the fork."""
         for outbox in self._outboxes.values():
@@ -108,6 +113,6 @@ def outbox_for(settings: Mapping[str, OtlpSettings], capacity: int = CAPACITY) -
     """
     if len(settings) == 1:
         (one,) = settings.values()
-        return Outbox(otlp_delivery(one), capacity)
+        return Outbox(otlp_delivery(one), capacity, where=one.description)
     share = max(capacity // len(settings), 1)
     return RoutedOutbox({name: Outbox(otlp_delivery(one), share, where=name) for name, one in settings.items()})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlparse
+
+from otel_llm.export import host_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,11 +24,24 @@ DEFAULT_GRPC_ENDPOINT: Final = "http://localhost:4317"
 DEFAULT_HTTP_ENDPOINT: Final = "http://localhost:4318"
 TRACES_PATH: Final = "v1/traces"
 DEFAULT_TIMEOUT_S: Final = 10.0
+EXIT_TIMEOUT_VARIABLE: Final = "OTEL_LLM_EXIT_TIMEOUT"
+DEFAULT_EXIT_TIMEOUT_S: Final = 2.0
+LEAST_TIMEOUT_S: Final = 1e-3
+"""An attempt that may take less is none."""
 
 _USERINFO: Final = re.compile(r"^([A-Za-z][\w+.-]*://)?.*@", re.DOTALL)
 """The part of an endpoint before the host: its scheme, which is kept, and perhaps credentials, to the last `@`."""
+_QUERY: Final = re.compile(r"[?#].*", re.DOTALL)
+"""The part of an endpoint behind its path, which may hold a key."""
+_PORT: Final = re.compile(r"^((?:[A-Za-z][\w+.-]*://)?[^/?#@\[\]:]*:)(?!\d*(?:[/?#]|$)|//)[^/?#@]*", re.DOTALL)
+"""A host, and behind its colon what is no port: a password whose host is missing."""
+_HIDDEN: Final = re.compile(r"^([A-Za-z][\w+.-]*://)?.*[?#].*@.*$", re.DOTALL)
+"""An endpoint whose credentials may end in its query, or hold the mark of one: only its scheme is shown."""
 
-_log: Final = logging.getLogger("otel_llm")
+
+def without_credentials(url: str) -> str:
+    """Return a URL for a message: without the credentials that it may hold, before its host or in its query."""
+    return _PORT.sub(r"\1…", _QUERY.sub("", _USERINFO.sub(r"\1", _HIDDEN.sub(r"\1…", url))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +65,8 @@ class OtlpSettings:
 
     @property
     def shown(self) -> str:
-        """Return the endpoint without the credentials that a URL may hold."""
-        return _USERINFO.sub(r"\1", self.endpoint)
+        """Return the endpoint without credentials."""
+        return without_credentials(self.endpoint)
 
     @property
     def description(self) -> str:
@@ -94,7 +110,7 @@ def _protocol(environ: Mapping[str, str]) -> Protocol:
     for protocol in PROTOCOLS:
         if wanted == protocol:
             return protocol
-    _log.warning(
+    host_log.warning(
         "OTEL_EXPORTER_OTLP_PROTOCOL=%r is none of %s: using %s", wanted, ", ".join(PROTOCOLS), DEFAULT_PROTOCOL
     )
     return DEFAULT_PROTOCOL
@@ -136,22 +152,34 @@ def _headers(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     if unread:
         traces = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
         name = traces if environ.get(traces) else "OTEL_EXPORTER_OTLP_HEADERS"
-        _log.warning("%s has a header that is not name=value: not sending it", name)
+        host_log.warning("%s has a header that is not name=value: not sending it", name)
     return tuple(headers.items())
 
 
+def exit_timeout_s(environ: Mapping[str, str] = os.environ) -> float:
+    """Return how long an ending process waits for what is queued, s; 0: not at all."""
+    name = EXIT_TIMEOUT_VARIABLE
+    return _seconds(name, environ.get(name), DEFAULT_EXIT_TIMEOUT_S, least_s=0.0)
+
+
 def _timeout_s(environ: Mapping[str, str]) -> float:
-    stated = _signal(environ, "TIMEOUT")
-    if stated is None:
-        return DEFAULT_TIMEOUT_S
+    return _seconds(
+        "OTEL_EXPORTER_OTLP_TIMEOUT", _signal(environ, "TIMEOUT"), DEFAULT_TIMEOUT_S, least_s=LEAST_TIMEOUT_S
+    )
+
+
+def _seconds(name: str, stated: str | None, default_s: float, *, least_s: float) -> float:
+    """Return the time that a variable states; the default where it states none, or a shorter or endless one."""
+    if not stated:
+        return default_s
     try:
-        timeout_s = float(stated)
+        seconds = float(stated)
     except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s < float("inf"):
-        _log.warning("OTEL_EXPORTER_OTLP_TIMEOUT=%r is no number of seconds: using %g", stated, DEFAULT_TIMEOUT_S)
-        return DEFAULT_TIMEOUT_S
-    return timeout_s
+        seconds = math.nan
+    if least_s <= seconds < math.inf:
+        return seconds
+    host_log.warning("%s=%r is no number of seconds: using %g", name, stated, default_s)
+    return default_s
 
 
 def _compression(environ: Mapping[str, str], protocol: Protocol) -> Compression:
@@ -160,5 +188,5 @@ def _compression(environ: Mapping[str, str], protocol: Protocol) -> Compression:
     for compression in known:
         if stated == compression:
             return compression
-    _log.warning("OTEL_EXPORTER_OTLP_COMPRESSION=%r is none of %s: not compressing", stated, ", ".join(known))
+    host_log.warning("OTEL_EXPORTER_OTLP_COMPRESSION=%r is none of %s: not compressing", stated, ", ".join(known))
     return "none"

@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.export import host_log
 from otel_llm.instrumentation.process import runtime
 
 if TYPE_CHECKING:
@@ -38,16 +39,14 @@ USER: Final = "otel_llm.instrument"
 _ALL: Final = "*"
 _OFF: Final = "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"
 
-_log: Final = logging.getLogger("otel_llm")
-
 
 def instrument(**settings: Any) -> None:
     """Start the runtime and hook the installed stacks, see `otel_llm.instrument`."""
     if runtime.disabled():
-        _log.info("OTEL_SDK_DISABLED is true: otel_llm records nothing")
+        host_log.say(logging.INFO, "OTEL_SDK_DISABLED is true: otel_llm records nothing")
         return
     if runtime.running() is not None:
-        _log.warning("otel_llm is instrumented already; call uninstrument() first to change its settings")
+        host_log.warning("otel_llm is instrumented already; call uninstrument() first to change its settings")
     runtime.join(USER, functools.partial(runtime.configured, **settings))
     for instrumentor in _instrumentors(_off()):
         if not instrumentor.is_instrumented_by_opentelemetry:
@@ -73,8 +72,8 @@ def flush(timeout_s: float) -> bool:
 def _quietly(switch: Callable[[], object]) -> None:
     try:
         switch()
-    except Exception:  # noqa: BLE001  one stack that fails must not harm the application or the other stacks
-        _log.warning("otel_llm could not switch one of its stacks", exc_info=True)
+    except Exception as error:  # noqa: BLE001  one stack that fails must not harm the application or the other stacks
+        host_log.warning("otel_llm could not switch one of its stacks: %s", error)
 
 
 def _off() -> frozenset[str]:
@@ -90,6 +89,6 @@ def _instrumentors(off: frozenset[str]) -> list[BaseInstrumentor]:
             continue
         try:
             found.append(getattr(import_module(module), name)())
-        except Exception:  # noqa: BLE001  one stack that fails must not stop the others
-            _log.warning("otel_llm cannot record %s", stack, exc_info=True)
+        except Exception as error:  # noqa: BLE001  one stack that fails must not stop the others
+            host_log.warning("otel_llm cannot record %s: %s", stack, error)
     return found

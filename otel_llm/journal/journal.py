@@ -140,14 +140,17 @@ class Journal:
         self._maintenance.start()
         return self
 
-    def append(self, raw: bytes, receipt_ns: int) -> Position:
+    def append(self, raw: bytes, receipt_ns: int, tenant: str | None = None) -> Position:
         """Write one record; once this returns, the record survives the process.
+
+        `tenant`: that of the sender's token, None if senders have no tokens.
 
         Raises:
             JournalError: it could not be written (disk full ...); nothing of it stays.
             TooLargeError: it is longer than a record may be.
+            DecodeError: it holds a record of a journal.
         """
-        position = self._writer.append(raw, receipt_ns)
+        position = self._writer.append(raw, receipt_ns, tenant)
         if self._interval is not None:
             self._interval.written()
         return position

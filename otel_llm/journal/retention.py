@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.journal.names import NS_PER_S, newest_possible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from otel_llm.journal.names import JournalFile
+
+MOST_BYTES: Final = 50_000_000_000
+VOLUME_SHARE: Final = 10
+"""The default limit on size is a tenth of the volume, and MOST_BYTES at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,16 @@ class Horizon:
     """No record of the closed files was received after it."""
     other_bytes: int
     """The size of files that are not closed."""
+
+
+def share_of_volume(folder: Path) -> int:
+    """Return the default limit on the size of a journal in this folder, which need not exist yet."""
+    for place in (folder, *folder.absolute().parents):
+        with suppress(OSError):
+            volume = os.statvfs(place)
+            size = volume.f_blocks * volume.f_frsize
+            return min(MOST_BYTES, size // VOLUME_SHARE) if size else MOST_BYTES
+    return MOST_BYTES
 
 
 def expired(

@@ -10,6 +10,7 @@ from otel_llm.journal.file import WrittenFile
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.journal.names import NS_PER_S, JournalFile, file_name
 from otel_llm.readers.io.journal_format import envelope
+from otel_llm.readers.records import DecodeError
 from otel_llm.shared.errors import TooLargeError
 from otel_llm.shared.whole_files import reason_of
 
@@ -101,10 +102,12 @@ class FolderWriter:
         """Accept records from now on."""
         self._open = True
 
-    def append(self, raw: bytes, receipt_ns: int) -> Position:
+    def append(self, raw: bytes, receipt_ns: int, tenant: str | None = None) -> Position:
         """Write one record; see `Journal.append`."""
         try:
-            head, seal = envelope(raw, receipt_ns)
+            head, seal = envelope(raw, receipt_ns, tenant)
+        except DecodeError:
+            raise
         except ValueError as error:
             raise TooLargeError(str(error)) from error
         size = len(head) + len(raw) + len(seal)
@@ -210,7 +213,11 @@ class FolderWriter:
 
     def _mark_failing(self, at: Literal["write", "fsync"], error: OSError) -> None:
         if self.failing is None:
-            what = "written; exports are refused until it can" if at == "write" else "synced to the disk (fsync)"
+            what = (
+                "written; exports are refused until it can, streams in flight are evaluated"
+                if at == "write"
+                else "synced to the disk (fsync)"
+            )
             log.error("%s: cannot be %s: %s", self._folder, what, reason_of(error))
         self.failing, self._failing_at = reason_of(error), at
 

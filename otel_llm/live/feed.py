@@ -18,6 +18,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_llm.core.fair_shares import has_room
 from otel_llm.live.history import FIELDS, History
 from otel_llm.live.selection import key_text
 from otel_llm.live.viewers import Viewer
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from otel_llm.live.history import Key, Load
-    from otel_llm.live.selection import Filter, Selection, StreamKey
+    from otel_llm.live.selection import Filter, Selection
+    from otel_llm.readers.records import StreamKey
 
 EVERY_S: Final = 1.0
 MOST_VIEWERS: Final = 32
@@ -37,25 +39,35 @@ MOST_AGE_S: Final = 600.0
 VERDICTS: Final = 12
 _STOP_S: Final = 10.0
 VERDICT_COLUMNS: Final = (
-    "trace_id", "span_id", "choice", "slo_class", "model", "instance", "measured_at", "outcome", "met", "tokens",
-    "ttfo_s", "ttft_s", "idle_s", "fluidity_index", "finish_reason",
+    "trace_id", "span_id", "tenant", "choice", "slo_class", "model", "instance", "measured_at", "outcome", "met",
+    "tokens", "ttfo_s", "ttft_s", "idle_s", "fluidity_index", "finish_reason",
 )  # fmt: skip
 log = logging.getLogger(__name__)
+
+
+class Fleet(NamedTuple):
+    """What is shown of all streams of a tenant, or of all tenants.
+
+    `shown`: JSON-able; `loads`: by class and place of measurement; `recent`: functions that return the rows of the last
+    verdicts, oldest first, which any thread may call.
+    """
+
+    shown: dict[str, Any]
+    loads: Mapping[Key, Load]
+    recent: Sequence[Callable[[], Mapping[str, Any]]]
 
 
 class Collected(NamedTuple):
     """The state of a service at one instant, as its evaluator's thread collected it.
 
-    `fleet`, `pages`, `streams`: JSON-able; a followed stream that is not in flight is absent from `streams`. `recent`:
-    functions that return the rows of the last verdicts, oldest first; any thread may call them.
+    `fleets`: of all tenants (None), and of each tenant in a filter. `pages`, `streams`: JSON-able; a followed stream
+    that is not in flight is absent from `streams`.
     """
 
     now_ns: int
-    loads: Mapping[Key, Load]
-    fleet: dict[str, Any]
+    fleets: Mapping[str | None, Fleet]
     pages: Mapping[Filter, dict[str, Any]]
     streams: Mapping[StreamKey, dict[str, Any]]
-    recent: Sequence[Callable[[], Mapping[str, Any]]]
 
 
 class Feed:
@@ -66,7 +78,7 @@ class Feed:
             TimeoutError from it is shown to the viewers as `busy`.
         service: the name of the service, with the paths of `links` by their text.
         most_viewers: further ones are refused.
-        history: the samples; the feed's thread owns it.
+        history: the samples of all tenants together; the feed's thread owns it. A tenant has one while it is viewed.
     """
 
     def __init__(
@@ -84,7 +96,7 @@ class Feed:
         self._now_ns = now_ns
         self._about = {"service": service, "links": dict(links)}
         self._most_viewers = most_viewers
-        self._history = History() if history is None else history
+        self._histories: dict[str | None, History] = {None: History() if history is None else history}
         self._every_s = every_s
         self._lock = threading.Lock()
         self._viewers: set[Viewer] = set()
@@ -120,20 +132,29 @@ class Feed:
         for viewer in viewers:
             viewer.close()
 
-    def join(self, selection: Selection) -> Viewer:
+    def join(self, selection: Selection, owner: str | None = None) -> Viewer:
         """Return a new viewer, in whose event loop this is called; its first message is that of the next second.
+
+        `owner`: whose share of the viewers it takes, by default its tenant's; an operator's has no limit.
 
         Raises:
             UnavailableError: there are as many as may be, or the service is stopping.
         """
-        viewer = Viewer(selection, self._now_ns())
+        viewer = Viewer(selection, self._now_ns(), owner=selection.filter.tenant if owner is None else owner)
         with self._lock:
             if self._stop.is_set():
                 raise UnavailableError("the service is stopping")
-            if len(self._viewers) >= self._most_viewers:
+            if not self._has_room(viewer.owner):
                 raise UnavailableError(f"{self._most_viewers} viewers are there already (limits: viewers)")
             self._viewers.add(viewer)
         return viewer
+
+    def _has_room(self, owner: str | None) -> bool:
+        """Return whether a viewer may join; those of one owner leave room for others, an operator's need not."""
+        if owner is None:
+            return len(self._viewers) < self._most_viewers
+        own = sum(one.owner == owner for one in self._viewers)
+        return has_room(own, len(self._viewers), self._most_viewers)
 
     def leave(self, viewer: Viewer) -> None:
         """Forget a viewer."""
@@ -152,10 +173,11 @@ class Feed:
             for viewer in viewers:
                 viewer.offer(busy)
             return
-        sample = self._history.add(found.now_ns, found.loads)
+        self._histories = {tenant: self._histories.get(tenant) or History() for tenant in found.fleets}
+        samples = {tenant: self._histories[tenant].add(found.now_ns, one.loads) for tenant, one in found.fleets.items()}
         self._keep_verdicts(found, {one for one in followed if one})
         if viewers:
-            self._inform(viewers, found, sample)
+            self._inform(viewers, found, samples)
 
     def _run(self) -> None:
         due_s = monotonic_s()
@@ -180,28 +202,31 @@ class Feed:
             viewer.close()
         return viewers
 
-    def _inform(self, viewers: Sequence[Viewer], found: Collected, sample: list[Any]) -> None:
-        verdicts = [_verdict(row()) for row in found.recent[-VERDICTS:]]
-        fleet = event("fleet", {**found.fleet, **self._names(), "sample": sample, "verdicts": verdicts[::-1]})
+    def _inform(self, viewers: Sequence[Viewer], found: Collected, samples: Mapping[str | None, list[Any]]) -> None:
+        shown = {viewer.selection.filter.tenant for viewer in viewers}
+        fleets = {tenant: self._fleet(tenant, found.fleets[tenant], samples[tenant]) for tenant in shown}
         pages = {chosen: event("page", page) for chosen, page in found.pages.items()}
         streams = {key: event("stream", self._followed(found, key)) for key in self._streams_of(viewers)}
-        first = b"".join((self._greeting(), fleet)) if not all(viewer.greeted for viewer in viewers) else b""
         messages: dict[tuple[Selection, bool], bytes] = {}
         for viewer in viewers:
             chosen = viewer.selection
             case = (chosen, viewer.greeted)
             if case not in messages:
+                greeting = b"" if viewer.greeted else self._greeting(chosen.filter.tenant)
                 stream = b"" if chosen.stream is None else streams[chosen.stream]
-                messages[case] = b"".join((fleet if viewer.greeted else first, pages[chosen.filter], stream))
+                messages[case] = b"".join((greeting, fleets[chosen.filter.tenant], pages[chosen.filter], stream))
             viewer.greeted = True
             viewer.offer(messages[case])
 
-    def _names(self) -> dict[str, Any]:
-        return {"keys": self._history.keys, "left_out": self._history.left_out}
+    def _fleet(self, tenant: str | None, fleet: Fleet, sample: list[Any]) -> bytes:
+        history = self._histories[tenant]
+        verdicts = [_verdict(row()) for row in fleet.recent[-VERDICTS:]][::-1]
+        names = {"keys": history.keys, "left_out": history.left_out}
+        return event("fleet", {**fleet.shown, **names, "sample": sample, "verdicts": verdicts})
 
-    def _greeting(self) -> bytes:
+    def _greeting(self, tenant: str | None) -> bytes:
         """Return the history without the newest sample, which `fleet` has."""
-        older = self._history.samples[:-1]
+        older = self._histories[tenant].samples[:-1]
         return event("history", {**self._about, "every_s": self._every_s, "fields": FIELDS, "samples": older})
 
     @staticmethod
@@ -218,8 +243,9 @@ class Feed:
         self._verdicts = {key: row for key, row in self._verdicts.items() if key in followed}
         ended = followed - found.streams.keys() - self._verdicts.keys()
         until = self._searched if followed <= self._before else None
-        self._searched, self._before = (found.recent[-1] if found.recent else None), followed
-        for make in reversed(found.recent) if ended else ():
+        recent = found.fleets[None].recent
+        self._searched, self._before = (recent[-1] if recent else None), followed
+        for make in reversed(recent) if ended else ():
             if make is until:
                 return
             row = make()
@@ -248,4 +274,4 @@ def _key_of(row: Mapping[str, Any]) -> StreamKey | None:
     """Return the key of a verdict's row; None for the span of another instrumentation."""
     if row["choice"] is None:
         return None
-    return bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"]), row["choice"]
+    return bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"]), row["tenant"], row["choice"]

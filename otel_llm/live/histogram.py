@@ -45,11 +45,11 @@ class Histogram:
         self._state: _State = (np.zeros(len(self.bounds) + 1, dtype=np.int64), 0, [])
         self._waiting_values = 0
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count one value, so many times."""
         counts, total, waiting = self._state
-        counts[bisect_left(self._edges, value)] += 1
-        self._state = counts, total + value, waiting
+        counts[bisect_left(self._edges, value)] += times
+        self._state = counts, total + value * times, waiting
 
     def observe_all(self, values: Sequence[int] | npt.NDArray[np.int64]) -> None:
         """Count values, in any order; `values`: (n,) int64, not to be changed afterwards, as they are counted later."""

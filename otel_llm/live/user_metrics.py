@@ -11,34 +11,44 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from operator import add
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from otel_llm.core.fair_shares import FairTable
 from otel_llm.live.exposition import text_of
 from otel_llm.live.histogram import NS_PER_S, Histogram
-from otel_llm.live.history import Totals
 from otel_llm.live.labels import METRICS_BYTES, escaped_bytes, shortened
 from otel_llm.live.stated_replies import FAMILY as STATED_REPLIES
 from otel_llm.live.stated_replies import StatedReplies
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.rules.prometheus.exposed_metrics import FLUIDITY_BUCKETS
 from otel_llm.slo.classes import OUTCOMES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from otel_llm.readers.rows import Row
     from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict
 
-Key = tuple[str, str, str, str]
-"""(slo_class, model, measured_at, instance) of a stream; "" where unknown."""
+
+class Key(NamedTuple):
+    """The class, model, place of measurement, instance and tenant of a stream; "" where unknown."""
+
+    slo_class: str
+    model: str
+    measured_at: str
+    instance: str
+    tenant: str = DEFAULT_TENANT
+
+
 Labels = tuple[str, ...]
 
 LABELS: Final = ("slo_class", "model", "measured_at")
 OTHER: Final = "other"
 MAX_SERIES: Final = 500
-"""The most label sets; beyond them models and instances count as `other`, so that telemetry cannot fill the memory."""
+"""The most label sets, besides those of `other`, so that telemetry cannot fill the memory."""
 OTHER_FAMILIES_BYTES: Final = 128 * 1024
 """The part of a scrape that is reserved for the collector's own metrics."""
 LONGEST_NUMBER: Final = 24
@@ -92,15 +102,6 @@ class Series:
         words = (outcome, met_word(met))
         self.requests[words] = self.requests.get(words, 0) + 1
 
-    def totals(self) -> Totals:
-        """Return the sums that the live page draws."""
-        met = missed = 0
-        for (_, word), number in list(self.requests.items()):
-            met += number * (word == "true")
-            missed += number * (word == "false")
-        smooth = self.tokens_read - self.penalty_tokens + self.refunded_tokens
-        return Totals(met, missed, self.tokens_read, smooth, self.idle_ns)
-
 
 @dataclass(slots=True)
 class UserMetrics:
@@ -108,9 +109,12 @@ class UserMetrics:
 
     Args:
         by_instance: whether `instance` is a label, too.
-        models, instances: the allowed values of these labels, others count as `other`; None: all, up to MAX_SERIES
-            label sets, beyond which they count as `other`.
-        max_bytes: of a scrape; label sets beyond it count as `other`.
+        models, instances: the allowed values of these labels, others count as `other`; None: all.
+        max_bytes: of a scrape.
+
+    At most MAX_SERIES label sets, and `max_bytes` of them, are kept. Beyond that, one without a stream in flight gives
+    way, and begins again from 0 when it comes back; it belongs to the tenant that sent it first (`FairTable`). If none
+    gives way, the new one counts as `other`.
 
     The class and the place of measurement are never folded: their values are the operator's and the convention's. Long
     values are `shortened`.
@@ -124,9 +128,14 @@ class UserMetrics:
     replies: StatedReplies = field(default_factory=StatedReplies)
     known: dict[Key, Series] = field(default_factory=dict)
     """The series of keys that were counted, up to CACHED_KEYS of them."""
-    _bytes: int = OTHER_FAMILIES_BYTES
-    """An upper bound of a scrape's size, with a set of `other` for each known class and place of measurement."""
+    _table: FairTable[Labels] = field(init=False)
+    """The label sets and their bytes at most, but those of `other`: one for each class and place of measurement."""
+    _held: set[Labels] = field(default_factory=set)
+    """The label sets with streams in flight, when this was last noted."""
     _others: set[Labels] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._table = FairTable(MAX_SERIES, self.max_bytes - OTHER_FAMILIES_BYTES)
 
     @property
     def labels(self) -> Labels:
@@ -146,8 +155,19 @@ class UserMetrics:
         series.penalty_tokens += penalty_tokens
         series.refunded_tokens += refunded_tokens
 
-    def judged(self, key: Key, outcome: str, met: object, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
-        """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, (n,) int64, ascending."""
+    def judged(
+        self,
+        key: Key,
+        outcome: str,
+        met: object,
+        verdict: Verdict | None,
+        gaps_ns: Sequence[int],
+        zero_gaps: int = 0,
+    ) -> None:
+        """Count a verdict.
+
+        `gaps_ns`: the gaps between the tokens of the request, (n,) int64, ascending; `zero_gaps`: further ones of 0.
+        """
         series = self._of(key)
         series.ended(outcome, met)
         if verdict is None:
@@ -167,6 +187,8 @@ class UserMetrics:
             series.fluidity.observe(fluidity)
         if len(gaps_ns):
             series.tbt.observe_all(gaps_ns)
+        if zero_gaps:
+            series.tbt.observe(0, zero_gaps)
 
     def stated(self, reply: StatedReply) -> str | None:
         """Count the length of a reply as it states it; return the note on its model, once."""
@@ -181,45 +203,78 @@ class UserMetrics:
 
     def foreign(self, row: Row) -> None:
         """Count the row of another instrumentation's span, and its TTFT where the span states one."""
-        slo_class, model, measured_at, instance = (
-            str(row[name] or "") for name in ("slo_class", "model", "measured_at", "instance")
-        )
-        series, ttft_s = self._of((slo_class, model, measured_at, instance)), row["ttft_s"]
+        series, ttft_s = self._of(Key(*(str(row[name] or "") for name in Key._fields))), row["ttft_s"]
         series.ended(str(row["outcome"]), row["met"])
         if isinstance(ttft_s, int | float):
             series.ttft.observe(round(ttft_s * NS_PER_S))
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether a new set of labels needs another to give way."""
+        return self._table.is_full
+
+    @property
+    def gave_way(self) -> dict[str, int]:
+        """Return how many label sets gave way to others, by table."""
+        return {"series": self._table.gave_way, "token_estimates": self.replies.gave_way}
+
+    def hold(self, keys: Iterable[Key]) -> None:
+        """Note the keys that have streams in flight: their label sets do not give way, but to a tenant with fewer."""
+        found = {labels for key in keys if (labels := self._labels_of(key)) in self._table}
+        for labels in self._held - found:
+            self._table.rest(labels)
+        for labels in found - self._held:
+            self._table.hold(labels)
+        self._held = found
+
     def _of(self, key: Key) -> Series:
         """Return the series of a key, created where it is new."""
+        series = self.known.get(key)
+        if series is None or self.series.get(series.labels) is not series:
+            series = self._find(key)
+        if series.labels in self._table:
+            self._table.touch(series.labels)
+        return series
+
+    def _labels_of(self, key: Key) -> Labels:
+        """Return the labels that a key has if there is room for them."""
         known = self.known.get(key)
         if known is not None:
-            return known
-        slo_class, model, measured_at, instance = key
-        labels: Labels = (slo_class, _listed(model, self.models), measured_at)
+            return known.labels
+        labels: Labels = (key.slo_class, _listed(key.model, self.models), key.measured_at)
         if self.by_instance:
-            labels = (*labels, _listed(instance, self.instances))
-        labels = tuple(map(shortened, labels))
-        if labels not in self.series:
-            labels = self._admitted(labels)
+            labels = (*labels, _listed(key.instance, self.instances))
+        return tuple(map(shortened, labels))
+
+    def _find(self, key: Key) -> Series:
+        labels = self._labels_of(key)
+        has_room = labels in self.series or self._admit(labels, key.tenant)
+        if not has_room:
+            labels = _other(labels)
         series = self.series.get(labels)
         if series is None:
             series = self.series[labels] = Series(labels)
-        if len(self.known) >= CACHED_KEYS:
-            self.known.clear()
-        self.known[key] = series
+        if has_room:  # else there may be room for it later
+            if len(self.known) >= CACHED_KEYS:
+                self.known.clear()
+            self.known[key] = series
         return series
 
-    def _admitted(self, labels: Labels) -> Labels:
-        """Return a new set of labels if there is room for it, else that of `other`."""
-        other = (labels[0], OTHER, labels[2], OTHER)[: len(labels)]
+    def _admit(self, labels: Labels, tenant: str) -> bool:
+        """Return whether there is room for a new set of labels; what gives way to it is forgotten."""
+        other = _other(labels)
         if other not in self._others:
             self._others.add(other)
-            self._bytes += _most_bytes(other)
-        more = 0 if labels == other else _most_bytes(labels)
-        if len(self.series) >= MAX_SERIES or self._bytes + more > self.max_bytes:
-            return other
-        self._bytes += more
-        return labels
+            self._forget(self._table.reserve(0, _most_bytes(other)))
+        if labels == other:
+            return True
+        self._forget(self._table.admit(labels, tenant, 1, _most_bytes(labels)))
+        return labels in self._table
+
+    def _forget(self, gone: Iterable[Labels]) -> None:
+        for labels in gone:
+            del self.series[labels]
+            self._held.discard(labels)
 
     def families(self) -> Iterator[Metric]:
         """Yield the counters and histograms."""
@@ -241,14 +296,6 @@ class UserMetrics:
             yield shown
         yield from self.replies.families()
 
-    def totals(self) -> dict[tuple[str, str], Totals]:
-        """Return the counters by class and place of measurement, for the live page."""
-        found: defaultdict[tuple[str, str], Totals] = defaultdict(Totals)
-        for labels, series in list(self.series.items()):
-            key = labels[0], labels[2]
-            found[key] = found[key].plus(series.totals())
-        return dict(found)
-
     def gauges(self, counts: Mapping[Key, Sequence[int]]) -> Iterator[Metric]:
         """Yield the gauges of streams in flight, of starving readers and of runways.
 
@@ -256,6 +303,12 @@ class UserMetrics:
         series here.
         """
         numbers: defaultdict[Labels, list[int]] = defaultdict(lambda: [0] * len(RUNWAY_BANDS))
+        self.hold(counts)
+        for key in counts:  # all of them first: one may give way to another tenant's
+            labels = self._of(key).labels
+            if labels in self._table:
+                self._table.hold(labels)
+                self._held.add(labels)
         for key, bands in counts.items():
             found = numbers[self._of(key).labels]
             found[:] = map(add, found, bands)
@@ -269,6 +322,11 @@ class UserMetrics:
             for band, number in zip(RUNWAY_BANDS, numbers[labels], strict=True):
                 runways.add_metric([*labels, band], number)
         yield runways
+
+
+def _other(labels: Labels) -> Labels:
+    """Return the set of `other` in place of these labels."""
+    return (labels[0], OTHER, labels[2], OTHER)[: len(labels)]
 
 
 def _most_bytes(labels: Labels) -> int:

@@ -22,8 +22,11 @@ class Viewer:
     reads too slowly (`overrun`). Messages are shared between viewers, and never copied.
     """
 
-    def __init__(self, selection: Selection, joined_ns: int, most_unsent: int = MOST_UNSENT) -> None:
+    def __init__(
+        self, selection: Selection, joined_ns: int, most_unsent: int = MOST_UNSENT, *, owner: str | None = None
+    ) -> None:
         self.selection = selection
+        self.owner = owner
         self.joined_ns = joined_ns
         self.greeted = False
         """Whether it has been offered the history; only the feed's thread reads and writes it."""

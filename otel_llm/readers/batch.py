@@ -6,6 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.readers.segment_columns import key_suffix
+
 if TYPE_CHECKING:
     from otel_llm.readers.records import RequestSpan, Segment
     from otel_llm.readers.segment_columns import SegmentColumns
@@ -26,6 +29,8 @@ class Batch:
     ignored: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     anomalies: Counter[str] = field(default_factory=Counter)
+    tenant: str = DEFAULT_TENANT
+    """The tenant of all records; `owned_by` sets it."""
 
     @property
     def spans(self) -> int:
@@ -35,9 +40,9 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Return the number of its segments' token events."""
-        plain = 0 if self.plain is None else len(self.plain.times_ns)
-        return plain + sum(len(segment.times_ns) for segment in self.segments)
+        """Return the number of its segments' tokens."""
+        plain = 0 if self.plain is None else int(self.plain.tokens.sum())
+        return plain + sum(segment.tokens for segment in self.segments)
 
     @property
     def begins(self) -> bool:
@@ -59,6 +64,22 @@ class Batch:
             if not within.all():
                 self.refused["too_many_segments"] += int((~within).sum())
                 self.plain = self.plain.only(within)
+
+    def owned_by(self, tenant: str) -> None:
+        """Give all records to a tenant."""
+        if tenant != self.tenant:
+            self.tenant = tenant
+            for segment in self.segments:
+                segment.tenant = tenant
+            for span in self.requests:
+                span.tenant = tenant
+
+    def plain_keys(self) -> list[bytes]:
+        """Return the key of the request of each plain segment, as `key_bytes` does."""
+        if self.plain is None:
+            return []
+        suffix = key_suffix(self.tenant)
+        return [ids + suffix for ids in self.plain.keys] if suffix else self.plain.keys
 
     def received(self, receipt_ns: int) -> None:
         """Stamp all records with the time of receipt (unix ns)."""

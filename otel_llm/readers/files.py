@@ -11,7 +11,7 @@ from otel_llm.readers.formats.form import EXPECTED, all_broken
 from otel_llm.readers.formats.form_table import find_form, open_head
 from otel_llm.readers.formats.otlp_files import LENGTH_BYTES, read_json, read_records
 from otel_llm.readers.io.journal_format import is_journal
-from otel_llm.readers.io.skipped import RawRecord
+from otel_llm.readers.io.skipped import RawRecord, Received
 from otel_llm.readers.otlp.export_request import parse
 from otel_llm.readers.records import DecodeError, InputError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.readers.assemble.resolved import Assembled
-    from otel_llm.readers.io.skipped import Received, Skipped
+    from otel_llm.readers.io.skipped import Skipped
 
 
 def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
@@ -39,7 +39,7 @@ def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
                 skipped.add("bad_record", f"{item.place}: {error}")
                 bad += 1
                 continue
-            item = (message, item.receipt_ns)  # noqa: PLW2901
+            item = Received(message, item.receipt_ns, item.tenant)  # noqa: PLW2901
         good += 1
         yield item
     if bad and not good and not is_journal(path):

@@ -5,6 +5,7 @@ The audit and the live evaluator build their rows here, from the same `Resolved`
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_llm.slo.classes import ABORTED, CONTENT
@@ -12,9 +13,8 @@ from otel_llm.slo.columns import REQUEST_COLUMNS, VERDICT_COLUMNS
 from otel_llm.slo.verdict import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from otel_llm.readers.assemble.resolved import Resolved
+    from otel_llm.slo.token_events import TokenEvents
     from otel_llm.slo.verdict import Verdict
 
 Cell: TypeAlias = str | int | float | bool | None
@@ -42,7 +42,11 @@ def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell], re
         "tokens_recorded": recorded,
         "token_basis": resolved.token_basis,
         "coverage": resolved.coverage,
+        "input_tokens": resolved.input_tokens,
         "queue_s": resolved.queue_s,
+        "prefill_s": resolved.prefill_s,
+        "relay_lag_s": resolved.relay_lag_s,
+        "tenant": resolved.tenant,
         **verdict,
     }
     return {name: row[name] for name in REQUEST_COLUMNS}
@@ -53,34 +57,39 @@ def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict, recorded:
     return judged_row(resolved, class_name, dict(verdict.columns()), recorded)
 
 
-def unjudged_row(
-    resolved: Resolved, class_name: str, times_ns: Sequence[int], kinds: bytes | None, reads: tuple[int, ...]
-) -> Row:
+def unjudged_row(resolved: Resolved, class_name: str, events: TokenEvents, reads: tuple[int, ...]) -> Row:
     """Return the row of a stream that cannot be judged: tokens or the commit are missing, or the span is foreign.
 
-    `times_ns` are the tokens received, in order of index, unix ns. The times of the first token (of any kind, read)
-    are given when nothing before them is missing.
+    `events` are those of the tokens received, in order of index, unix ns. The times of the first token (of any kind,
+    read) are given when nothing before them is missing.
     """
     values: dict[str, Cell] = dict(_NO_VERDICT)
     if resolved.foreign is not None:
         values["ttft_s"] = resolved.foreign.ttft_s
         values["e2e_s"] = resolved.foreign.e2e_s
-        if not times_ns:
+        if not events.times_ns:
             return judged_row(resolved, class_name, values, None)
-    values["tokens"] = len(times_ns)
-    values["tokens_read"] = len(times_ns) if kinds is None else sum(kind in reads for kind in kinds)
-    if kinds is None and CONTENT not in reads:
-        values["tokens_read"] = 0
+    tokens = values["tokens"] = events.tokens
+    values["tokens_read"] = sum(count for _, count in _read(events, reads))
     commit_ns = resolved.commit_ns
     if commit_ns is not None:
         if resolved.outcome in ABORTED and resolved.end_ns is None and resolved.coverage is None:
             values["met"] = False  # for every failure; all else depends on its time
         if resolved.outcome != "lost" and resolved.end_ns is not None:
-            values["e2e_s"] = seconds(max(commit_ns, resolved.end_ns, *times_ns) - commit_ns)
-        known = times_ns[: resolved.known_tokens]
-        if known:
-            values["ttft_s"] = seconds(max(0, min(known) - commit_ns))
-        read = [time for i, time in enumerate(known) if (CONTENT if kinds is None else kinds[i]) in reads]
+            values["e2e_s"] = seconds(max(commit_ns, resolved.end_ns, *events.times_ns) - commit_ns)
+        known = events.first(resolved.known_tokens)
+        if known.times_ns:
+            values["ttft_s"] = seconds(max(0, min(known.times_ns) - commit_ns))
+        read = [time for time, _ in _read(known, reads)]
         if read:
             values["ttfo_s"] = seconds(max(0, min(read) - commit_ns))
-    return judged_row(resolved, class_name, values, len(times_ns))
+    return judged_row(resolved, class_name, values, tokens)
+
+
+def _read(events: TokenEvents, reads: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the times and counts of the events whose tokens are read."""
+    times_ns, kinds, counts = events
+    every = zip(times_ns, repeat(1) if counts is None else counts, strict=False)
+    if kinds is None:
+        return list(every) if CONTENT in reads else []
+    return [one for one, kind in zip(every, kinds, strict=True) if kind in reads]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.actions.execute.action_receiver import ActionRequest, Admission
-    from otel_llm.actions.execute.dispatcher import Settled
+    from otel_llm.actions.execute.open_actions import Settled
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.command_reader import CommandReader
     from otel_llm.shared.clock import Clock

@@ -1,15 +1,20 @@
-"""A connection to a port of the relay: closed when its first request is late."""
+"""A connection to a port of the relay: closed when its first request is late, or its client stops reading."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
-from typing import TYPE_CHECKING, Any
+import termios
+from contextlib import suppress
+from struct import unpack
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from otel_llm.relay.answers import error_response
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.web.acceptor import Acceptor
 
 if TYPE_CHECKING:
@@ -20,13 +25,15 @@ if TYPE_CHECKING:
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.acceptor import ConnectionTracker
 
+LOOK_S: Final = 1.0
+"""How often it is looked whether a client reads that does not keep up."""
 log = logging.getLogger(__name__)
 
 
 class Connection(web.RequestHandler):
     """One connection to `server`, made when `door` accepts it; a handler calls `begun` first."""
 
-    __slots__ = ("_door", "_established", "_late")
+    __slots__ = ("_door", "_established", "_late", "_looks", "_stall_s", "_unread", "_unread_s")
 
     def __init__(self, server: web.Server, limits: Limits, door: ConnectionTracker[Connection], **more: Any) -> None:
         super().__init__(
@@ -40,12 +47,17 @@ class Connection(web.RequestHandler):
         )
         self._door = door
         self._established = False
+        self._stall_s = limits.client_stall_s
+        self._looks: asyncio.TimerHandle | None = None
+        self._unread = 0
+        self._unread_s = 0.0
         # From the instant of acceptance: the limit covers the TLS handshake.
         self._late: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(limits.header_s, self._give_up)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget a connection."""
         self._in_time()
+        self._stop_looking()
         self._door.left(self)
         super().connection_lost(exc)
 
@@ -66,6 +78,59 @@ class Connection(web.RequestHandler):
             self._late.cancel()
             self._late = None
 
+    # A client that stops reading.
+
+    @property
+    def stalled_s(self) -> float:
+        """Return for how long the client has read nothing of what waits for it (s), 0 where nothing waits."""
+        return 0.0 if self._looks is None else monotonic_s() - self._unread_s
+
+    def cut(self) -> None:
+        """Close the connection at once: the client reads nothing."""
+        self._stop_looking()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def pause_writing(self) -> None:
+        """Note that the kernel takes no more for the client."""
+        super().pause_writing()
+        self._unread, self._unread_s = self._waiting(), monotonic_s()
+        self._look_later()
+
+    def resume_writing(self) -> None:
+        """Note that the kernel has taken all of it."""
+        super().resume_writing()
+        self._stop_looking()
+
+    def _look_later(self) -> None:
+        self._looks = asyncio.get_running_loop().call_later(min(LOOK_S, self._stall_s / 4), self._look)
+
+    def _look(self) -> None:
+        unread = self._waiting()
+        if unread < self._unread:
+            self._unread_s = monotonic_s()
+        self._unread = unread
+        if self.stalled_s >= self._stall_s:
+            self.cut()
+        else:
+            self._look_later()
+
+    def _stop_looking(self) -> None:
+        if self._looks is not None:
+            self._looks.cancel()
+            self._looks = None
+
+    def _waiting(self) -> int:
+        """Return how many bytes the client has not taken: those in the process, and those in the kernel."""
+        transport = self.transport
+        if transport is None:
+            return 0
+        count = transport.get_write_buffer_size()
+        with suppress(OSError):  # the kernel does not tell
+            number = transport.get_extra_info("socket").fileno()
+            count += unpack("i", fcntl.ioctl(number, termios.TIOCOUTQ, bytes(4)))[0]
+        return count
+
     def handle_error(
         self,
         request: web.BaseRequest,
@@ -74,6 +139,9 @@ class Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Answer a malformed request, or one that a bug of ours left unanswered; the answer reveals nothing of ours."""
+        transport = request.transport
+        if isinstance(exc, ConnectionError) and (transport is None or transport.is_closing()):
+            raise exc  # the client has left: there is nothing to answer, and nothing to report
         if isinstance(exc, LineTooLong):
             status, message = 431, "the headers are too large"
         elif status < 500:

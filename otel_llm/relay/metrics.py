@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _GAP_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 _ADDED_BUCKETS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 1.0)
+_LAG_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _QUEUE_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _OTHER: Final = "other"
 _CODES: Final = frozenset({*map(str, range(200, 207)), *map(str, range(300, 309)), *map(str, range(400, 432)), "499"})
@@ -45,6 +46,12 @@ class RelayMetrics:
             ["reason"],
             registry=registry,
         )
+        self._hedges = Counter(
+            "otel_llm_relay_hedges", "Requests sent to a second backend for being late, by what became of it.",
+            ["outcome"], registry=registry,
+        )  # fmt: skip
+        for outcome in ("done", "refuted", "failed"):  # a rate of what was never counted would have no data
+            self._hedges.labels(outcome)
         self._preempted = Counter("otel_llm_relay_preempted", "Streams that were paused.", registry=registry)
         self._received = Counter(
             "otel_llm_relay_received_actions",
@@ -60,8 +67,12 @@ class RelayMetrics:
             ["reason"], registry=registry,
         )  # fmt: skip
         self._added = Histogram(
-            "otel_llm_relay_added_seconds", "From the reading of a backend to the writing to the client.",
+            "otel_llm_relay_added_seconds", "From the arrival from a backend to the writing to the client.",
             registry=registry, buckets=_ADDED_BUCKETS_S,
+        )  # fmt: skip
+        self._lag = Histogram(
+            "otel_llm_relay_loop_lag_seconds", "How late the event loop runs what is due, 50 times a second.",
+            registry=registry, buckets=_LAG_BUCKETS_S,
         )  # fmt: skip
 
     def request(self, instance: str, code: int) -> None:
@@ -79,6 +90,10 @@ class RelayMetrics:
         """Count a backend that did not serve."""
         self._failovers.labels(reason).inc()
 
+    def hedged(self, outcome: str) -> None:
+        """Count a request that was sent to a second backend: `done` if that one served, `refuted`, `failed`."""
+        self._hedges.labels(outcome).inc()
+
     def received(self, action: str, result: str) -> None:
         """Count a received action message; both labels are of a known set."""
         self._received.labels(action, result).inc()
@@ -86,6 +101,10 @@ class RelayMetrics:
     def added(self, seconds: float) -> None:
         """Observe how long something stayed in the relay."""
         self._added.observe(seconds)
+
+    def lagged(self, seconds: float) -> None:
+        """Observe how late the event loop was."""
+        self._lag.observe(seconds)
 
     def preempted(self) -> None:
         """Count a stream that was paused."""
@@ -108,6 +127,11 @@ class RelayMetrics:
         queued = GaugeMetricFamily("otel_llm_relay_queue", "Requests that wait for a place on a backend now.")
         queued.add_metric((), waiting)
         yield queued
+        panic = GaugeMetricFamily(
+            "otel_llm_relay_panic", "Groups without a healthy backend now: their requests go to the least bad."
+        )
+        panic.add_metric((), backends.panics)
+        yield panic
         flying = GaugeMetricFamily(
             "otel_llm_relay_streams_in_flight", "Streams that backends serve now.", labels=["instance"]
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import CLIENT_LEFT, NO_BACKEND, pass_response, unserved
-from otel_llm.relay.backends.upstream import REFUSED, UpstreamError
-from otel_llm.relay.streams.opening import TRY_ELSEWHERE
+from otel_llm.relay.backends.backend import ANYTHING, Needs
+from otel_llm.relay.backends.blame import Blame
+from otel_llm.relay.backends.upstream import REFUSED, TRY_ELSEWHERE, UpstreamError
 from otel_llm.scheduling.placement import Demand
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,9 +31,9 @@ class Passing:
         self._pool = pool
 
     async def serve(
-        self, request: web.BaseRequest, path: str, headers: CIMultiDict[str], body: bytes | None
+        self, request: web.BaseRequest, path: str, headers: CIMultiDict[str], body: bytes | None, client: str
     ) -> web.StreamResponse:
-        """Pass on a request; `body`: the part that was read already, None where it is streamed.
+        """Pass on a request of a client; `body`: the part that was read already, None where it is streamed.
 
         Its body weighs as a prompt does: without a weight all would go to the backend whose streams have fewer tokens.
         After a refused connection another backend is tried; for GET and HEAD after a broken one too.
@@ -38,10 +41,12 @@ class Passing:
         served, code = "", CLIENT_LEFT
         pool, tried, reason = self._pool, set[str](), NO_BACKEND
         tokens = pool.lengths.prompt(None, (request.content_length or 0) if body is None else len(body))
+        needs = ANYTHING if body is None or pool.backends.alike else Needs(_model_of(body))
+        blame = Blame(pool.backends, client)
         again = request.method in SAFE and (body is not None or not request.body_exists)
         try:
             while len(tried) <= pool.settings.failover.connect_retries:
-                backend = pool.backends.choose(pool.settings.direct_placement, tried, Demand(tokens))
+                backend = pool.backends.choose(pool.settings.direct_placement, tried, Demand(tokens), needs)
                 if backend is None:
                     break
                 tried.add(backend.name)
@@ -50,16 +55,19 @@ class Passing:
                     data = body if body is not None else _chunks(request) if request.body_exists else None
                     response = await pool.upstream.open(backend, request.method, path, headers, data)
                     served, code = backend.name, response.status
-                    if code not in TRY_ELSEWHERE:
+                    pool.backends.heard(backend, monotonic_s())
+                    if code not in TRY_ELSEWHERE and request.method not in SAFE:
                         pool.backends.worked(backend)
+                    if response.ok:
+                        blame.served(backend)
                     try:
-                        return await pass_response(request, response)
+                        return (await pass_response(request, response))[0]
                     finally:
                         response.close()
                 except UpstreamError as problem:
                     reason = problem.reason
                     pool.metrics.failed_over(reason)
-                    pool.backends.failed(backend)
+                    blame.failed(backend, broke=reason != REFUSED, refused=reason == REFUSED)
                     if reason != REFUSED and not again:
                         break
                 finally:
@@ -69,6 +77,16 @@ class Passing:
             return answer
         finally:
             pool.metrics.request(served, code)
+
+
+def _model_of(body: bytes) -> str:
+    """Return the model that a completion asks for, "" if that cannot be read."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return ""
+    model = value.get("model") if isinstance(value, dict) else None
+    return model if isinstance(model, str) else ""
 
 
 async def _chunks(request: web.BaseRequest) -> AsyncIterator[bytes]:

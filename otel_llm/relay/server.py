@@ -1,23 +1,32 @@
-"""The port for clients: authorization, limits, and whether a request is owned or passed on."""
+"""The port for clients: authorization, limits, and whether a request is owned, passed on or refused."""
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
-from otel_llm.relay.answers import CLIENT_LEFT, error_response
-from otel_llm.relay.connection import Connection, acceptor_of, stop_accepting, too_many_connections
+from otel_llm.relay.answers import CLIENT_LEFT, error_response, pass_interim
+from otel_llm.relay.backends.backend_connection import passes_interim
+from otel_llm.relay.bodies import Bodies, Body, BodyError
+from otel_llm.relay.callers import Caller, Shares, caller_of
+from otel_llm.relay.connection import LOOK_S, Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.relay.headers import path_of, to_backend
-from otel_llm.relay.seam.request import endpoint_of
+from otel_llm.relay.origins import ClientRequest, checked_origin
+from otel_llm.relay.paths import normal_path
+from otel_llm.relay.seam.request import RequestError, endpoint_of
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.errors import UnauthenticatedError
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from otel_llm.relay.passing import Passing
+    from otel_llm.relay.passthrough import Passthrough
+    from otel_llm.relay.seam.request import OwnedRequest
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.acceptor import ConnectionTracker
     from otel_llm.shared.web.tls import Certificates
@@ -27,6 +36,12 @@ READ_BYTES: Final = 2**15
 MAX_HEADERS: Final = 256
 SWITCHES: Final = frozenset({"websocket", "tcp"})
 """Protocols that need a switch; a client that offers another one, as h2c, is served without it."""
+BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+GIVES_WAY_S: Final = 5.0
+"""A client that has read nothing for so long gives its place to a new request, where all are taken."""
+SHORT_BYTES: Final = 2**16
+"""A body of at most this length is read before it is passed on."""
+BUSY: Final = 429
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -45,7 +60,7 @@ class ClientConnection(Connection):
 
 
 class ClientServer(web.Server):
-    """The server for clients. `owned` gets each request that it may own with its path and body; None: it is passed on.
+    """The server for clients. `owned` gets each streamed completion with its path, and its body if that is compressed.
 
     The server calls `counted` with the backend ("": none) and the status of each request that it refuses. `passing` and
     `owned` count the requests that they serve.
@@ -55,18 +70,26 @@ class ClientServer(web.Server):
         self,
         limits: Limits,
         passing: Passing,
-        owned: Callable[[web.BaseRequest, str, bytes], Awaitable[web.StreamResponse | None]],
+        owned: Callable[[web.BaseRequest, str, OwnedRequest, Caller, bytes | None], Awaitable[web.StreamResponse]],
         tokens: Tokens | None,
+        classes: Mapping[str, frozenset[str]],
         counted: Callable[[str, int], None],
+        passthrough: Passthrough,
+        origins: frozenset[str],
     ) -> None:
-        super().__init__(self._serve, handler_cancellation=True)
+        super().__init__(self._serve, request_factory=_made, handler_cancellation=True)
         self.limits = limits
-        self.serving = 0
+        self.streams = Shares(limits.streams)
+        self.bodies = Bodies(limits)
         self._passing = passing
         self._owned = owned
         self._tokens = tokens
+        self._classes = classes
         self._counted = counted
+        self._passthrough = passthrough
+        self._origins = origins
         self._accepting: asyncio.Task[None] | None = None
+        self._no_room_until_s = 0.0
 
     def connection(self, door: ConnectionTracker[Connection]) -> ClientConnection:
         """Return the protocol of a new connection."""
@@ -85,83 +108,106 @@ class ClientServer(web.Server):
         connection = request.protocol
         assert isinstance(connection, Connection)  # noqa: S101
         path = path_of(request.raw_path)
-        refusal = self._refusal(request, path) if connection.begun() else too_many_connections()
+        answer = checked_origin(request, self._origins) if connection.begun() else too_many_connections()
+        caller = self._caller(request) if answer is None else answer
+        if isinstance(caller, web.Response):
+            return self.refuse(caller)
+        refusal = self._refusal(request, path)
         if refusal is not None:
             return self.refuse(refusal)
         assert path is not None  # noqa: S101
-        self.serving += 1
+        if not self.streams.take(caller) and not self._take_with_room_made(caller):
+            return self.refuse(error_response(429, "too many streams: try again", "rate_limit_error", retry=True))
+        body = Body(self.bodies, caller, request)
         try:
-            if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            passes_interim.set(partial(pass_interim, request))
+            waits = request.version >= HttpVersion11 and request.headers.get("Expect", "").lower() == "100-continue"
+            if waits and request.transport is not None:
                 request.transport.write(CONTINUE)
-            return await self._pass(request, path)
+            return await self._pass(request, path, body)
         finally:
-            self.serving -= 1
+            body.close()
+            self.streams.give_back(caller)
 
-    def _refusal(self, request: web.BaseRequest, path: str | None) -> web.Response | None:
-        """Return the answer to a request that is refused whatever its body; None for the others."""
-        headers = request.headers
+    def _caller(self, request: web.BaseRequest) -> Caller | web.Response:
+        """Return the client of a request, or the answer to one without a token."""
+        bearer = None
         if self._tokens is not None:
             try:
-                self._tokens.check(headers.getall("Authorization", []))
+                bearer = self._tokens.check(request.headers.getall("Authorization", []))
             except UnauthenticatedError as problem:
                 response = error_response(401, str(problem), "invalid_request_error", "invalid_api_key")
                 response.headers["WWW-Authenticate"] = "Bearer"
                 return response
+        return caller_of(request.remote or "", bearer, self._classes)
+
+    def _refusal(self, request: web.BaseRequest, path: str | None) -> web.Response | None:
+        """Return the answer to a request that is refused whatever its body; None for the others."""
+        headers = request.headers
         if headers.get("Upgrade", "").lower() in SWITCHES or request.method == "CONNECT":
             return error_response(501, "no protocol but HTTP is passed on", "invalid_request_error")
         if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
             return error_response(501, "no transfer coding but chunked is understood", "invalid_request_error")
-        if path is None:
-            return error_response(400, "the target of the request is no path", "invalid_request_error")
+        normal = None if path is None else normal_path(path)
+        if path is None or normal is None:
+            return error_response(400, "the target of the request is no plain path", "invalid_request_error")
+        if not self._passthrough.passes(request.method, normal):
+            message = "no path for clients of this relay; its settings may add it (passthrough)"
+            return error_response(404, message, "invalid_request_error", "unknown_path")
+        endpoint = endpoint_of(normal)
+        if endpoint_of(path) != endpoint:
+            return error_response(400, f"write the path as it is: {normal}", "invalid_request_error")
+        if endpoint is not None and (request.body_exists if request.method in BODILESS else request.method != "POST"):
+            return error_response(400, "completions are asked for by POST", "invalid_request_error")
         if (request.content_length or 0) > self.limits.body_bytes:
-            return self._too_large()
-        if self.serving >= self.limits.streams:
-            return error_response(429, "too many streams: try again", "rate_limit_error", retry=True)
+            message = f"the body is larger than {self.limits.body_bytes} bytes"
+            return _unread(BodyError(413, message, "too_large"))
         return None
 
-    async def _pass(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        body: bytes | None = None
+    def _take_with_room_made(self, caller: Caller) -> bool:
+        """Take a stream's place that another client is made to give back; return whether that was done."""
+        if not self.streams.has_room(caller, leaving=1) or not self._make_room():
+            return False
+        return self.streams.take(caller, leaving=1)
+
+    def _make_room(self) -> bool:
+        """Cut the client that has read nothing for longest, if there is one that gives its place; return whether."""
+        now_s = monotonic_s()
+        if now_s < self._no_room_until_s:  # a flood of requests does not look each time
+            return False
+        found = [one for one in self.connections if isinstance(one, Connection) and one.stalled_s >= GIVES_WAY_S]
+        if not found:
+            self._no_room_until_s = now_s + LOOK_S
+            return False
+        max(found, key=lambda one: one.stalled_s).cut()
+        return True
+
+    async def _pass(self, request: web.BaseRequest, path: str, body: Body) -> web.StreamResponse:
+        owned: OwnedRequest | None = None
         may_own = request.method == "POST" and endpoint_of(path) is not None
-        if may_own or request.headers.get("Transfer-Encoding"):
+        # A short body too: it can be sent once more.
+        short = 0 < (request.content_length or 0) <= SHORT_BYTES
+        if may_own or short or request.headers.get("Transfer-Encoding"):
             try:
-                body = await self._read(request)
-            except TimeoutError:
-                return self.refuse(self._too_slow())
+                await body.read()
+                if may_own:
+                    owned = await body.request(path)
+            except BodyError as problem:
+                return self.refuse(_unread(problem))
+            except RequestError as problem:
+                return self.refuse(error_response(400, str(problem), "invalid_request_error", param=problem.param))
             except asyncio.CancelledError:
                 self._counted("", CLIENT_LEFT)
                 raise
-            if body is None:
-                return self.refuse(self._too_large())
-        if may_own and body is not None and request.headers.get("Content-Encoding", "identity") == "identity":
-            response = await self._owned(request, path, body)
-            if response is not None:
-                return response
+        if owned is not None:
+            return await self._owned(request, path, owned, body.caller, body.received if body.packed else None)
         # The token was for us; the body was read, so its length is known.
         without = (
             *(("authorization",) if self._tokens is not None else ()),
-            *(("content-length",) if body is not None else ()),
+            *(("content-length",) if body.received is not None else ()),
         )
-        return await self._passing.serve(request, path, to_backend(request.headers, *without), body)
-
-    async def _read(self, request: web.BaseRequest) -> bytes | None:
-        """Return a body, None where it is over the limit. Raises TimeoutError where it stalls."""
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            async with asyncio.timeout(self.limits.idle_connection_s):
-                data = await request.content.readany()
-            if not data:
-                return b"".join(parts)
-            size += len(data)
-            if size > self.limits.body_bytes:
-                return None
-            parts.append(data)
-
-    def _too_slow(self) -> web.Response:
-        return _unread(408, f"the body did not go on within {self.limits.idle_connection_s:g} s", "too_slow")
-
-    def _too_large(self) -> web.Response:
-        return _unread(413, f"the body is larger than {self.limits.body_bytes} bytes", "too_large")
+        headers = to_backend(body.caller.headers(request.headers), *without)
+        return await self._passing.serve(request, path, headers, body.received, body.caller.name)
 
     def refuse(self, response: web.Response) -> web.Response:
         """Count an answer of our own."""
@@ -187,13 +233,19 @@ class ClientServer(web.Server):
         """Wait until every request is answered, for at most so long; return whether all are."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
-        while self.serving and loop.time() < until_s:
+        while self.streams.taken and loop.time() < until_s:
             await asyncio.sleep(min(0.05, within_s))
-        return not self.serving
+        return not self.streams.taken
 
 
-def _unread(status: int, message: str, code: str) -> web.Response:
+def _made(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    return ClientRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
+
+def _unread(problem: BodyError) -> web.Response:
     """Answer a request whose body is not read to its end: its connection cannot be used again."""
-    response = error_response(status, message, "invalid_request_error", code)
+    busy = problem.status == BUSY
+    kind = "rate_limit_error" if busy else "invalid_request_error"
+    response = error_response(problem.status, str(problem), kind, problem.code, retry=busy)
     response.force_close()
     return response

@@ -16,19 +16,23 @@ from otel_llm.actions.settings import secret_files
 from otel_llm.export.endpoints import EndpointsError, listed_settings
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.answers import NONE_OPEN
-from otel_llm.relay.backends.backends import Backend, Backends
+from otel_llm.relay.backends.backend import Backend
+from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.backends.expected_lengths import ExpectedLengths
 from otel_llm.relay.backends.health import Probes
+from otel_llm.relay.backends.hedge_budget import HedgeBudget
 from otel_llm.relay.backends.pool import Pool
 from otel_llm.relay.backends.upstream import Upstream
 from otel_llm.relay.command_receiver import CommandReceiver
 from otel_llm.relay.deciding.command_reader import CommandReader
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
+from otel_llm.relay.loop_lag import LoopLag
 from otel_llm.relay.metrics import RelayMetrics
 from otel_llm.relay.passing import Passing
 from otel_llm.relay.queueing.polyserve_placer import PolyServePlacer
 from otel_llm.relay.queueing.request_queue import RequestQueue
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
+from otel_llm.relay.seam.large_body import load_kernels
 from otel_llm.relay.server import ClientServer
 from otel_llm.relay.settings import POLYSERVE
 from otel_llm.relay.streams.owned import Owned
@@ -44,7 +48,7 @@ from otel_llm.shared.web.address import Address, listen
 from otel_llm.shared.web.exposure import exposure
 from otel_llm.shared.web.guard import Guard, is_loopback, names_of
 from otel_llm.shared.web.tls import Certificates
-from otel_llm.shared.web.tokens import Tokens
+from otel_llm.shared.web.tokens import KnownTokens, Tokens
 
 if TYPE_CHECKING:
     import socket
@@ -57,7 +61,8 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.sinks.console import Console
     from otel_llm.live.feed import Collected
-    from otel_llm.live.selection import Filter, Selection, StreamKey
+    from otel_llm.live.selection import Filter, Selection
+    from otel_llm.readers.records import StreamKey
     from otel_llm.relay.settings import RelaySettings
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
@@ -84,6 +89,8 @@ class Service:
     """Reads the class and rule files anew; raises ConfigError."""
     exporter: SpanExporter | None = None
     """The exporter of spans; None: by `OTEL_EXPORTER_OTLP_*` and `OTEL_LLM_ENDPOINTS`."""
+    name: str = field(default_factory=lambda: f"/otel-llm/relay/{uuid.uuid4()}")
+    """The name of this relay and start-up."""
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once clients are accepted."""
@@ -96,6 +103,8 @@ class Service:
     _web_listener: socket.socket | None = None
     _certificates: Certificates | None = None
     _tokens: Tokens | None = None
+    _operators: KnownTokens | None = None
+    """Those who read the web port and drain; with `auth` and no file of theirs there are none."""
     _admission: Admission | None = None
     _decisions: DecisionFiles | None = None
     _stopping: bool = False
@@ -117,9 +126,12 @@ class Service:
                 "give a class of --slo a deadline of another policy than e2e, or choose another placement"
             )
         self._certificates = None if settings.tls is None else Certificates(settings.tls)
-        self._tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
+        if settings.auth is not None:
+            self._tokens = Tokens(settings.auth.tokens_file)
+            operators = settings.auth.operators_file
+            self._operators = KnownTokens() if operators is None else Tokens(operators)
         if settings.action_secret_file is not None:
-            self._admission = Admission(read_signing_secrets(settings.action_secret_file))
+            self._admission = Admission(read_signing_secrets(settings.action_secret_file), relay=self.name)
         if self.decisions_path is not None:
             try:
                 refuse_other_lines(self.decisions_path, FIRST_KEY, "decisions")
@@ -156,7 +168,10 @@ class Service:
         settings = self.settings
         ports = (("--listen", self.at), ("--web", self.web_at))
         keys = [settings.action_secret_file, *(one.api_key_file for one in settings.backends)]
-        return exposure(ports, settings.tls, settings.auth, [*secret_files(settings), *keys], "docs/relay.md")
+        found = exposure(ports, settings.tls, settings.auth, [*secret_files(settings), *keys], "docs/relay.md")
+        if settings.auth is not None and settings.auth.operators_file is None:
+            found.append("no token drains a backend here or opens a closed web port (see operators): docs/relay.md")
+        return found
 
     async def run(self) -> None:
         """Serve until `stop` is set, then let streams end within the drain time."""
@@ -177,15 +192,26 @@ class Service:
             ),
             settings=settings,
             folder=self.folder,
-            source=f"/otel-llm/relay/{uuid.uuid4()}",
+            source=self.name,
             decisions=self._decisions,
         )
         backends = Backends(
             [Backend(one.name, one.url, one.kind, one.group, profile=one.profile) for one in settings.backends],
             monotonic_s,
-            settings.eject_s,
+            settings.eject.for_s,
+            settings.eject.max_share,
         )
-        pool = self.pool = Pool(Upstream(settings.backends), backends, settings, RelayMetrics(), ExpectedLengths())
+        metrics = RelayMetrics()
+        lag = LoopLag(metrics.lagged)
+        pool = self.pool = Pool(
+            Upstream(settings.backends),
+            backends,
+            settings,
+            metrics,
+            ExpectedLengths(),
+            lag,
+            HedgeBudget(settings.failover.hedge_share),
+        )
         running = relay_runtime(self.exporter)
         recorder = Recorder(running, decide.first_hand, clock, loop.call_later, decide.rearm)
         without = () if self._tokens is None else ("authorization",)
@@ -193,12 +219,27 @@ class Service:
         owned = self.owned = Owned(pool, recorder, without, queue)
         owned.victims = decide.victims
         backends.starving = owned.starving
-        backends.watched_by(owned.refresh, None if queue is None else queue.release)
+
+        def changed() -> None:
+            owned.refresh()
+            decide.wake()
+
+        backends.watched_by(changed, None if queue is None else queue.release)
         probes = Probes(pool)
-        server = self._server = ClientServer(settings.limits, Passing(pool), owned, self._tokens, pool.metrics.request)
+        server = self._server = ClientServer(
+            settings.limits,
+            Passing(pool),
+            owned,
+            self._tokens,
+            settings.client_classes,
+            pool.metrics.request,
+            settings.passthrough,
+            settings.cors_origins,
+        )
         receiver = self._receiver(pool, recorder, decide)
         page = WebServer(self._web_port(pool, receiver), settings.limits)
         try:
+            lag.start()
             decide.start(owned)
             await probes.start()
             gc.freeze()
@@ -207,16 +248,21 @@ class Service:
             await page.start(self._web_listener, self._web_context())
             server.listen(self._listener, self._certificates)
             self.started.set()
+            loop.run_in_executor(None, load_kernels)
             await self.stop.wait()
             self._stopping = True
+            # Both ports at once: another relay may start on them while streams end here.
             await server.close_listeners()
+            await page.close_listener()
             self._listener.close()
+            self._web_listener.close()
             self.clean = await server.drained(settings.limits.drain_s)
             if not self.clean:
                 owned.cut_all()
                 await server.drained(CUT_S)
         finally:
             await server.shutdown(CUT_S)
+            lag.stop()
             await probes.stop()
             if queue is not None:
                 queue.close()
@@ -230,12 +276,16 @@ class Service:
             await asyncio.to_thread(running.stop, CUT_S)
 
     def reload(self) -> tuple[str | None, list[str]]:
-        """Read classes, rules, tokens, secrets, certificates anew; return a line on them, and one on each failure."""
+        """Read classes, rules, secrets and certificates anew; return a line on them, and one on each failure."""
         kinds: list[tuple[str, Callable[[], str]]] = [("classes and rules", self._reload_rules)]
         if (tokens := self._tokens) is not None:
             kinds.append(("tokens", lambda: str(tokens.reload())))
+        if isinstance(operators := self._operators, Tokens):
+            kinds.append(("tokens of operators", lambda: str(operators.reload())))
         if (admission := self._admission) is not None:
             kinds.append(("secrets of actions", lambda: self._reload_secrets(admission)))
+        if (pool := self.pool) is not None and any(one.api_key_file for one in self.settings.backends):
+            kinds.append(("keys of backends", lambda: str(pool.upstream.reload_keys())))
         if (certificates := self._certificates) is not None:
             kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
         return Reloader(kinds).run()
@@ -274,6 +324,11 @@ class Service:
         families = self._decide.families(self.now_ns())
         waiting = 0 if self._queue is None else len(self._queue)
         return chain(families, list(self.pool.metrics.families(self.pool.backends, len(self.owned.pauses), waiting)))
+
+    @property
+    def body_bytes(self) -> int:
+        """Return the bytes of clients' bodies in memory."""
+        return 0 if self._server is None else self._server.bodies.taken
 
     def now_ns(self) -> int:
         """Return the current time."""
@@ -314,12 +369,12 @@ class Service:
 
     def _web_port(self, pool: Pool, receiver: CommandReceiver | None) -> WebPort:
         auth = self.settings.auth
-        asks = self._tokens if auth is not None and auth.web == "token" else None
+        asks = self._operators if auth is not None and auth.web == "token" else None
         guard = Guard(names_of(self.web_at, self.settings.web_hosts), asks)
         actions = None if receiver is None else receiver.post
         alone = is_loopback(self.web_at.host)
         viewers = self.settings.limits.viewers
-        return WebPort(self, pool.backends, guard, self._tokens, alone=alone, actions=actions, most_viewers=viewers)
+        return WebPort(self, pool.backends, guard, self._operators, alone=alone, actions=actions, most_viewers=viewers)
 
     def _web_context(self) -> Callable[[], ssl.SSLContext] | None:
         tls = self.settings.tls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
@@ -12,6 +13,7 @@ from otel_llm.live.exposition import SharedText
 from otel_llm.live.feed import MOST_VIEWERS, Feed
 from otel_llm.live.page import EVENTS_PATH, EVENTS_TYPE, FILE_HEADERS, PAGE_HEADERS, PIECE_BYTES, static_files
 from otel_llm.live.selection import SelectionError, selection_of
+from otel_llm.relay.callers import caller_of
 from otel_llm.relay.connection import Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError, UnavailableError
 
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.live.feed import Collected
-    from otel_llm.live.selection import Filter, Selection, StreamKey
+    from otel_llm.live.selection import Filter, Selection
+    from otel_llm.readers.records import StreamKey
     from otel_llm.relay.backends.backends import Backends
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.guard import Guard
-    from otel_llm.shared.web.tokens import Tokens
+    from otel_llm.shared.web.tokens import KnownTokens
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz", RELAY_PATH})
 STOP_S: Final = 1.0
@@ -64,7 +67,7 @@ class Shown(Protocol):
 class WebPort:
     """The handlers of the web port.
 
-    A changing request needs one of `tokens`; where there are none, the port must be on a loopback address (`alone`).
+    A changing request needs a token of `operators`; without any, the port must be on a loopback address (`alone`).
     `actions` answers signed messages, which authenticate themselves; without it their path does not exist.
     """
 
@@ -73,7 +76,7 @@ class WebPort:
         shown: Shown,
         backends: Backends,
         guard: Guard,
-        tokens: Tokens | None,
+        operators: KnownTokens | None,
         *,
         alone: bool,
         actions: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None,
@@ -83,7 +86,7 @@ class WebPort:
         self._text = SharedText(shown.families, shown.now_ns)
         self._backends = backends
         self._guard = guard
-        self._tokens = tokens
+        self._operators = operators
         self._alone = alone
         self._actions = actions
         self._feed = Feed(self._collect, now_ns=shown.now_ns, service="relay", links=LINKS, most_viewers=most_viewers)
@@ -142,10 +145,12 @@ class WebPort:
             raise ForbiddenError("not from a page of another site")
         if request.content_type != "application/json":
             raise ForbiddenError("send Content-Type: application/json: a page of another site cannot")
-        if self._tokens is not None:
-            self._tokens.check(request.headers.getall("Authorization", []))
+        if self._operators is not None:
+            self._operators.check(request.headers.getall("Authorization", []))
         elif not self._alone:
-            raise ForbiddenError("the port is not this machine's alone and has no tokens (auth in the settings file)")
+            raise ForbiddenError(
+                "the port is not this machine's alone and has no tokens (auth and operators in the settings file)"
+            )
 
     async def _file(self, request: web.Request) -> web.Response:
         file = static_files()[request.path]
@@ -178,7 +183,7 @@ class WebPort:
         if request.method == "HEAD":
             return web.Response(headers={"Content-Type": EVENTS_TYPE})
         try:
-            viewer = self._feed.join(selection_of(request.query))
+            viewer = self._feed.join(selection_of(request.query), self._owner(request))
         except SelectionError as problem:
             return web.json_response({"error": str(problem)}, status=400)
         except UnavailableError as problem:
@@ -196,6 +201,14 @@ class WebPort:
         finally:
             self._feed.leave(viewer)
         return response
+
+    def _owner(self, request: web.Request) -> str:
+        """Return whose viewer a request is: of its token, else of its address."""
+        given, bearer = request.headers.getall("Authorization", []), None
+        if self._operators is not None:
+            with suppress(UnauthenticatedError):  # not asked for where the page is open
+                bearer = self._operators.check(given)
+        return caller_of(request.remote or "", bearer, {}).name
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         text = await asyncio.wrap_future(self._text.text())
@@ -255,9 +268,14 @@ class WebServer:
         acceptor = acceptor_of(listener, limits, lambda door: Connection(server, limits, door), context)
         self._accepting = asyncio.get_running_loop().create_task(acceptor.run())
 
-    async def stop(self) -> None:
-        """Accept no new connections; answers under way have `STOP_S`."""
+    async def close_listener(self) -> None:
+        """Accept no new connections."""
         await stop_accepting(self._accepting)
+        self._accepting = None
+
+    async def stop(self) -> None:
+        """Close the connections; answers under way have `STOP_S`."""
+        await self.close_listener()
         await self._runner.cleanup()
 
 
@@ -265,11 +283,12 @@ class _Headers:
     """The headers of a request, in the form that the guard reads."""
 
     def __init__(self, request: web.Request) -> None:
-        self._headers = request.headers
+        self._request = request
 
     def getlist(self, key: str) -> list[str]:
-        """Return all values of a header."""
-        return list(self._headers.getall(key, []))
+        """Return all values of a header; the host that a target names counts as one (RFC 9112, section 3.2.2)."""
+        values = self._request.headers.getall(key, [])
+        return [*values, self._request.host] if values and key == "host" else list(values)
 
 
 async def _write(response: web.StreamResponse, body: bytes) -> None:

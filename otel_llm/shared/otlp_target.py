@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from otel_llm.export.records import version
+from otel_llm.export.settings import without_credentials
 from otel_llm.shared.errors import StartError
 
 if TYPE_CHECKING:
@@ -50,15 +51,15 @@ class OtlpTarget:
     """The file of `headers`, a secret."""
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.endpoint)
+        parts, shown = urlsplit(self.endpoint), without_credentials(self.endpoint)
         try:
             port = parts.port
         except ValueError:
             port = 0
         if parts.scheme not in _PORTS or not parts.hostname or port == 0:
-            raise StartError(f"{_shown(self.endpoint)!r} is no endpoint: {_WRITE}")
+            raise StartError(f"{shown!r} is no endpoint: {_WRITE}")
         if parts.username is not None or parts.password is not None:
-            raise StartError(f"{_shown(self.endpoint)!r}: no credentials in an endpoint: put them into its headers")
+            raise StartError(f"{shown!r}: no credentials in an endpoint: put them into its headers")
         if parts.query or parts.fragment or (self.protocol == "grpc" and parts.path.strip("/")):
             raise StartError(f"{self.endpoint!r} says more than where to connect: {_WRITE}")
         for name, value in self.headers:
@@ -124,11 +125,14 @@ class OtlpTarget:
 def http_session(url: str, ca_file: Path | None = None) -> requests.Session:
     """Return an HTTP session that trusts what is configured; `ca_file`: as in `OtlpTarget`.
 
-    Proxies are those of the environment; a `.netrc` is not read: it would send other headers than configured.
+    Timeouts are those of whole exchanges. Proxies are those of the environment; a `.netrc` is not read: it would send
+    other headers than configured.
     """
     import requests
 
-    made = requests.Session()
+    from otel_llm.export.transport.whole_exchange import bounded_session
+
+    made = bounded_session()
     made.proxies.update(requests.utils.get_environ_proxies(url))
     made.trust_env = False
     made.verify = True if ca_file is None else str(ca_file)
@@ -138,9 +142,3 @@ def http_session(url: str, ca_file: Path | None = None) -> requests.Session:
 def user_agent() -> str:
     """Return the collector's user agent."""
     return f"{AGENT}/{version()}"
-
-
-def _shown(endpoint: str) -> str:
-    """Return an endpoint without credentials."""
-    before, at, after = endpoint.rpartition("@")
-    return f"***@{after}" if at else before + after

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import re
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from otel_llm.readers.io.journal_format import TENANT
 from otel_llm.readers.io.open_input import open_input
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
 
 if TYPE_CHECKING:
@@ -91,27 +93,48 @@ def read_signing_secrets(path: Path) -> tuple[bytes, ...]:
     return tuple(keys)
 
 
-def read_tokens(path: Path) -> list[bytes]:
-    """Return the tokens of a file: one a line, `#` begins a comment.
+class Token(NamedTuple):
+    """A bearer token, and the tenant whose it is."""
+
+    secret: bytes
+    tenant: str = DEFAULT_TENANT
+
+
+def read_tokens(path: Path) -> list[Token]:
+    """Return the tokens of a file: `TENANT=TOKEN` or a bare token a line, `#` begins a comment.
 
     Raises:
-        ConfigError: it cannot be read, or holds no token or too many; or a line is no token, and is not repeated.
+        ConfigError: it cannot be read, or holds no token, too many, or one twice; or a line is no token, and is not
+            repeated.
     """
-    tokens: list[bytes] = []
+    tokens: dict[bytes, Token] = {}
     for number, line in secret_lines(path):
-        token = line.partition("#")[0].rstrip()
+        written = line.partition("#")[0].rstrip()
+        tenant, _, token = written.partition("=")
+        if not token.strip("="):  # a bare token may end in the equals signs of base64
+            tenant, token = DEFAULT_TENANT, written
+        if not TENANT.fullmatch(tenant):
+            message = "not the name of a tenant (1 to 64 letters, digits, -._)"
+            raise ConfigError(str(path), number, 1, "", message, "write `TENANT=TOKEN`, or the token alone")
         if not _TOKEN.fullmatch(token):
             message = "not a bearer token (letters, digits, -._~+/ and =)"
             raise ConfigError(str(path), number, 1, "", message, _BEARER_ADVICE)
         if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS:
             limits = f"{MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} characters"
             raise ConfigError(str(path), number, 1, "", f"a token has {limits}, not {len(token)}", _BEARER_ADVICE)
-        tokens.append(token.encode())
+        if token.encode() in tokens:
+            raise ConfigError(str(path), number, 1, "", "this token is in the file twice", "give each tenant its own")
+        tokens[token.encode()] = Token(token.encode(), tenant)
     if not tokens:
         raise ConfigError(str(path), None, None, "", "no token in this file", _BEARER_ADVICE)
     if len(tokens) > MAX_TOKENS:
         raise ConfigError(str(path), None, None, "", f"more than {MAX_TOKENS} tokens", "let some senders share one")
-    return tokens
+    return list(tokens.values())
+
+
+def read_bearer(path: Path) -> str:
+    """Return the token of a file that this process sends: the first. Raises ConfigError as `read_tokens`."""
+    return read_tokens(path)[0].secret.decode()
 
 
 def exposed(path: Path) -> str | None:

@@ -38,6 +38,7 @@ REQUEST_COLUMNS: Final = (
     "outcome",
     "finish_reason",
     "start_unix_nano",
+    "input_tokens",
     "tokens",
     "tokens_read",
     "tokens_recorded",
@@ -47,6 +48,8 @@ REQUEST_COLUMNS: Final = (
     "ttfo_s",
     "e2e_s",
     "queue_s",
+    "prefill_s",
+    "relay_lag_s",
     "normalized_latency_s",
     "tpot_s",
     "tbt_p50_s",
@@ -61,10 +64,8 @@ REQUEST_COLUMNS: Final = (
     "fluidity_line",
     "met",
     "benefit",
+    "tenant",
 )
-
-JUDGED_COLUMNS: Final = REQUEST_COLUMNS[REQUEST_COLUMNS.index("normalized_latency_s") :]
-"""The columns that are null for a request with missing tokens: it cannot be judged (coverage below 1)."""
 
 WINDOW_COLUMNS: Final = (
     "window_start_unix_nano",
@@ -90,6 +91,12 @@ WINDOW_COLUMNS: Final = (
     "idle_p99_s",
 )
 
+LATENCIES: Final = ("ttft", "itl", "tpot", "e2e")
+"""The latencies of the summary: first token, gaps between tokens, time of a further token, whole reply."""
+STATISTICS: Final = ("mean", "p50", "p90", "p99")
+"""The statistics of each latency."""
+LATENCY_FIGURES: Final = tuple(f"{one}_{statistic}_s" for one in LATENCIES for statistic in STATISTICS)
+
 CLASS_COLUMNS: Final = (
     "slo_class",
     "measured_at",
@@ -110,8 +117,7 @@ CLASS_COLUMNS: Final = (
     "idle_p99_s",
     "ttfo_p50_s",
     "ttfo_p99_s",
-    "ttft_p50_s",
-    "ttft_p99_s",
+    *LATENCY_FIGURES,
     "fluid_token_rate",
 )
 """A class at one place of measurement in the summary, with its figures."""

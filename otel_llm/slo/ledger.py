@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,7 +45,9 @@ class Ledger:
     taken from a record.
     """
 
-    __slots__ = ("_count", "_dry_ns", "_seen_to_ns", "_slo", "closed", "commit_ns", "idle_ns", "tokens_read")
+    __slots__ = (
+        "_dry_ns", "_events", "_seen_to_ns", "_slo", "_tokens", "closed", "commit_ns", "idle_ns", "tokens_read",
+    )  # fmt: skip
 
     def __init__(self, slo: SloClass, commit_ns: int) -> None:
         self._slo = slo
@@ -55,35 +58,46 @@ class Ledger:
         """Idle time charged so far: l as it stood at the last charge."""
         self.closed = False
         self._seen_to_ns = commit_ns
-        self._count = 0  # tokens before _seen_to_ns
+        self._events = self._tokens = 0  # before _seen_to_ns
         self._dry_ns = commit_ns - 1  # as in Running
 
-    def advance(self, read_ns: Sequence[int], x_ns: int, known_until_ns: int, *, unbroken: bool = False) -> Charge:
+    def advance(
+        self,
+        read_ns: Sequence[int],
+        x_ns: int,
+        known_until_ns: int,
+        counts: Sequence[int] | None = None,
+        *,
+        unbroken: bool = False,
+    ) -> Charge:
         """Return the charge of all that happened before x and was not charged yet.
 
-        `read_ns`: the sorted arrivals of all tokens read so far, later ones included; `known_until_ns`: the end of
-        reported stream without a gap. Waiting is charged up to there at most; a token for a time already charged is
-        charged now, and waiting that it disproves is given back. `unbroken`: the reader is known never to have waited
-        between the first and the last token (`Running.unbroken`), so none is read.
+        `read_ns`: the sorted arrivals of all token events read so far, later ones included, and `counts` the tokens of
+        each, None for one each; `known_until_ns`: the end of reported stream without a gap. Waiting is charged up to
+        there at most; a token for a time already charged is charged now, and waiting that it disproves is given back.
+        `unbroken`: the reader is known never to have waited between the first and the last token (`Running.unbroken`),
+        so none is read.
         """
         if self.closed:
             return NOTHING
         x = max(x_ns, self._seen_to_ns)
-        count = self._count
+        seen, tokens = self._events, self._tokens
         if unbroken:
             upto = bisect_left(read_ns, x)
+            tokens = _tokens_of(counts, 0, upto)
             if upto:
-                self._dry_ns = read_ns[0] + upto * self._slo.pace_ns
+                self._dry_ns = read_ns[0] + tokens * self._slo.pace_ns
         else:
-            if not _divides(read_ns, count, self._seen_to_ns):  # a token arrived for an earlier time
-                count, self._dry_ns = 0, self.commit_ns - 1
-            upto = bisect_left(read_ns, x, count)
-            if upto > count:
-                self._read_on(read_ns[count:upto])
-        self._count, self._seen_to_ns = upto, x
-        allowance = self.commit_ns + self._slo.start_ns + (upto + 1) * self._slo.pace_ns
+            if not _divides(read_ns, seen, self._seen_to_ns):  # a token arrived for an earlier time
+                seen, tokens, self._dry_ns = 0, 0, self.commit_ns - 1
+            upto = bisect_left(read_ns, x, seen)
+            if upto > seen:
+                tokens += _tokens_of(counts, seen, upto)
+                self._read_on(read_ns[seen:upto], None if counts is None else counts[seen:upto])
+        self._events, self._tokens, self._seen_to_ns = upto, tokens, x
+        allowance = self.commit_ns + self._slo.start_ns + (tokens + 1) * self._slo.pace_ns
         idle = max(0, max(self._dry_ns, min(x, known_until_ns)) - allowance)
-        return self._charge(upto, idle)
+        return self._charge(tokens, idle)
 
     def close(self, verdict: Verdict | None) -> Charge:
         """Return the rest, so that all charges add up to the verdict; without one, all charges are given back.
@@ -97,16 +111,16 @@ class Ledger:
             return self._charge(0, 0)
         return self._charge(verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty)
 
-    def _read_on(self, times: Sequence[int]) -> None:
-        pace, dry, count, last = self._slo.pace_ns, self._dry_ns, len(times), times[-1]
-        for number, time in enumerate(times):
+    def _read_on(self, times: Sequence[int], counts: Sequence[int] | None) -> None:
+        pace, dry, last = self._slo.pace_ns, self._dry_ns, times[-1]
+        for number, (time, count) in enumerate(zip(times, repeat(1) if counts is None else counts, strict=False)):
             if last <= dry:  # nearly always soon: text arrives faster than it is read
-                dry += (count - number) * pace
+                dry += _tokens_of(counts, number, len(times)) * pace
                 break
-            if number == _FEW and count > _MANY:
-                dry = _dry_after(times[number:], dry, pace)
+            if number == _FEW and len(times) > _MANY:
+                dry = _dry_after(times[number:], None if counts is None else counts[number:], dry, pace)
                 break
-            dry = max(time, dry) + pace
+            dry = max(time, dry) + count * pace
         self._dry_ns = dry
 
     def _charge(self, tokens_read: int, idle_ns: int, abort_penalty: float = 0.0) -> Charge:
@@ -134,12 +148,19 @@ def _divides(sorted_ns: Sequence[int], place: int, instant_ns: int) -> bool:
     return place == len(sorted_ns) or sorted_ns[place] >= instant_ns
 
 
-def _dry_after(times: Sequence[int], dry_ns: int, pace_ns: int) -> int:
+def _tokens_of(counts: Sequence[int] | None, start: int, stop: int) -> int:
+    """Return the tokens of the events from `start` to `stop`."""
+    return stop - start if counts is None else sum(counts[start:stop])
+
+
+def _dry_after(times: Sequence[int], counts: Sequence[int] | None, dry_ns: int, pace_ns: int) -> int:
     """Return when a reader of one token each P runs dry: where t_i - i P is highest, and a P for each later token."""
     import numpy as np  # not needed for few tokens, and not loaded in every process
 
-    late = np.asarray(times, dtype=np.int64) - np.arange(len(times), dtype=np.int64) * pace_ns
-    return max(dry_ns, int(late.max())) + len(times) * pace_ns
+    tokens = np.ones(len(times), np.int64) if counts is None else np.asarray(counts, np.int64)
+    upto = np.cumsum(tokens)
+    late = np.asarray(times, dtype=np.int64) - (upto - tokens) * pace_ns
+    return max(dry_ns, int(late.max())) + int(upto[-1]) * pace_ns
 
 
 def window_start(instant_ns: int, window_ns: int) -> int:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 RELATIVE_ERROR: Final = 0.01
 SMALLEST: Final = 1e-9
 LARGEST: Final = 1e9
-_LOG_RATIO: Final = math.log(1.0099)  # of a bucket's edges: below the promise, which leaves room for float rounding
+LOG_RATIO: Final = math.log(1.0099)  # of a bucket's edges: below the promise, which leaves room for float rounding
 
 
 class Sketch:
@@ -43,7 +43,7 @@ class Sketch:
         if value == 0.0:
             self._zeros += 1
         else:
-            index = math.ceil(math.log(value) / _LOG_RATIO)
+            index = math.ceil(math.log(value) / LOG_RATIO)
             self._buckets[index] = self._buckets.get(index, 0) + 1
 
     def merge(self, other: Sketch) -> None:
@@ -78,7 +78,7 @@ class Sketch:
         for index in sorted(self._buckets):
             below -= self._buckets[index]
             if below < 0:
-                return min(math.exp(index * _LOG_RATIO), self._greatest)
+                return min(math.exp(index * LOG_RATIO), self._greatest)
         raise AssertionError("the buckets hold fewer values than were counted")
 
     def __eq__(self, other: object) -> bool:

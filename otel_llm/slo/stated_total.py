@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from otel_llm.semconv import STATED_TIMES_FEWER, STATED_TIMES_MORE
+from otel_llm.semconv import MAX_STREAM_TOKENS, STATED_TIMES_FEWER, STATED_TIMES_MORE
 from otel_llm.slo.classes import KINDS
+from otel_llm.slo.token_events import TokenEvents
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     Kinds = NDArray[np.uint8]
 
 REASONING: Final = KINDS.index("reasoning")
-MOST_TOKENS: Final = 1_000_000
-"""The most tokens that recorded ones are resampled to: ten times the longest context of today."""
 RESAMPLED: Final = "estimated"
 """The basis of resampled tokens."""
 
@@ -55,7 +54,8 @@ class Stated(NamedTuple):
 class StatedReply(NamedTuple):
     """A reply that states its length: its model and provider, "" where unknown, its recorded tokens, and all of them.
 
-    `learned`: the recorded ones were estimated with what earlier replies of the model had stated.
+    `learned`: the recorded ones were estimated with what earlier replies of the model had stated. `tenant`: its
+    sender's.
     """
 
     model: str
@@ -63,6 +63,7 @@ class StatedReply(NamedTuple):
     recorded: int
     tokens: int
     learned: bool
+    tenant: str = "default"
 
 
 def restated(
@@ -95,7 +96,7 @@ def restated(
         own = np.flatnonzero(thought == reasoning)
         if not len(own):
             continue  # of hidden reasoning no time is known
-        most = min(most_times_more * len(own), MOST_TOKENS)
+        most = min(most_times_more * len(own), MAX_STREAM_TOKENS)
         if not (0 < count <= most and len(own) <= STATED_TIMES_FEWER * count):
             return None
         changed |= count != len(own)
@@ -107,6 +108,32 @@ def restated(
     codes = np.concatenate([part for _, part in parts])
     order = np.lexsort((codes, times))
     return times[order], None if kinds is None else codes[order].tobytes()
+
+
+def restated_events(events: TokenEvents, commit_ns: int, stated: Stated) -> TokenEvents | None:
+    """Return the events of `restated` tokens, None if the recorded ones stand: those of one stream at a time."""
+    if not stated.may_apply:
+        return None
+    times, kinds = np.asarray(events.times_ns, np.int64), events.kinds
+    if events.counts is not None:
+        counts = np.asarray(events.counts, np.int64)
+        times = np.repeat(times, counts)
+        kinds = None if kinds is None else np.repeat(np.frombuffer(kinds, np.uint8), counts).tobytes()
+    found = restated(times, kinds, commit_ns, stated)
+    if found is None:
+        return None
+    codes = None if found[1] is None else np.frombuffer(found[1], np.uint8)
+    begins = np.ones(len(found[0]), np.bool_)
+    begins[1:] = found[0][1:] != found[0][:-1]
+    if codes is not None:
+        begins[1:] |= codes[1:] != codes[:-1]
+    at = np.flatnonzero(begins)
+    lengths = np.diff(at, append=len(begins))
+    return TokenEvents(
+        found[0][at].tolist(),
+        None if codes is None else codes[at].tobytes(),
+        None if len(at) == len(begins) else lengths.tolist(),
+    )
 
 
 def _resampled(recorded: int, count: int) -> Ints:

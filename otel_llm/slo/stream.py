@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm.slo.classes import ABORTED, CONTENT, KINDS, OUTCOMES, Curve
 from otel_llm.slo.live.gaps import gap_ranks, sorted_gaps, sorted_gaps_of
 from otel_llm.slo.live.inflight import InFlight, Line, Lines
 from otel_llm.slo.live.running import Running
 from otel_llm.slo.request import benefit, met_given
+from otel_llm.slo.token_events import TokenEvents
 from otel_llm.slo.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.slo.classes import SloClass
+
+
+class EventArrays(NamedTuple):
+    """The times of events, and how many tokens each has; None for one each."""
+
+    times_ns: array[int]
+    counts: array[int] | None
 
 
 class Stream:
@@ -25,7 +33,10 @@ class Stream:
     one with a token earlier than the last applied costs a replay of the whole stream.
     """
 
-    __slots__ = ("_every", "_gaps", "_kinds", "_read", "_run", "commit_ns", "input_tokens", "resorted", "skewed", "slo")
+    __slots__ = (
+        "_counts", "_every", "_gaps", "_joint_tokens", "_joint_until", "_kinds", "_read", "_read_counts", "_run",
+        "commit_ns", "input_tokens", "resorted", "skewed", "slo",
+    )  # fmt: skip
 
     def __init__(self, slo: SloClass, commit_ns: int, input_tokens: int | None = None) -> None:
         self.slo = slo
@@ -35,11 +46,23 @@ class Stream:
         """Tokens earlier than one already applied."""
         self.skewed = 0
         """Tokens recorded before the commit, which count as at the commit."""
+        self._joint_tokens = self._joint_until = 0
         self._every = array("q")
         self._gaps: Sequence[int] | None = None
         self._kinds: bytearray | None = None  # None while all is content
+        self._counts: array[int] | None = None  # None while each event is one token
         self._read = self._every if CONTENT in slo.reads else array("q")
+        self._read_counts: array[int] | None = None  # of those read, where these are not all
         self._run = Running(slo, commit_ns, input_tokens)
+
+    @property
+    def joint_tokens(self) -> int:
+        """Return the number of tokens after the first one of an event: the gap before each is 0."""
+        counts = self._counts
+        if counts is not None and self._joint_until < (events := len(counts)):  # else all are counted
+            self._joint_tokens += sum(counts[self._joint_until :]) - (events - self._joint_until)
+            self._joint_until = events
+        return self._joint_tokens
 
     @property
     def last_ns(self) -> int:
@@ -47,14 +70,29 @@ class Stream:
         return self._every[-1] if self._every else self.commit_ns
 
     @property
+    def tokens(self) -> int:
+        """Return the number of tokens, of any kind."""
+        return len(self._every) + self.joint_tokens
+
+    @property
     def times_ns(self) -> Sequence[int]:
-        """Return the arrivals of all tokens, sorted, none before the commit; the caller must not change them."""
+        """Return the arrivals of all token events, sorted, none before the commit; the caller must not change them."""
         return self._every
 
     @property
     def kinds(self) -> bytes | None:
-        """Return the kind codes of all tokens, in the order of `times_ns`; None while all is content."""
+        """Return the kind codes of all events, in the order of `times_ns`; None while all is content."""
         return None if self._kinds is None else bytes(self._kinds)
+
+    @property
+    def counts(self) -> Sequence[int] | None:
+        """Return the tokens of all events, in the order of `times_ns`; None while each is one; not to be changed."""
+        return self._counts
+
+    @property
+    def events(self) -> TokenEvents:
+        """Return all events; the caller must not change them."""
+        return TokenEvents(self._every, self.kinds, self._counts)
 
     @property
     def running(self) -> Running:
@@ -62,56 +100,64 @@ class Stream:
         return self._run
 
     @property
-    def plain_times(self) -> array[int] | None:
-        """Return the array of all tokens if all of them are content and read, else None.
+    def open_arrays(self) -> EventArrays | None:
+        """Return the arrays of all events if all of them are content and read, else None.
 
-        An owner that keeps the running judgement elsewhere may append to it.
+        An owner that keeps the running judgement elsewhere may append to them, and to one without counts only events of
+        one token. Any other change may put others in their place.
         """
-        return self._every if self._kinds is None and self._read is self._every else None
+        plain = self._kinds is None and self._read is self._every
+        return EventArrays(self._every, self._counts) if plain else None
 
     @property
     def gaps_ns(self) -> Sequence[int]:
-        """Return the gaps between neighbouring tokens, sorted; a list of few, an array of many."""
+        """Return the gaps between neighboring events, sorted; a list of few, an array of many.
+
+        The gaps between neighboring tokens are these, and a 0 for each of `joint_tokens`.
+        """
         if self._gaps is None or len(self._gaps) + 1 < len(self._every):
             self._gaps = sorted_gaps(self._every)
         return self._gaps
 
-    def append(self, times: bytes, kind: int) -> None:
-        """Append sorted tokens of one kind, none before the last, as 64-bit integers, without judging them."""
-        before = len(self._every)
-        self._every.frombytes(times)
-        if kind != CONTENT and self._kinds is None:
-            self._kinds = bytearray(before)
-            if self._read is self._every:
-                self._read = self._every[:before]
-        if self._kinds is not None:
-            self._kinds += bytes((kind,)) * (len(self._every) - before)
-        if self._read is not self._every and kind in self.slo.reads:
-            self._read.frombytes(times)
+    def append(self, times: array[int], kind: int, counts: array[int] | None) -> None:
+        """Append sorted events of one kind, none before the last, without judging them; `counts`: None for one each."""
+        is_read = kind in self.slo.reads
+        self._every.extend(times)
+        self._note(bytes((kind,)) * len(times), counts, all_read=is_read)
+        if self._read is not self._every and is_read:
+            self._note_read(times, counts)
 
     @property
     def read_ns(self) -> Sequence[int]:
-        """Return the sorted arrivals of the read tokens; the caller must not change them."""
+        """Return the sorted arrivals of the events that are read; the caller must not change them."""
         return self._read
 
-    def extend(self, times_ns: Sequence[int], kinds: Sequence[int] | None = None) -> None:
-        """Apply tokens, in any order; `kinds`: a code a token, None where all is content.
+    @property
+    def read_counts(self) -> Sequence[int] | None:
+        """Return the tokens of these events; None while each is one; not to be changed."""
+        return self._counts if self._read is self._every else self._read_counts
 
-        Raises ValueError for kinds of another length or unknown ones and OverflowError for instants beyond 64 bits; the
-        stream is then unchanged.
+    def extend(
+        self, times_ns: Sequence[int], kinds: Sequence[int] | None = None, counts: Sequence[int] | None = None
+    ) -> None:
+        """Apply token events, in any order; `kinds` and `counts` as in `TokenEvents`.
+
+        Raises ValueError for kinds or counts of another length, unknown kinds and counts below 1, and OverflowError for
+        instants beyond 64 bits; the stream is then unchanged.
         """
-        if kinds is not None:
-            _check(kinds, len(times_ns))
+        _check(kinds, counts, len(times_ns))
         if not times_ns:
             return
-        if self._kinds is not None or (kinds is not None and any(kinds)):
-            self._extend_kinds(times_ns, bytes(len(times_ns)) if kinds is None else bytes(kinds))
+        if counts is not None or self._kinds is not None or (kinds is not None and any(kinds)):
+            self._extend_events(times_ns, kinds, counts)
             return
         times = sorted(times_ns)
         if times[0] < self.last_ns:
-            self._insert(times, bytes(len(times)))
+            self._insert([(time, CONTENT, 1) for time in times])
             return
         self._every.fromlist(times)
+        if self._counts is not None:
+            self._counts.extend(_ones(len(times)))
         if self._read is self._every:
             self._run.apply(times)
 
@@ -121,7 +167,7 @@ class Stream:
         if changed and isinstance(self.slo.fluidity.ttft, Curve):
             self._run = Running(self.slo, self.commit_ns, input_tokens)
             if self._read:
-                self._run.apply(self._read.tolist())
+                self._run.apply(self._read.tolist(), self.read_counts)
 
     def at(self, x_ns: int) -> InFlight:
         """Return the facts at an instant, assuming no token since the last applied (an earlier x counts as that)."""
@@ -131,7 +177,7 @@ class Stream:
         deadlines = None if misses is None else count - run.late + misses
         reading_ns = run.last_ns - run.first_ns
         return InFlight(
-            tokens=len(self._every),
+            tokens=self.tokens,
             tokens_read=count,
             age_ns=x - self.commit_ns,
             ttft_ns=self._every[0] - self.commit_ns if self._every else None,
@@ -175,11 +221,11 @@ class Stream:
         idle = run.idle_ns(x)
         misses = run.misses(waited_to) if judged else None
         aborted = self.slo.benefit.abort_penalty if outcome in ABORTED else 0.0
-        tbt_p50_ns, tbt_p99_ns, tbt_max_ns = gap_ranks(self.gaps_ns)
+        tbt_p50_ns, tbt_p99_ns, tbt_max_ns = gap_ranks(self.gaps_ns, self.joint_tokens)
         stalls = run.stalls + (waited_to is not None and run.waiting(waited_to) and not run.stalled)
         return Verdict(
             outcome=outcome,
-            tokens=len(every),
+            tokens=self.tokens,
             tokens_read=count,
             skewed=self.skewed,
             end_ns=e2e_ns,
@@ -202,41 +248,67 @@ class Stream:
             benefit=benefit(count, idle, aborted, self.slo) if judged else None,
         )
 
-    def _extend_kinds(self, times_ns: Sequence[int], kinds: bytes) -> None:
-        pairs = sorted(zip(times_ns, kinds, strict=True))
-        times = [time for time, _ in pairs]
-        codes = bytes(kind for _, kind in pairs)
-        if times[0] < self.last_ns:
-            self._insert(times, codes)
+    def _extend_events(
+        self, times_ns: Sequence[int], kinds: Sequence[int] | None, counts: Sequence[int] | None
+    ) -> None:
+        of = bytes(len(times_ns)) if kinds is None else kinds
+        events = sorted(zip(times_ns, of, _ones(len(times_ns)) if counts is None else counts, strict=True))
+        if events[0][0] < self.last_ns:
+            self._insert(events)
             return
-        before = len(self._every)
-        self._every.fromlist(times)
-        if self._kinds is None:
-            self._kinds = bytearray(before)
-            if self._read is self._every:
-                self._read = self._every[:before]
-        self._kinds += codes
-        read = [time for time, kind in pairs if kind in self.slo.reads]
-        if read:
-            self._read.fromlist(read)
-            self._run.apply(read)
+        times, codes, numbers = zip(*events, strict=True)
+        many = None if counts is None else array("q", numbers)
+        read = [event for event in events if event[1] in self.slo.reads]
+        self._every.extend(array("q", times))
+        self._note(bytes(codes), many, all_read=len(read) == len(events))
+        if not read:
+            return
+        read_times, _, read_numbers = zip(*read, strict=True)
+        own = None if many is None else array("q", read_numbers)
+        if self._read is not self._every:
+            self._note_read(array("q", read_times), own)
+        self._run.apply(read_times, own)
 
-    def _insert(self, times: list[int], kinds: bytes) -> None:
-        """Insert sorted tokens, some of them before applied ones or before the commit."""
-        every = array("q", (max(time, self.commit_ns) for time in times)).tolist()
+    def _note(self, kinds: bytes, counts: array[int] | None, *, all_read: bool) -> None:
+        """Note the kinds and counts of the last events of `_every`; `all_read`: whether all of them are read."""
+        before = len(self._every) - len(kinds)
+        if self._read is self._every and not all_read:
+            self._read, self._read_counts = self._every[:before], self._counts and self._counts[:before]
+        if self._kinds is None and any(kinds):
+            self._kinds = bytearray(before)
+        if self._kinds is not None:
+            self._kinds += kinds
+        if counts is not None or self._counts is not None:
+            self._counts = self._counts or _ones(before)
+            self._counts.extend(_ones(len(kinds)) if counts is None else counts)
+
+    def _note_read(self, times: array[int], counts: array[int] | None) -> None:
+        """Note read events, where these are not all."""
+        before = len(self._read)
+        self._read.extend(times)
+        if counts is not None or self._read_counts is not None:
+            self._read_counts = self._read_counts or _ones(before)
+            self._read_counts.extend(_ones(len(times)) if counts is None else counts)
+
+    def _insert(self, events: list[tuple[int, int, int]]) -> None:
+        """Insert sorted events, some of them before applied ones or before the commit."""
+        array("q", [time for time, _, _ in events])  # beyond 64 bits: an error before anything changes
         last = self.last_ns
-        self.skewed += sum(time < self.commit_ns for time in times)
-        earlier = sum(time < last for time in every)
+        self.skewed += sum(count for time, _, count in events if time < self.commit_ns)
+        placed = [(max(time, self.commit_ns), kind, count) for time, kind, count in events]
+        earlier = sum(count for time, _, count in placed if time < last)
         self.resorted += earlier
         if earlier:
-            known = bytes(len(self._every)) if self._kinds is None else bytes(self._kinds)
-            pairs = sorted(zip([*self._every, *every], known + kinds, strict=True))
-            every, kinds = [time for time, _ in pairs], bytes(kind for _, kind in pairs)
+            known = bytes(len(self._every)) if self._kinds is None else self._kinds
+            numbers = _ones(len(self._every)) if self._counts is None else self._counts
+            placed += zip(self._every, known, numbers, strict=True)
             self._every = array("q")
-            self._kinds = None
+            self._kinds = self._counts = self._read_counts = None
+            self._joint_tokens = self._joint_until = 0
             self._read = self._every if CONTENT in self.slo.reads else array("q")
             self._run = Running(self.slo, self.commit_ns, self.input_tokens)
-        self.extend(every, kinds)
+        times, kinds, counts = zip(*placed, strict=True)
+        self.extend(times, kinds, None if max(counts) == 1 else counts)
 
 
 def sort_gaps(streams: Sequence[Stream]) -> None:
@@ -245,8 +317,15 @@ def sort_gaps(streams: Sequence[Stream]) -> None:
         stream._gaps = gaps_ns
 
 
-def _check(kinds: Sequence[int], count: int) -> None:
-    if len(kinds) != count:
-        raise ValueError(f"{len(kinds)} kinds for {count} tokens")
-    if count and not 0 <= min(kinds) <= max(kinds) < len(KINDS):
-        raise ValueError(f"kind codes are 0 to {len(KINDS) - 1}")
+def _ones(count: int) -> array[int]:
+    return array("q", (1,)) * count
+
+
+def _check(kinds: Sequence[int] | None, counts: Sequence[int] | None, events: int) -> None:
+    if kinds is not None:
+        if len(kinds) != events:
+            raise ValueError(f"{len(kinds)} kinds for {events} tokens")
+        if events and not 0 <= min(kinds) <= max(kinds) < len(KINDS):
+            raise ValueError(f"kind codes are 0 to {len(KINDS) - 1}")
+    if counts is not None and (len(counts) != events or min(counts, default=1) < 1):
+        raise ValueError(f"expected {events} counts of 1 or more, one for each token event")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from otel_llm.slo.classes import ABORTED
+from otel_llm.slo.columns import STATISTICS
 from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
-from otel_llm.slo.ranks import P50, P99, rank
+from otel_llm.slo.ranks import P50, P90, P99, rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from otel_llm.slo.batch.gap_counts import GapCounts
     from otel_llm.slo.batch.judged import Bools, Masked
     from otel_llm.slo.classes import Objective, SloClasses
 
     Columns = Mapping[str, Masked]
 
+PERCENTILES: Final = (P50, P90, P99)
+"""The percentiles among the STATISTICS of a latency, behind the mean."""
 Figures = dict[str, int | float | None]
 _ROOM = 2**62
 
@@ -33,6 +37,9 @@ NUMBERS = (
     "coverage",
     "ttft_s",
     "ttfo_s",
+    "tpot_s",
+    "e2e_s",
+    "tbt_max_s",
     "idle_s",
     "deadlines",
     "deadline_misses",
@@ -51,6 +58,8 @@ class Judgements(NamedTuple):
 
     texts: Mapping[str, NDArray[np.object_]]
     numbers: Columns
+    gaps: GapCounts | None = None
+    """The gaps between the tokens of each; None if they are not at hand."""
 
     def __len__(self) -> int:
         return len(self.texts["slo_class"])
@@ -60,6 +69,7 @@ class Judgements(NamedTuple):
         return Judgements(
             {name: values[chosen] for name, values in self.texts.items()},
             {name: type(column)(column.values[chosen], column.known[chosen]) for name, column in self.numbers.items()},
+            None if self.gaps is None else self.gaps.only(chosen),
         )
 
 
@@ -107,7 +117,7 @@ def figures(judged: Judgements, objective: Objective, span_s: float | None) -> F
     rate = fluid_token_rate(_sorted(complete.numbers["fluid_tbt_ns"]).tolist(), targets(objective)[1])
     benefit = math.fsum(_known(complete.numbers["benefit"]).tolist())
     fluidity, idle = _sorted(complete.numbers["fluidity_index"]), _sorted(complete.numbers["idle_s"])
-    ttft, ttfo = _sorted(judged.numbers["ttft_s"]), _sorted(judged.numbers["ttfo_s"])
+    ttfo = _sorted(judged.numbers["ttfo_s"])
     outcomes = judged.texts["outcome"]
     aborted = sum(int((outcomes == outcome).sum()) for outcome in ABORTED)
     return {
@@ -128,10 +138,46 @@ def figures(judged: Judgements, objective: Objective, span_s: float | None) -> F
         "idle_p99_s": _percentile(idle, P99),
         "ttfo_p50_s": _percentile(ttfo, P50),
         "ttfo_p99_s": _percentile(ttfo, P99),
-        "ttft_p50_s": _percentile(ttft, P50),
-        "ttft_p99_s": _percentile(ttft, P99),
+        **_latencies(judged, complete),
         "fluid_token_rate": None if rate is None else rate.tokens_per_s,
     }
+
+
+def _latencies(judged: Judgements, complete: Judgements) -> Figures:
+    """Return mean and percentiles of TTFT, ITL, TPOT and E2E.
+
+    TTFT is of all requests, TPOT and ITL of those that can be judged, E2E of those that completed. ITL are all gaps
+    together: their mean is exact, their percentiles are within 1 %.
+    """
+    finished = judged.only(judged.texts["outcome"] == "completed")
+    found: Figures = {}
+    found |= _statistics("ttft", _sorted(judged.numbers["ttft_s"]))
+    found |= _gap_statistics(complete)
+    found |= _statistics("tpot", _sorted(complete.numbers["tpot_s"]))
+    return found | _statistics("e2e", _sorted(finished.numbers["e2e_s"]))
+
+
+def _statistics(name: str, ordered: NDArray[Any]) -> Figures:
+    mean = math.fsum(ordered.tolist()) / len(ordered) if len(ordered) else None
+    values = (mean, *(_percentile(ordered, share) for share in PERCENTILES))
+    return {f"{name}_{statistic}_s": value for statistic, value in zip(STATISTICS, values, strict=True)}
+
+
+def _gap_statistics(complete: Judgements) -> Figures:
+    spans, gaps = gap_sums(complete.numbers)
+    mean = math.fsum(spans.tolist()) / int(gaps.sum()) if gaps.any() else None
+    quantiles: list[float | None] = [None] * len(PERCENTILES)
+    if complete.gaps is not None:
+        pooled = complete.gaps.pooled(float(_known(complete.numbers["tbt_max_s"]).max(initial=0.0)))
+        quantiles = [pooled.quantile(share) for share in PERCENTILES]
+    return {f"itl_{statistic}_s": value for statistic, value in zip(STATISTICS, (mean, *quantiles), strict=True)}
+
+
+def gap_sums(numbers: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the sum (R,) of each request's gaps in seconds, and their number (R,), 0 where not known."""
+    tokens, tpot = numbers["tokens"], numbers["tpot_s"]
+    gaps = np.where(tokens.known & tpot.known, np.maximum(tokens.values - 1, 0), 0)
+    return np.where(gaps > 0, tpot.values * gaps, 0.0), gaps
 
 
 def incomplete_ones(judged: Judgements) -> Bools:

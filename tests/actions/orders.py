@@ -38,7 +38,7 @@ def decision(
         rule="R",
         rule_hash=rule_hash,
         scope="stream" if stream else "instance",
-        stream=(number.to_bytes(16, "big"), number.to_bytes(8, "big"), 0) if stream else None,
+        stream=(number.to_bytes(16, "big"), number.to_bytes(8, "big"), "default", 0) if stream else None,
         identity={"slo_class": "chat", "model": "m", "instance": instance, "measured_at": "client"},
         state="firing" if action is not None else "resolved",
         action=action,
@@ -80,6 +80,7 @@ class Scripted:
     timeout_s: float = 5.0
     exclusive: bool = False
     in_stream: bool = False
+    target: str = "receiver:scripted"
     seen: bool | None = None
     asked: list[str] = field(default_factory=list)
 

@@ -13,7 +13,8 @@ from support.actions.alerting import T0, S, decision
 
 from otel_llm.actions.alerts.alert_formats import for_alertmanager
 from otel_llm.actions.alerts.alertmanager import MOST_AT_ONCE, Alertmanager, Post, valid_ns
-from otel_llm.actions.alerts.firing import Firing, Key
+from otel_llm.actions.alerts.firing import Firing
+from otel_llm.actions.alerts.places import Key
 from otel_llm.actions.settings import AlertmanagerSettings
 from otel_llm.shared.clock import FakeClock
 

@@ -18,7 +18,7 @@ from support.commands import run
 from otel_llm.actions.delivery import dead_letters
 from otel_llm.actions.delivery.dead_letters import PATIENCE, TAKEN, BusyError, bury, resend, unbury
 from otel_llm.actions.delivery.durable_queue import Message
-from otel_llm.export.attempt import Attempt
+from otel_llm.export.transport.attempt import Attempt
 
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 NOW_NS = 1_790_000_000_000_000_000

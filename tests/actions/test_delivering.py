@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from actions.orders import MS, NOW_NS, Scripted, Ticking, order
 from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.ports import free_ports
 
+from otel_llm.actions.delivery.http_request import Answer
 from otel_llm.actions.delivery.signing import verify
 from otel_llm.actions.execute.action_attempts import Delivery, NotSent
-from otel_llm.actions.execute.executor import Reply
+from otel_llm.actions.execute.executor import Reply, of_answer, result_of
 from otel_llm.actions.execute.webhook import Webhook
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import FakeClock
@@ -51,6 +53,7 @@ def deliver(executor: Any, now_ns: Any = time.time_ns, ttl_ns: int = TTL_NS) -> 
         (Say(200, b'{"result":["done"]}'), Reply("accepted")),
         (Say(200, b"[1]"), Reply("accepted")),
         (Say(200, b"\xff\x00{"), Reply("accepted")),
+        (Say(200, b"[" * 60_000), Reply("accepted")),
         (Say(200, b'{"result":"done","detail":"' + b"x" * 5000 + b'"}'), Reply("done", "x" * 199 + "…")),
         (Say(409), Reply("accepted", "it is doing it already")),
         (Say(410), Reply("refused", "HTTP 410")),
@@ -62,6 +65,64 @@ def test_an_answer_ends_it_after_one_try(receiver: Receiver, said: Say, reply: R
     found, delivery = deliver(webhook(receiver.url))
     assert found == reply
     assert (len(receiver.came), delivery.tries) == (1, 1)
+
+
+def test_a_relay_is_named_as_it_says_and_again_after_its_restart(receiver: Receiver) -> None:
+    """Each try is for one relay and start-up; what it is called is asked once."""
+    name = "/relay/1"
+
+    def named(came: Came) -> object:
+        return json.loads(came.body)["data"].get("relay")
+
+    def answer(came: Came, _before: int) -> Say:
+        verify({key.lower(): value for key, value in came.headers.items()}, came.body, [SECRET], time.time())
+        right = named(came) == name
+        return (
+            Say(200, b'{"result":"done"}')
+            if right
+            else Say(200, json.dumps({"result": "refused", "relay": name}).encode())
+        )
+
+    receiver.answer = answer
+    relays: dict[str, str] = {}
+    relay = Webhook(receiver.url, lambda: (SECRET,), "/here", "tests", 10.0, relays=relays)
+    for _ in range(2):
+        assert deliver(relay)[0] == Reply("done")
+    name = "/relay/2"
+    assert deliver(relay)[0] == Reply("done")
+    assert [named(came) for came in receiver.came] == [None, "/relay/1", "/relay/1", "/relay/1", "/relay/2"]
+
+
+@pytest.mark.parametrize("body", [b'"relay":1', b'"relay":""', b'"relay":"%s"' % (b"x" * 999)])
+def test_a_relay_that_says_no_name_has_refused(receiver: Receiver, body: bytes) -> None:
+    receiver.answer = lambda came, before: Say(200, b'{"result":"refused",' + body + b"}")
+    found, _ = deliver(Webhook(receiver.url, lambda: (SECRET,), "/here", "tests", 10.0, relays={}))
+    assert (found, len(receiver.came)) == (Reply("refused", "refused"), 1)
+
+
+def test_another_receiver_is_not_named(receiver: Receiver) -> None:
+    receiver.answer = lambda came, before: Say(200, b'{"result":"refused","relay":"/relay/1"}')
+    found, _ = deliver(webhook(receiver.url))
+    assert (found, len(receiver.came)) == (Reply("refused", "refused"), 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "by_status", "by_body"),
+    [
+        (Answer(200, None), Reply("accepted"), Reply("again", "HTTP 200, no body in time", maybe_sent=True)),
+        (Answer(409, None), *[Reply("accepted", "it is doing it already")] * 2),
+        (Answer(410, None), *[Reply("refused", "HTTP 410")] * 2),
+        (Answer(503, None), *[Reply("again", "HTTP 503")] * 2),
+    ],
+)
+def test_an_answer_whose_body_did_not_come_is_its_status_where_that_says_enough(
+    answer: Answer, by_status: Reply, by_body: Reply
+) -> None:
+    assert of_answer(answer) == by_status
+    assert result_of(answer) == by_body
+    assert of_answer(answer).late
+    assert result_of(answer).late
+    assert not of_answer(Answer(answer.status)).late
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

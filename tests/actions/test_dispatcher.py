@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,31 @@ from typing import Any
 import pytest
 from actions.orders import INSTANCE, MS, NOW_NS, Scripted, Ticking, decision, order
 from support.commands import wait_until
+from support.patience import WAIT_S
 
-from otel_llm.actions.execute.dispatcher import ActionDispatcher, Settled, settled_decision
+from otel_llm.actions.execute.circuit_breaker import FIRST_OPEN_S, HANGS
+from otel_llm.actions.execute.dispatcher import MOST_WAITING, ActionDispatcher
 from otel_llm.actions.execute.executor import Reply
+from otel_llm.actions.execute.lanes import AT_ONCE, AT_ONE_RECEIVER
+from otel_llm.actions.execute.open_actions import Settled, settled_decision
 from otel_llm.shared.clock import FakeClock
 
 
 class Rig:
-    """A dispatcher with one executor for everything, and what was settled, by the order's number."""
+    """A dispatcher with one executor for everything, and what was settled, by the order's number.
 
-    def __init__(self, executor: Any, clock: FakeClock | None = None, **more: Any) -> None:
+    `others`: the executors of some instances.
+    """
+
+    def __init__(
+        self, executor: Any, clock: FakeClock | None = None, others: Mapping[str, Any] | None = None, **more: Any
+    ) -> None:
         self.clock = FakeClock(NOW_NS) if clock is None else clock
         self.executor = executor
-        self.dispatcher = ActionDispatcher(self.clock.now_ns, lambda order: executor, **more)
+        by_instance = others or {}
+        self.dispatcher = ActionDispatcher(
+            self.clock.now_ns, lambda order: by_instance.get(order.instance, executor), **more
+        )
         self.settled: dict[int, list[Settled]] = {}
 
     def take(self, number: int = 1, **of: Any) -> None:
@@ -70,6 +82,26 @@ def test_a_reply_settles_what_nobody_can_look_at(rigs: Any, replies: list[Reply]
     assert rig.wait() == outcome
     assert rig.dispatcher.counts()[f"actions.{outcome}"] == 1
     assert rig.dispatcher.counts()["actions_open"] == 0
+
+
+def test_a_tenants_open_actions_leave_room_for_anothers(rigs: Any) -> None:
+    rig = rigs(Scripted([]), start=False)
+
+    def take(number: int, tenant: str) -> list[str]:
+        one = order(number)
+        assert one.decision.stream is not None
+        stream = (*one.decision.stream[:2], tenant, 0)
+        settled: list[Settled] = []
+        rig.dispatcher.take(replace(one, decision=replace(one.decision, stream=stream)), settled.append)
+        return [f"{one.outcome}: {one.detail}" for one in settled]
+
+    mine = MOST_WAITING - MOST_WAITING // 8
+    refused = [said for number in range(1, MOST_WAITING + 1) for said in take(number, "flood")]
+    assert set(refused) == {f"failed: too many are open: {mine} of this tenant, {mine} of {MOST_WAITING} in all"}
+    assert len(refused) == MOST_WAITING // 8
+    assert take(MOST_WAITING + 1, "shop") == []
+    rig.dispatcher.stop(0.0)
+    assert rig.dispatcher.is_idle()
 
 
 def test_what_may_have_arrived_is_unconfirmed(rigs: Any) -> None:
@@ -253,6 +285,130 @@ def test_a_bug_while_finding_is_a_failure_of_the_action_alone() -> None:
     settled: list[Settled] = []
     ActionDispatcher(FakeClock().now_ns, broken).take(order(instance=INSTANCE), settled.append)
     assert [one.outcome for one in settled] == ["failed"]
+
+
+class Hanging(Scripted):
+    """An executor that does not reply until the test says so."""
+
+    def __init__(self, target: str, **more: Any) -> None:
+        super().__init__(target=target, timeout_s=3600.0, **more)
+        self.go_on = threading.Event()
+
+    def attempt(self, order: Any, now_ns: int, timeout_s: float) -> Reply:
+        super().attempt(order, now_ns, timeout_s)
+        self.go_on.wait(WAIT_S)
+        return Reply("done")
+
+
+def test_receivers_that_hang_take_no_thread_of_others(rigs: Any) -> None:
+    hanging = [Hanging(f"receiver:{at}") for at in range(AT_ONCE // AT_ONE_RECEIVER + 3)]
+    good = Scripted(target="receiver:good")
+    rig = rigs(good, others={one.target: one for one in hanging})
+    for number in range(len(hanging) * 30):
+        rig.take(number, instance=hanging[number % len(hanging)].target, ttl_ns=3_600_000 * MS)
+    wait_until("they hang", lambda: sum(len(set(one.asked)) for one in hanging) >= AT_ONCE)
+    for number in range(1000, 1010):
+        rig.take(number, ttl_ns=3_600_000 * MS)
+        assert rig.wait(number) == "sent"
+    asked = [len(set(one.asked)) for one in hanging]
+    assert max(asked) <= AT_ONE_RECEIVER
+    assert min(asked) >= 1
+    assert sum(asked) < AT_ONCE + len(hanging)
+    for one in hanging:
+        one.go_on.set()
+    for number in range(len(hanging) * 30):
+        assert rig.wait(number) == "done"
+
+
+def test_a_look_that_hangs_keeps_nothing_else_from_being_seen(rigs: Any) -> None:
+    class Blind(Scripted):
+        go_on = threading.Event()
+
+        def look(self, timeout_s: float) -> bool | None:
+            if self.asked and threading.current_thread().name == "otel-llm-look":
+                self.go_on.wait(WAIT_S)
+            return False
+
+    blind = Blind(target="engine:blind", exclusive=True)
+    rig = rigs(Scripted(exclusive=True, seen=False), others={"blind": blind}, wedge_timeout_s=10.0)
+    rig.take(1, action="drain", instance="blind")
+    rig.take(2, action="drain", instance="b")
+    rig.take(3, action="drain", instance="c")
+    wait_until("accepted", lambda: rig.dispatcher.awaited() == 3)
+    rig.dispatcher.tick(NOW_NS)
+    rig.executor.seen = True
+    assert (rig.wait(2), rig.wait(3)) == ("done", "done")
+    rig.dispatcher.tick(NOW_NS + 11_000 * MS)
+    assert rig.wait(1) == "unconfirmed"
+    blind.go_on.set()
+
+
+HUNG = Reply("again", "no answer in time", maybe_sent=True, late=True)
+
+
+def hang_five(rig: Any) -> None:
+    for number in range(HANGS):
+        rig.take(number, ttl_ns=10_000 * MS, now_ns=rig.clock.at_ns)
+        assert rig.wait(number) == "unconfirmed"
+
+
+def test_nothing_is_sent_to_a_receiver_that_hangs_until_it_answers_again(rigs: Any) -> None:
+    scripted = Scripted([*[HUNG] * 2 * HANGS])
+    rig = rigs(scripted, clock=Ticking())
+    shown = "action_circuit_open.receiver:scripted"
+    assert rig.dispatcher.notes() == []
+    hang_five(rig)
+    assert rig.dispatcher.counts()[shown] == 1
+    (note,) = rig.dispatcher.notes()
+    assert note.startswith("no actions are sent to receiver:scripted: circuit open: 5 actions in a row")
+    asked = len(scripted.asked)
+    rig.take(10, ttl_ns=10_000 * MS, now_ns=rig.clock.at_ns)
+    assert rig.outcomes(10) == ["failed"]
+    assert rig.settled[10][0].detail.startswith("not sent to receiver:scripted: circuit open")
+    assert len(scripted.asked) == asked
+    rig.clock.pass_s(FIRST_OPEN_S)
+    scripted.replies = [HUNG, HUNG]
+    rig.take(11, ttl_ns=10_000 * MS, now_ns=rig.clock.at_ns)
+    assert rig.wait(11) == "unconfirmed"
+    rig.clock.pass_s(FIRST_OPEN_S)
+    rig.take(12, ttl_ns=10_000 * MS, now_ns=rig.clock.at_ns)
+    assert rig.wait(12) == "failed"  # open for twice as long
+    rig.clock.pass_s(FIRST_OPEN_S)
+    rig.take(13, ttl_ns=10_000 * MS, now_ns=rig.clock.at_ns)
+    assert rig.wait(13) == "sent"
+    assert rig.dispatcher.counts()[shown] == 0
+    assert rig.dispatcher.notes() == []
+
+
+def test_what_waits_behind_actions_that_hang_is_not_sent_either(rigs: Any) -> None:
+    scripted = Scripted([HUNG] * 100)
+    rig = rigs(scripted, clock=Ticking(), start=False)
+    for number in range(300):
+        rig.take(number, ttl_ns=3_600_000 * MS)
+    rig.dispatcher.start()
+    outcomes = [rig.wait(number) for number in range(300)]
+    assert outcomes.count("failed") >= 300 - AT_ONE_RECEIVER - HANGS
+    assert {outcome for outcome in outcomes if outcome != "failed"} == {"unconfirmed"}
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply("again", "HTTP 503"), Reply("refused", "HTTP 400"), Reply("again", "no connection")]
+)
+def test_an_error_that_comes_at_once_opens_no_circuit(rigs: Any, reply: Reply) -> None:
+    scripted = Scripted([reply] * 100)
+    rig = rigs(scripted, clock=Ticking())
+    for number in range(3 * HANGS):
+        rig.take(number, ttl_ns=10_000 * MS, now_ns=rig.clock.at_ns)
+        assert rig.wait(number) == "failed"
+    assert rig.dispatcher.counts()["action_circuit_open.receiver:scripted"] == 0
+
+
+def test_a_ttl_too_short_for_an_answer_says_nothing_of_the_receiver(rigs: Any) -> None:
+    rig = rigs(Scripted([HUNG] * 100), clock=Ticking())
+    for number in range(3 * HANGS):
+        rig.take(number, ttl_ns=400 * MS, now_ns=rig.clock.at_ns)
+        assert rig.wait(number) in ("unconfirmed", "expired")
+    assert rig.dispatcher.counts()["action_circuit_open.receiver:scripted"] == 0
 
 
 def test_two_thousand_at_once_are_settled_once_each(rigs: Any) -> None:

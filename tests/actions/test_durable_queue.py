@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.actions.alerting import T0
 
 from otel_llm.actions.delivery.durable_queue import GIVE_UP_S, MOST_WAITING, DurableQueue, Message
-from otel_llm.export.attempt import Attempt
+from otel_llm.export.transport.attempt import Attempt
 from otel_llm.shared.clock import FakeClock
 
 
@@ -49,7 +49,50 @@ def test_what_is_too_much_is_given_up_and_a_bug_is_no_loss() -> None:
 
     queue = DurableQueue("x", FakeClock(T0), deliver, lambda: None, lambda message, why: lost.append((message.id, why)))
     queue.offer(Message(str(number), "x", str(number), "{}", T0, T0) for number in range(MOST_WAITING + 2))
-    assert lost == [(str(MOST_WAITING + more), "more than 10000 messages wait") for more in range(2)]
+    assert lost == [(str(oldest), "more than 10000 messages wait") for oldest in range(2)]
     assert queue.step()
     assert len(queue.waiting()) == MOST_WAITING
     assert (queue.counts.retries, queue.counts.given_up) == (1, 2)
+
+
+def test_a_tenant_that_fills_the_queue_gives_its_oldest_messages_up_for_another() -> None:
+    lost: list[str] = []
+    queue = DurableQueue(
+        "x", FakeClock(T0), lambda message: Attempt("retry"), lambda: None, lambda message, why: lost.append(message.id)
+    )
+    queue.offer(Message(f"a{number}", "x", "", "{}", T0, T0, tenant="a") for number in range(MOST_WAITING))
+    queue.offer(Message(f"b{number}", "x", "", "{}", T0, T0, tenant="b") for number in range(MOST_WAITING))
+    half = MOST_WAITING // 2
+    assert lost == [f"a{number}" for number in range(half)] + [f"b{number}" for number in range(half)]
+    assert [message.id for message in queue.waiting()[::half]] == [f"a{half}", f"b{half}"]
+
+
+def test_tenants_take_turns_and_the_messages_of_one_their_order() -> None:
+    came: list[str] = []
+
+    def deliver(message: Message) -> Attempt:
+        came.append(message.id)
+        return Attempt("accepted")
+
+    queue = DurableQueue("x", FakeClock(T0), deliver, lambda: None, lambda message, why: None)
+    for tenant in "ab":
+        queue.offer(Message(f"{tenant}{n}", "x", f"{tenant}{n}", "{}", T0, T0, tenant=tenant) for n in range(200))
+    assert queue.is_behind
+    while queue.step():
+        pass
+    assert came == [f"{tenant}{number}" for number in range(200) for tenant in "ab"]
+    assert not queue.is_behind
+
+
+def test_a_message_that_is_given_up_while_it_is_tried_is_lost_once() -> None:
+    lost: list[str] = []
+
+    def deliver(message: Message) -> Attempt:
+        queue.offer(Message(f"b{number}", "x", "", "{}", T0, T0, tenant="b") for number in range(2))
+        return Attempt("refused", "no")
+
+    queue = DurableQueue("x", FakeClock(T0), deliver, lambda: None, lambda message, why: lost.append(message.id))
+    queue.offer(Message(f"a{number}", "x", "", "{}", T0, T0, tenant="a") for number in range(MOST_WAITING))
+    assert queue.step()
+    assert lost == ["a0", "a1"]
+    assert len(queue.waiting()) == MOST_WAITING

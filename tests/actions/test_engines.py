@@ -130,7 +130,9 @@ def test_a_worker_that_the_router_does_not_have_is_drained(engine: Receiver) -> 
     assert ask(drain) == Reply("done", "the router has no such worker")
 
 
-@pytest.mark.parametrize("said", [Say(200, b"[]"), Say(200, b"no"), Say(500), Say(200, b'{"workers":3}')])
+@pytest.mark.parametrize(
+    "said", [Say(200, b"[]"), Say(200, b"no"), Say(500), Say(200, b'{"workers":3}'), Say(200, b"[" * 60_000)]
+)
 def test_a_list_that_cannot_be_read_confirms_nothing(engine: Receiver, said: Say) -> None:
     engine.answer = lambda came, before: said
     drain = RouterDrain(engine.url, nothing, "tests", worker="http://10.0.0.9:8000")

@@ -15,17 +15,18 @@ from support.actions.action_receiver import Came, Receiver, Say, receiving
 from support.commands import wait_until
 from support.patience import WAIT_S
 
-from otel_llm.actions.execute.dispatcher import ActionDispatcher, Settled
+from otel_llm.actions.execute.dispatcher import ActionDispatcher
 from otel_llm.actions.execute.engines import VllmAbort
 from otel_llm.actions.execute.events import Candidate
 from otel_llm.actions.execute.executors import Executors
+from otel_llm.actions.execute.open_actions import Settled
 from otel_llm.actions.execute.webhook import Webhook
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, FileSettings
 from otel_llm.actions.settings import Receiver as ReceiverSettings
 from otel_llm.rules.decisions.decision_records import Outcome
 from otel_llm.shared.clock import FakeClock
 
-VICTIM = Candidate("0" * 31 + "9", "0" * 15 + "9", 0, "batch", -1, 3.5)
+VICTIM = Candidate((bytes(15) + b"\x09", bytes(7) + b"\x09", "default", 0), "batch", -1, 3.5)
 
 
 class Settings:
@@ -63,6 +64,22 @@ def test_a_relay_is_asked_at_one_path_for_four_verbs(secret: Path, verb: Any, ex
         who = asked(order(action=verb, instance=instance, candidates=(VICTIM,)))
         assert isinstance(who, Webhook)
         assert (who.url, who.exclusive, who.in_stream) == (url, exclusive, False)
+
+
+def test_what_is_asked_at_one_url_is_one_target(secret: Path) -> None:
+    find = found(relay(secret, a="http://one:1", b="http://one:1", c="http://two:2")).find
+    names = {}
+    for verb, instance in (("migrate", "a"), ("abort", "b"), ("abort", "c")):
+        who = find(order(action=verb, instance=instance))
+        assert isinstance(who, Webhook)
+        names[verb, instance] = who.target
+    assert names == {("migrate", "a"): "engine:r/a", ("abort", "b"): "engine:r/a", ("abort", "c"): "engine:r/c"}
+
+
+def test_a_router_is_one_target() -> None:
+    router = Engine("s", "sglang_router", (("a", "http://w1"), ("b", "http://w2")), url="http://router")
+    asked = [found(router).find(order(action="drain", instance=name)) for name in "ab"]
+    assert [one if isinstance(one, str) else one.target for one in asked] == ["engine:s", "engine:s"]
 
 
 def test_a_relay_is_not_asked_for_more(secret: Path) -> None:
@@ -123,13 +140,17 @@ def test_migrations_are_not_held_back_by_each_other_and_drains_are(secret: Path)
     assert sorted(said[1:]) == ["budget", "budget", "done"]
 
 
+def settled_count(dispatcher: ActionDispatcher) -> int:
+    return sum(count for name, count in dispatcher.counts().items() if name.startswith("actions."))
+
+
 def settled(dispatcher: ActionDispatcher, one: Any, more: int = 0) -> list[Settled]:
     """Do an order, and wait until it and `more` others are settled."""
     how: list[Settled] = []
     dispatcher.start()
     try:
         dispatcher.take(one, how.append)
-        wait_until("it is settled", lambda: sum(dispatcher.outcomes.values()) >= 1 + 3 * bool(more))
+        wait_until("it is settled", lambda: settled_count(dispatcher) >= 1 + 3 * bool(more))
     finally:
         dispatcher.stop(0.0)
     return how

@@ -18,12 +18,14 @@ from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
 from otel_llm.live.feed import Collected
 from otel_llm.live.history import Load
-from otel_llm.live.selection import SORTS, Filter, StreamKey
+from otel_llm.live.selection import SORTS, Filter
 from otel_llm.live.user_metrics import RUNWAY_BANDS, UserMetrics
+from otel_llm.readers.records import StreamKey
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.shared.clock import FakeClock
 from otel_llm.slo.classes import SloClass, SloClasses
+from otel_llm.slo.token_events import TokenEvents
 
 MS = 1_000_000
 T0 = 1_790_000_000_000_000_000
@@ -52,14 +54,14 @@ class Fleet:
         measured_at: str = "relay",
         at_ms: int = 0,
     ) -> OwnStream:
-        key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), 0)
+        key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), "default", 0)
         who = Identity(declared_class=slo_class, model=model, instance=instance, measured_at=measured_at)
         begun_ns = T0 + at_ms * MS
         return self.owner.begin(key, begun_ns, who, begun_ns)
 
     def tokens(self, stream: OwnStream, *instants: int) -> None:
         times = [T0 + instant * MS for instant in instants]
-        self.owner.tokens(stream, times, None, times[-1])
+        self.owner.tokens(stream, TokenEvents(times), times[-1])
 
     def state(self, ms: int, *filters: Filter, followed: tuple[StreamKey, ...] = ()) -> Collected:
         self.owner.advance(T0 + ms * MS)
@@ -86,10 +88,10 @@ def test_those_closest_to_starving_are_first_and_a_filter_sees_its_own() -> None
     assert [row["pace_s"] for row in state.pages[EVERY]["streams"]] == [0.2, 0.2, 0.05, 0.2]
     assert [numbers(state, one) for one in chosen[1:]] == [[4, 2, 1], [4, 1], [2], []]
     assert [state.pages[one]["matching"] for one in chosen] == [4, 3, 2, 1, 0]
-    assert (state.fleet["in_flight"], state.fleet["waiting"]) == (4, 2)
-    assert state.fleet["slo_classes"] == ["chat", "code"]
-    assert (state.fleet["models"], state.fleet["instances"]) == (["m", "n"], ["a", "b"])
-    loads = {key: (one.in_flight, one.waiting, one.totals.tokens_read) for key, one in state.loads.items()}
+    assert (state.fleets[None].shown["in_flight"], state.fleets[None].shown["waiting"]) == (4, 2)
+    assert state.fleets[None].shown["slo_classes"] == ["chat", "code"]
+    assert (state.fleets[None].shown["models"], state.fleets[None].shown["instances"]) == (["m", "n"], ["a", "b"])
+    loads = {key: (one.in_flight, one.waiting, one.totals.tokens_read) for key, one in state.fleets[None].loads.items()}
     assert loads == {("chat", "relay"): (2, 1, 21), ("chat", "client"): (1, 1, 0), ("code", "relay"): (1, 0, 20)}
 
 
@@ -100,18 +102,18 @@ def test_an_end_is_counted_and_the_stream_is_gone() -> None:
     fleet.owner.end(met, T0 + 200 * MS, "completed", T0 + 200 * MS)
     fleet.owner.end(missed, T0 + 300 * MS, "error", T0 + 300 * MS)
     state = fleet.state(1000, EVERY, followed=(met.key,))
-    load = state.loads["chat", "relay"]
+    load = state.fleets[None].loads["chat", "relay"]
     assert (load.in_flight, load.waiting, load.totals.met, load.totals.missed) == (0, 0, 1, 1)
     assert load.totals.smooth_tokens == pytest.approx(1 - 2.5 * 0.1), "it waited from 200 ms, its reading line, to 300"
     assert (state.pages[EVERY], state.streams) == ({"matching": 0, "streams": []}, {})
-    assert [row()["outcome"] for row in state.recent] == ["completed", "error"]
+    assert [row()["outcome"] for row in state.fleets[None].recent] == ["completed", "error"]
 
 
 def test_a_followed_stream_has_its_delivery_and_its_reader() -> None:
     fleet = Fleet()
     stream = fleet.begin(1)
     fleet.tokens(stream, 100, 100, 1000)
-    found = fleet.state(1100, followed=(stream.key, (b"\0" * 16, b"\0" * 8, 0))).streams
+    found = fleet.state(1100, followed=(stream.key, (b"\0" * 16, b"\0" * 8, "default", 0))).streams
     assert list(found) == [stream.key]
     assert found[stream.key]["row"]["tokens_read"] == 3
     assert found[stream.key]["curve"] == {
@@ -132,12 +134,12 @@ def test_the_rules_that_fire_now_and_on_which_stream() -> None:
     fleet.tokens(stalled, 100)
     fleet.tokens(other, 100, 900)
     state = fleet.state(1000, EVERY)
-    assert state.fleet["rules"] == [{"rule": name, "scope": "stream", "firing": 1, "on": []}]
+    assert state.fleets[None].shown["rules"] == [{"rule": name, "scope": "stream", "firing": 1, "on": []}]
     fired = {int(row["trace_id"], 16): row["rules"] for row in state.pages[EVERY]["streams"]}
     assert fired == {1: [name], 2: []}
-    assert [one["rule"] for one in state.fleet["decisions"]] == [name]
+    assert [one["rule"] for one in state.fleets[None].shown["decisions"]] == [name]
     fleet.tokens(stalled, 1100)
-    assert fleet.state(1200, EVERY).fleet["rules"] == []
+    assert fleet.state(1200, EVERY).fleets[None].shown["rules"] == []
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,6 @@ def test_a_page_is_the_top_of_the_sorted_fleet(drawn: list[tuple[int, str, str]]
         ranked = sorted((float(str(row[fact])) for row in rows), reverse=one.sort != "runway")
         assert [row[fact] for row in state.pages[one]["streams"]] == ranked[:PAGE_STREAMS]
         assert state.pages[one]["matching"] == len(rows)
-    assert state.loads["chat", "relay"] == Load(
-        len(streams), state.fleet["waiting"], state.loads["chat", "relay"].totals
+    assert state.fleets[None].loads["chat", "relay"] == Load(
+        len(streams), state.fleets[None].shown["waiting"], state.fleets[None].loads["chat", "relay"].totals
     )

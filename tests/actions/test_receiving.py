@@ -23,7 +23,7 @@ from otel_llm.actions.execute.action_receiver import (
 from otel_llm.actions.execute.events import Candidate, cloud_event
 
 SECRET = bytes(range(32))
-VICTIM = Candidate("0" * 31 + "9", "0" * 15 + "9", 0, "batch", -1, 3.5)
+VICTIM = Candidate((bytes(15) + b"\x09", bytes(7) + b"\x09", "default", 0), "batch", -1, 3.5)
 
 
 def sent(at_ns: int = NOW_NS, secret: bytes = SECRET, **of: Any) -> tuple[dict[str, str], bytes]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from support.otlp import T0_NS, export, stream_spans
+from support.readers.bench_files import NS, Asked, Chunk, vllm_run
 from support.recordings import journal
 
 from otel_llm.audit.report import caveats
@@ -20,13 +22,16 @@ PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a journal in it, as the examples want it."""
+    """A folder with a journal and a result of two runs in it, as the examples want it."""
     (tmp_path / "journal").mkdir()
     messages = [
         export(*stream_spans([T0_NS + at * 10**8 for at in range(1, 20)], request=number, end_ns=T0_NS + 19 * 10**8))
         for number in range(1, 4)
     ]
     (tmp_path / "journal" / "a.otlp").write_bytes(journal(messages))
+    asked = [Asked(at * NS, (Chunk(NS // 10), Chunk(NS // 5))) for at in range(3)]
+    sweep = "\n".join(json.dumps(vllm_run(asked, request_rate=rate)) for rate in (1.0, 2.0))
+    (tmp_path / "sweep.json").write_text(sweep)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -52,9 +57,8 @@ def test_the_python_example_runs(folder: Path) -> None:
 
 
 def test_the_commands_run(folder: Path) -> None:
-    (lines,) = blocks("sh")
-    for line in lines.splitlines():
-        program, command, *arguments = line.split()
+    for line in "".join(blocks("sh")).splitlines():
+        program, command, *arguments = shlex.split(line)
         assert (program, command) == ("otel-llm", "audit")
         result = CliRunner().invoke(audit, arguments, catch_exceptions=False)
         assert result.exit_code == 0, (line, result.output)
@@ -62,7 +66,9 @@ def test_the_commands_run(folder: Path) -> None:
         "journal",
         "report.html",
         "requests.parquet",
+        "second.html",
         "streams.parquet",
+        "sweep.json",
         "windows.csv",
     }
 

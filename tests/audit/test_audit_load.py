@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import math
@@ -18,6 +19,8 @@ from support.vectors import FOLDER, document, vectors
 import otel_llm.audit
 from otel_llm import semconv
 from otel_llm.audit import Audit
+from otel_llm.audit.input import parquet_streams
+from otel_llm.audit.report.report import render
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.records import InputError
 from otel_llm.rules.files.yamlfile import ConfigError
@@ -36,7 +39,7 @@ def same(found: object, wanted: object) -> bool:
 
 @pytest.fixture(scope="module")
 def audited() -> Audit:
-    return otel_llm.audit.load(ROWS)
+    return otel_llm.audit.load(ROWS, window="10s")
 
 
 def test_there_is_a_row_for_each_request_in_the_contracts_order(audited: Audit) -> None:
@@ -225,7 +228,7 @@ def test_a_clock_far_off_is_shifted_into_its_windows_and_counted(tmp_path: Path)
     spans = stream_spans(tokens, end_ns=tokens[-1], segment_tokens=1)
     records = [frame(export(one).SerializeToString(), one.end_time_unix_nano + late_ns) for one in spans]
     path.write_bytes(b"".join(records))
-    audit = otel_llm.audit.load(path)
+    audit = otel_llm.audit.load(path, window="10s")
 
     start_ns = T0_NS + late_ns
     assert audit.counts["shifted"] == 1
@@ -332,3 +335,27 @@ def test_a_delivery_is_drawn_with_the_tokens_that_were_judged(tmp_path: Path) ->
     delivery = found.delivery(0)
     assert delivery is not None
     assert len(delivery.times_ns) == 6
+
+
+def test_what_a_recording_says_of_prompt_queue_and_prefill_is_in_its_row(tmp_path: Path) -> None:
+    identity: dict[str, Value] = {
+        semconv.GEN_AI_USAGE_INPUT_TOKENS: 1200,
+        semconv.GEN_AI_LATENCY_QUEUE: 0.25,
+        semconv.GEN_AI_LATENCY_PREFILL: 0.125,
+    }
+    path = tmp_path / "engine.pb"
+    tokens = [T0_NS + 10**9, T0_NS + 2 * 10**9]
+    spans = [*stream_spans(tokens, end_ns=tokens[-1], identity=identity), request_span(attributes=identity)]
+    path.write_bytes(export(*spans).SerializeToString())
+    wanted = (1200, 0.25, 0.125)
+    (row,) = otel_llm.audit.load(path).rows
+    assert (row["input_tokens"], row["queue_s"], row["prefill_s"]) == wanted
+
+    with (tmp_path / "streams.parquet").open("wb") as file, contextlib.closing(parquet_streams.Writer(file)) as writer:
+        for batch in otel_llm.audit.load_streams(path):
+            writer.write(batch)
+    (again,) = otel_llm.audit.load(tmp_path / "streams.parquet").rows
+    assert (again["input_tokens"], again["queue_s"], again["prefill_s"]) == wanted
+    page = render(otel_llm.audit.load(path))
+    assert all(f"<dt>{name}</dt>" in page for name in ("prompt tokens", "queue", "prefill"))
+    assert "Time in the queue of the engine or relay" in page

@@ -155,7 +155,7 @@ def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(tmp_path: Pa
     for position, row in enumerate(every.rows):
         delivery = every.delivery(position)
         assert delivery is not None
-        assert (delivery.resolved.trace_id.hex(), len(delivery.times_ns)) == (row["trace_id"], row["tokens"])
+        assert (delivery.resolved.trace_id.hex(), delivery.tokens) == (row["trace_id"], row["tokens"])
 
     wanted = next(row["trace_id"] for row in every.rows if row["idle_s"] == 0)
     few = audit.load(path, slo=vector_classes(), keep=[str(wanted)], limits=Limits(retained_tokens=0, retained_worst=2))

@@ -27,6 +27,7 @@ FULL: Row = {
     "measured_at": "client",
     "outcome": "completed",
     "start_unix_nano": 1_790_000_000_123_456_789,
+    "input_tokens": 9,
     "tokens": 2,
     "tokens_read": 2,
     "tokens_recorded": 2,
@@ -37,6 +38,8 @@ FULL: Row = {
     "ttfo_s": 0.1,
     "e2e_s": 0.30000000000000004,
     "queue_s": 0.0,
+    "prefill_s": 0.02,
+    "relay_lag_s": 0.25,
     "normalized_latency_s": 0.15,
     "tpot_s": 0.2,
     "tbt_p50_s": 0.2,
@@ -51,6 +54,7 @@ FULL: Row = {
     "fluidity_line": 1.0,
     "met": True,
     "benefit": 2.0,
+    "tenant": "acme",
 }
 EMPTY: Row = dict.fromkeys(REQUEST_COLUMNS)
 ROWS = [FULL, EMPTY, FULL | {"met": False, "choice": 1}]

@@ -25,7 +25,7 @@ SUMMARY_KEYS = [
     *("requests", "tokens", "incomplete", "undetermined", "aborted_share"),
     *("attainment", "throughput_tok_s", "throughput_req_s", "goodput_tok_s", "goodput_req_s", "smooth_goodput_tok_s"),
     *("fluidity_p50", "fluidity_ok_share", "idle_p50_s", "idle_p99_s", "ttfo_p50_s", "ttfo_p99_s"),
-    *("ttft_p50_s", "ttft_p99_s"),
+    *(f"{name}_{one}_s" for name in ("ttft", "itl", "tpot", "e2e") for one in ("mean", "p50", "p90", "p99")),
     "fluid_token_rate",
 ]
 
@@ -281,7 +281,9 @@ def none(tmp_path: Path) -> Path:
 def test_a_recording_without_a_request_is_said_in_one_line(none: Path) -> None:
     for arguments in ((), ("--tiers",)):
         result = run(none, *arguments)
-        assert (result.exit_code, result.stdout) == (0, "0 requests: no request was found in the input\n")
+        said = "0 requests: no request was found in the input\n  files of a known form that hold no request: 1\n"
+        assert (result.exit_code, result.stdout) == (0, said)
+        assert f"{none}: no request in it: it is of a known form, and empty" in result.stderr
     assert json.loads(run(none, "--format", "json").stdout)["requests"] == 0
     assert run(none, "--format", "csv").stdout.splitlines() == ["slo_class,measured_at"]
 

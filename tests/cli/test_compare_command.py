@@ -65,7 +65,8 @@ def test_json_holds_both_summaries_and_csv_a_line_for_each_figure() -> None:
     found = json.loads(run("slow.jsonl", "--baseline", "old.jsonl", "--format", "json", "--seed", "3").stdout)
     lines = list(csv.DictReader(io.StringIO(run("slow.jsonl", "--baseline", "old.jsonl", "--format", "csv").stdout)))
 
-    assert list(found) == ["old", "new", "comparison", "regressions"]
+    assert list(found) == ["old", "new", "comparison", "regressions", "gate"]
+    assert found["gate"] is None
     assert found["old"]["requests"] == found["new"]["requests"] == 50
     assert found["comparison"]["seed"] == 3
     assert list(found["comparison"]["figures"][0]) == list(lines[0]) == list(COLUMNS)
@@ -82,6 +83,39 @@ def test_the_gate_shuts_where_readers_wait_longer() -> None:
     assert shut.exit_code == 1
     assert "regression: chat, client: idle_p50_s is worse by more than 0.1" in shut.stderr
     assert "not judged: chat, idle_p99_s: too few: 50 of 368" in shut.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_gate_says_which_figures_it_looks_at_and_what_it_decided() -> None:
+    gated = ("--baseline", "old.jsonl", "--fail-on-regression")
+    shut, passed = run("slow.jsonl", *gated), run("same.jsonl", *gated)
+    words = "gate failed: of 8 gated figures 4 are worse beyond their threshold, 2 held, 2 could not be judged"
+    assert words in shut.stderr
+    assert "gate passed: of 8 gated figures 0 are worse beyond their threshold, 6 held" in passed.stderr
+    table = shut.stdout.split("--fail-on-regression")[1]
+    line = next(line for line in table.splitlines() if "idle_p50_s" in line)
+    assert line.split()[-3:] == ["100", "ms", "worse"]
+    assert "not judged: too few: 50 of 368" in " ".join(table.split())
+    found = json.loads(run("slow.jsonl", *gated, "--format", "json").stdout)["gate"]
+    decided = {one["figure"]: (one["decision"], one["allowed"]) for one in found}
+    assert decided["idle_p50_s"] == ("worse", 0.1)
+    assert decided["aborted_share"] == ("held", 0.01)
+
+
+def test_the_report_contains_the_comparison_and_the_gate(folder: Path) -> None:
+    gated = ("--baseline", "old.jsonl", "--fail-on-regression")
+    run("slow.jsonl", *gated, "--html", "gated.html")
+    run("slow.jsonl", "--baseline", "old.jsonl", "--html", "plain.html")
+    run("slow.jsonl", "--html", "alone.html")
+    with_gate, plain, alone = ((folder / f"{one}.html").read_text() for one in ("gated", "plain", "alone"))
+
+    assert "Compared with the baseline" in with_gate
+    assert "<code>old.jsonl</code>" in with_gate
+    assert "<td class='words bad'>worse</td>" in with_gate
+    assert "Gate failed: of 8 gated figures" in with_gate
+    assert "bootstrap interval of the difference" in plain
+    assert "Gate failed" not in plain
+    assert "Compared with the baseline" not in alone
 
 
 @pytest.mark.parametrize(("new", "old", "names"), [("none", "old", "PATH"), ("old", "none", "--baseline")])
@@ -142,6 +176,22 @@ def test_thresholds_open_and_shut_it() -> None:
 def test_several_baselines_are_one_recording() -> None:
     both = ("--baseline", "old.jsonl", "--baseline", "slow.jsonl", "--format", "json")
     assert json.loads(run("same.jsonl", *both).stdout)["old"]["requests"] == 50  # the same ids: received twice
+
+
+@pytest.mark.usefixtures("folder")
+def test_several_runs_are_a_row_each_with_rates_of_their_own() -> None:
+    runs = ("--runs", "old.jsonl", "s*.jsonl")
+    lines = list(csv.DictReader(io.StringIO(run(*runs, "--format", "csv").stdout)))
+    found = json.loads(run(*runs, "--format", "json").stdout)["runs"]
+    alone = json.loads(run("slow.jsonl", "--format", "json").stdout)
+
+    assert [line["run"] for line in lines] == ["old.jsonl", "same.jsonl", "slow.jsonl"]
+    assert found[2] == {"run": "slow.jsonl", "load_req_s": None, **alone}
+    assert float(lines[2]["throughput_req_s"]) == alone["classes"]["chat"]["client"]["throughput_req_s"]
+    table = run(*runs).stdout
+    assert all(name in table for name in ("old.jsonl", "same.jsonl", "slow.jsonl", "TTFT", "E2E"))
+    refused = run(*runs, "--html", "x.html")
+    assert (refused.exit_code, "leave out what is about one recording" in refused.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("folder")

@@ -128,6 +128,7 @@ def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPReq
         (saying(200, b"[]"), "is not a collector (no streams in its answer)"),
         (saying(200, b'{"streams": []}'), "is not a collector (no recent in its answer)"),
         (saying(200, b"\xff"), "is not a collector"),
+        (saying(200, b"[" * 60_000), "is not a collector"),
         (lambda request: request.wfile.write(b"SSH-2.0-OpenSSH\r\n"), "is not a collector"),
         (saying(403, b"not under this name\x1b[2J\nmore"), "answers 403: not under this name\\u{1b}[2J"),
         (saying(404, b""), "answers 404: Not Found"),
@@ -239,6 +240,12 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, name: str, content:
     [
         (("ftp://127.0.0.1:9",), "no http:// or https:// address"),
         (("http://127.0.0.1:9", "--ca", os.devnull), "--ca goes with an https:// address"),
+        (("http://user:S3CRET@127.0.0.1:9",), "no credentials or query in an address: --token-file FILE"),
+        (("http://127.0.0.1:9/?key=S3CRET",), "no credentials or query in an address"),
+        (("http://127.0.0.1:9/#S3CRET",), "no credentials or query in an address"),
+        (("http://user:S3CRET",), "has no port that is one"),
+        (("http://user:S3CRET", "--ca", os.devnull), "has no port that is one"),
+        (("ftp://user:S3CRET@127.0.0.1:9",), "no http:// or https:// address"),
         (("--every", "0"), "not in the range 0.1<=x<=60"),
         (("--every", "nan"), "'nan' is no number"),
     ],
@@ -246,3 +253,4 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path, name: str, content:
 def test_options_that_cannot_be(arguments: tuple[str, ...], says: str) -> None:
     wrong = run(*arguments)
     assert (wrong.exit_code, says in " ".join(wrong.output.split())) == (2, True)
+    assert "S3CRET" not in wrong.output

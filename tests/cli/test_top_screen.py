@@ -24,7 +24,14 @@ CURVE = {"n": [1, 2, 3], "delivered_s": [0.0, 0.0, 2.0], "read_s": [0.5, 1.0, 2.
 
 
 def stream(number: int, **more: Any) -> dict[str, Any]:
-    known = {"trace_id": f"{number:032x}", "span_id": f"{number:016x}", "choice": 0, "slo_class": "chat", "model": "m"}
+    known = {
+        "trace_id": f"{number:032x}",
+        "span_id": f"{number:016x}",
+        "tenant": "default",
+        "choice": 0,
+        "slo_class": "chat",
+        "model": "m",
+    }
     facts = {"tokens": 3, "tokens_read": 3, "age_s": 2.0, "idle_s": 0.0, "runway_s": 1.0, "ttft_s": 0.1, "gap_s": 0.2}
     facts["ttfo_s"] = 0.3
     rest = {"instance": "a", "measured_at": "client", "fluidity_index": None, "rules": ["Starving"]}

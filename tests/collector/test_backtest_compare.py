@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from otel_llm.actions.execute.dispatcher import CONFIRMATION
+from otel_llm.actions.execute.open_actions import CONFIRMATION
 from otel_llm.backtest.decision_store import NEW, THEN, Store
 from otel_llm.backtest.firing_comparison import Comparison, RuleCompared, compare
 from otel_llm.rules.decisions.decision_records import Decision
+from otel_llm.rules.decisions.left_out import LeftOut
 
 T = 1_790_000_000_000_000_000
 MS = 1_000_000
@@ -40,7 +41,7 @@ def decision(
         rule=rule,
         rule_hash=f"{rule:0>16}",
         scope="stream",
-        stream=(request.to_bytes(16, "big"), request.to_bytes(8, "big"), choice),
+        stream=(request.to_bytes(16, "big"), request.to_bytes(8, "big"), "default", choice),
         identity={"slo_class": "chat", "model": "m", "instance": instance, "measured_at": "client"},
         state="resolved" if action is None else "firing",
         action=action,  # type: ignore[arg-type]
@@ -75,6 +76,43 @@ def compared(store: Store, then: Iterable[Decision] | None, new: Iterable[Decisi
 def only(found: Comparison) -> RuleCompared:
     (rule,) = found.rules
     return rule
+
+
+# Decisions without a record.
+
+
+def left_out(count: int, first: float, last: float, *, rule: str = "R", tenant: str = "default") -> LeftOut:
+    return LeftOut(tenant, rule, f"{rule:0>16}", count, T + round(first * S), T + round(last * S))
+
+
+@pytest.mark.parametrize(
+    ("count", "taken"),
+    [
+        (left_out(3, 1, 3), 3),
+        (left_out(9, 0, 9), 3),
+        (left_out(2, 1, 3), 2),
+        (left_out(3, 2, 3), 2),
+        (left_out(3, 1, 3, rule="Other"), 0),
+        (left_out(3, 1, 3, tenant="other"), 0),
+    ],
+)
+def test_so_many_as_were_left_out_then_of_that_rule_tenant_and_time_are_no_difference(
+    store: Store, count: LeftOut, taken: int
+) -> None:
+    shadow = [decision(at, request=at + 1, outcome="shadow") for at in (0, 1, 2, 3, 4)]
+    store.decided(NEW, shadow)
+    for one in (shadow[0], shadow[4]):
+        store.recorded(one.record())
+    assert store.take_for([count]) == taken
+    found = compare(store, compared=True)
+    assert found.records.identical == (taken == 3)
+    assert only(found).only_new == 3 - taken
+    assert only(found).same == 2 + taken
+
+
+def test_what_was_enforced_is_never_taken_for_left_out(store: Store) -> None:
+    store.decided(NEW, [decision(1, outcome="done")])
+    assert store.take_for([left_out(1, 0, 2)]) == 0
 
 
 # Decision by decision.
@@ -120,7 +158,13 @@ def test_what_differs_is_named(store: Store, changed: dict[str, Any], field: str
 
 @pytest.mark.parametrize(
     "changed",
-    [{"flip_ns": T + 1}, {"rule_hash": "f" * 16}, {"stream": (b"\1" * 16, b"\1" * 8, 0)}, {"state": "resolved"}],
+    [
+        {"flip_ns": T + 1},
+        {"rule_hash": "f" * 16},
+        {"stream": (b"\1" * 16, b"\1" * 8, "default", 0)},
+        {"stream": ((1).to_bytes(16, "big"), (1).to_bytes(8, "big"), "acme", 0)},
+        {"state": "resolved"},
+    ],
 )
 def test_another_decision_is_another_one(store: Store, changed: dict[str, Any]) -> None:
     one = decision(1)
@@ -251,6 +295,8 @@ def test_an_action_that_was_done_is_in_the_record(store: Store) -> None:
     [
         ("unconfirmed", {}, 2),
         ("sent", {}, 2),
+        ("queued", {}, 2),
+        ("dropped: table full", {}, 1),
         ("failed", {}, 1),  # let through all the same, but not executed
         ("expired", {}, 1),
         ("shadow", {}, 1),  # the kill switch

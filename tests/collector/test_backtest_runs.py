@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +21,7 @@ from support.core.core_rules import rule_set
 from support.evaluate.groups import scoped
 from support.examples import examples
 
+from otel_llm.actions.sinks.write_limits import WriteLimits
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 
@@ -67,6 +70,39 @@ def test_the_same_is_decided_in_the_same_order(tmp_path_factory: pytest.TempPath
     for rule in found.comparison.rules:
         assert rule.same == rule.then.firings == rule.new.firings
         assert rule.earlier == rule.later == rule.only_new == rule.only_then == 0
+
+
+def write_limited(path: Path, decisions: list[Decision], limits: WriteLimits) -> Path:
+    """Write a decision file with no more than the limits allow, and the counts of the others."""
+    lines: list[dict[str, Any]] = []
+    for _, flip in groupby(decisions, key=lambda one: (one.key, one.now_ns)):
+        made = list(flip)
+        lines += [one.record(made[0].now_ns) for one in limits.due(made[0].now_ns)]
+        lines += [
+            one.record(one.now_ns + 1_000_000) for one, written in zip(made, limits.admit(made), strict=True) if written
+        ]
+    lines += [one.record(decisions[-1].now_ns) for one in limits.due()] if decisions else []
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
+    return path
+
+
+@settings(max_examples=examples(30))
+@given(chances())
+def test_decisions_without_a_record_are_no_difference(tmp_path_factory: pytest.TempPathFactory, random: Random) -> None:
+    drawn = drawn_fleet(random)
+    if not drawn.deliveries:
+        return
+    drawn = replace(drawn, rules=replace(drawn.rules, shadow=True))
+    live = lived(drawn, random)
+    folder = tmp_path_factory.mktemp("run")
+    limits = WriteLimits(burst=random.randint(1, 3), per_s=random.choice((0.001, 0.1, 1)))
+    written = write_limited(folder / "decisions.jsonl", live, limits)
+    _, found = backtested(drawn, journaled(drawn, folder / "journal"), decisions=[written])
+    assert found.live is not None
+    assert found.live.left_out == found.live.found_again == limits.decisions_left_out
+    assert not found.differs
+    for rule in found.comparison.rules:
+        assert rule.same == rule.then.firings == rule.new.firings
 
 
 @settings(max_examples=examples(20))

@@ -185,7 +185,7 @@ def run(service: Service, cases: Iterator[bytes], take: Callable[[bytes], bytes]
     spans = stream_spans([T0_NS + 1], request=number, end_ns=T0_NS + 2)
     assert pipeline.accept(export(*spans, request_span(request=number)).SerializeToString()) == b""
     trace = number.to_bytes(16, "big").hex()
-    wait_until("judged", lambda: any(row()["trace_id"] == trace for row in list(pipeline.sinks.recent)))
+    wait_until("judged", lambda: any(row()["trace_id"] == trace for row in pipeline.sinks.recent.of()))
     return outcomes
 
 

@@ -60,6 +60,7 @@ files: {mode: 0640}
 metrics: {instance_label: true, models: [m, n], instances: []}
 tls: {certificate: server.pem, key: keys/server.key, client_ca: server.pem, web: server}
 auth: {tokens_file: tokens, web: open}
+operators: {tokens_file: tokens}
 cors: {origins: [https://a.example, 'http://localhost:3000']}
 web: {hosts: [a.example]}
 forward: {endpoint: 'https://b.example:4317', headers_file: headers, timeout: 3s, queue_bytes: 1048576}
@@ -156,7 +157,7 @@ def test_every_key(folder: Path) -> None:
         files=FileSettings(0o640),
         metrics=MetricsSettings(instance_label=True, models=("m", "n"), instances=()),
         tls=Tls(folder / "server.pem", folder / "keys/server.key", folder / "server.pem", web="server"),
-        auth=Auth(folder / "tokens", web="open"),
+        auth=Auth(folder / "tokens", folder / "tokens", web="open"),
         cors_origins=frozenset({"https://a.example", "http://localhost:3000"}),
         web_hosts=frozenset({"a.example"}),
         forward=ForwardSettings(
@@ -219,8 +220,8 @@ def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
             if part not in parts:
                 assert field.name.removesuffix("_s") in said
                 continue
-            name = {"fsync_interval_s": "fsync_interval"}.get(field.name, re.sub(r"_s$", "_seconds", field.name))
-            assert name in said
+            own = {"fsync_interval_s": "fsync_interval", "operators_file": "operators"}
+            assert own.get(field.name, re.sub(r"_s$", "_seconds", field.name)) in said
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,9 @@ def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
         ("journal: {fsync: sometimes}", "2:18: journal.fsync", "'always', 'interval' or 'never'"),
         ("journal: {fsync_interval: 0}", "2:27: journal.fsync_interval", "longer than zero"),
         ("journal: {fsync_interval: 5 parsecs}", "2:27: journal.fsync_interval", "300ms"),
+        ("decisions: {retain_bytes: 4095}", "2:27: decisions.retain_bytes", "greater than or equal to 4096"),
+        ("journal: {retain_bytes: }", "2:24: journal.retain_bytes", "write a number of bytes, or none"),
+        ("journal: {retain_bytes: all}", "2:25: journal.retain_bytes", "not a whole number"),
         ("decisions: {file_bytes: 4095}", "2:25: decisions.file_bytes", "greater than or equal to 4096"),
         ("metrics: {models: m}", "2:19: metrics.models", "not a list"),
         ("metrics: {models: ['']}", "2:20: metrics.models[0]", "an empty name"),
@@ -251,6 +255,7 @@ def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
         ),
         ("auth: {tokens_file: nowhere}", "2:21: auth.tokens_file", "nowhere: No such file"),
         ("auth: {}", "2:7: auth.tokens_file", "missing"),
+        ("operators: {tokens_file: tokens}", "2:1: operators", "operators without auth"),
         ("cors: {origins: ['*']}", "2:18: cors.origins[0]", "is no origin"),
         ("cors: {origins: [https://a.example/]}", "2:18: cors.origins[0]", "is no origin"),
         ("cors: {origins: [https://A.example]}", "2:18: cors.origins[0]", "in lower case"),

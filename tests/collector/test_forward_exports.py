@@ -27,7 +27,7 @@ from support.ports import free_ports
 
 from otel_llm.collector.export.forward import Forwarder
 from otel_llm.collector.export.send_queue import LONGEST_PAUSE_S
-from otel_llm.export import attempt as attempts
+from otel_llm.export.transport import attempt as attempts
 from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 
 PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]

@@ -25,6 +25,7 @@ from support.patience import WAIT_S
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
+from otel_llm.collector.receive.senders import Sender
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.errors import AddressError, TooLargeError
 from otel_llm.shared.web.address import Address
@@ -205,7 +206,7 @@ def test_the_port_is_taken_before_anything_is_served(behind: FakeEvaluator) -> N
 def test_exports_are_handled_at_once() -> None:
     both = Barrier(2)
 
-    def meet(_raw: bytes, _sender: int) -> bytes:
+    def meet(_raw: bytes, _sender: Sender) -> bytes:
         both.wait(30)
         return b""
 
@@ -219,7 +220,7 @@ def test_exports_are_handled_at_once() -> None:
 def test_stopping_answers_what_was_begun() -> None:
     began, go_on = Event(), Event()
 
-    def slow(_raw: bytes, _sender: int) -> bytes:
+    def slow(_raw: bytes, _sender: Sender) -> bytes:
         began.set()
         assert go_on.wait(30)
         return b""

@@ -35,6 +35,7 @@ from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.grpc_worker.parent import GrpcWorker, WorkerExport
 from otel_llm.collector.receive.grpc_worker.protocol import DOWN, refusal_of, refused
 from otel_llm.collector.receive.refusal_counts import SOURCE
+from otel_llm.collector.receive.senders import Sender
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.otlp.cutting import cut_export
@@ -160,7 +161,7 @@ def test_what_waits_for_its_answer_is_counted_once() -> None:
 def test_the_oldest_export_of_this_process_is_known_behind_one_of_the_worker() -> None:
     """Of one sender, which uses both receivers: the worker reports its own."""
     inbox = Inbox()
-    remote, local = Export(b"", 1), LocalExport(b"", 1)
+    remote, local = Export(b"", Sender(1)), LocalExport(b"", Sender(1))
     remote.receipt_ns, local.receipt_ns = 5, 7
     inbox.put(remote)
     inbox.put(local)
@@ -194,10 +195,10 @@ def test_neither_source_keeps_the_other_waiting(puts: list[int]) -> None:
     try:
         for put in puts:
             if put & 1:
-                inbox.put(LocalExport(here.to_bytes(2, "big"), 1))
+                inbox.put(LocalExport(here.to_bytes(2, "big"), Sender(1)))
                 here += 1
             if put & 2:
-                source.raws.append(Export(there.to_bytes(2, "big"), 2))
+                source.raws.append(Export(there.to_bytes(2, "big"), Sender(2)))
                 there += 1
         inbox.put(None)
         while (item := inbox.get_nowait()) is not None:

@@ -55,7 +55,7 @@ def served() -> Iterator[tuple[HttpServer, Told]]:
     app = web_app(
         metrics=told.metrics,
         streams=told.get_streams,
-        requests=lambda: {"requests": [{"met": None}]},
+        requests=lambda _: {"requests": [{"met": None}]},
         feed=FEED,
         healthy=lambda: told.not_healthy,
         ready=lambda: told.not_ready,
@@ -142,7 +142,7 @@ def test_events_go_to_a_bounded_number_of_viewers(server: HttpServer) -> None:
     assert get(server, "/v1/events", "HEAD")[0] == 200
     assert get(server, "/v1/events?stream=none")[::2] == (
         400,
-        "stream is no key of a stream: write TRACE_ID-SPAN_ID-CHOICE, in lower-case hex\n",
+        "stream is no key of a stream: write TRACE_ID-SPAN_ID-CHOICE[-TENANT], in lower-case hex\n",
     )
     FEED.tick()
     lines = b"".join(response.readline() for _ in range(9))
@@ -196,7 +196,7 @@ def test_a_slow_answer_does_not_hold_up_the_others(told: Told) -> None:
     app = web_app(
         metrics=told.metrics,
         streams=slow,
-        requests=dict,
+        requests=lambda _: {},
         feed=FEED,
         healthy=lambda: None,
         ready=lambda: None,
@@ -225,7 +225,12 @@ def test_a_port_in_use_is_said_before_anything_starts(server: HttpServer, told: 
 
 def web_app_of(told: Told) -> Any:
     return web_app(
-        metrics=told.metrics, streams=lambda _: {}, requests=dict, feed=FEED, healthy=lambda: None, ready=lambda: None
+        metrics=told.metrics,
+        streams=lambda _: {},
+        requests=lambda _: {},
+        feed=FEED,
+        healthy=lambda: None,
+        ready=lambda: None,
     )
 
 

@@ -125,8 +125,8 @@ def test_a_storm_of_threads_over_rotations_loses_nothing(tmp_path: Path) -> None
     with opened(tmp_path, "always", disk, max_bytes=2_000) as journal:
         append = journal.append
 
-        def remember(raw: bytes, receipt_ns: int) -> Any:
-            position = append(raw, receipt_ns)
+        def remember(raw: bytes, receipt_ns: int, tenant: str | None = None) -> Any:
+            position = append(raw, receipt_ns, tenant)
             inodes.setdefault(position.file.file.path, position.file.file.path.stat().st_ino)
             return position
 

@@ -67,7 +67,7 @@ def test_every_acknowledged_record_is_read_back_after_kill_9(tmp_path: Path) -> 
     with Journal(tmp_path) as journal:
         wait_until(lambda: not list(tmp_path.glob("*.otlp")))
         assert journal.counts()["journal_compress_errors"] == 0
-    assert {receipt_ns for _, receipt_ns in received([tmp_path], Skipped())} == set(found)
+    assert {one.receipt_ns for one in received([tmp_path], Skipped())} == set(found)
 
 
 FULL_DISK = """

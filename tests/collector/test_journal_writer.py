@@ -56,7 +56,7 @@ def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
         assert (journal.written_records, journal.written_bytes) == (5, journal.path.stat().st_size)
     assert names(folder) == ["20260921T141320.000000000Z-000000.otlp"]
     skipped = Skipped()
-    assert [receipt for _, receipt in received([folder], skipped)] == [T0_NS + i for i in range(5)]
+    assert [one.receipt_ns for one in received([folder], skipped)] == [T0_NS + i for i in range(5)]
     assert skipped.counts == Counter()
 
 
@@ -230,7 +230,7 @@ def test_a_file_that_cannot_be_cut_back_is_left_behind_as_torn(tmp_path: Path, m
         journal.append(RAW, T0_NS + 2)
     assert len(names(tmp_path)) == 2
     skipped = Skipped()
-    assert [receipt for _, receipt in received([tmp_path], skipped)] == [T0_NS, T0_NS + 2]
+    assert [one.receipt_ns for one in received([tmp_path], skipped)] == [T0_NS, T0_NS + 2]
     assert skipped.counts == Counter(torn_tail=1)
 
 

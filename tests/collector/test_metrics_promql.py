@@ -85,7 +85,7 @@ class Fleet:
                 self.requests[-1] += now
                 for (slo_class, met), times in now.items():
                     for _ in range(times):
-                        self.end(metrics, (slo_class, "m", "client", ""), met, late=STEPS - step < LAST_5M)
+                        self.end(metrics, Key(slo_class, "m", "client", ""), met, late=STEPS - step < LAST_5M)
                 self.scrape(metrics, f"{'ab'[number]}:9464", at_s)
 
     def end(self, metrics: UserMetrics, key: Key, met: bool, late: bool) -> None:
@@ -114,7 +114,7 @@ class Fleet:
 def new_collector() -> UserMetrics:
     metrics = UserMetrics()
     for name in CLASSES:
-        metrics.charge((name, "m", "client", ""), 0, 0, 0.0, 0.0)
+        metrics.charge(Key(name, "m", "client", ""), 0, 0, 0.0, 0.0)
     return metrics
 
 
@@ -247,9 +247,9 @@ def test_the_alert_wants_both_windows_and_takes_an_objective_of_one(asked: Asked
 def test_two_collectors_that_are_scraped_add_up(asked: Asked) -> None:
     for number, metrics in enumerate(asked.live):
         for _ in range(3 + number):
-            count(metrics, ("chat", "m", "client", ""), *MET)
+            count(metrics, Key("chat", "m", "client", ""), *MET)
         for _ in range(2):
-            count(metrics, ("chat", "m", "client", ""), *MISSED)
+            count(metrics, Key("chat", "m", "client", ""), *MISSED)
     expected = {at: value for at, value in samples(*asked.live).items() if ("slo_class", "chat") in at[1]}
 
     def scraped(name: str) -> dict[frozenset[tuple[str, str]], float]:

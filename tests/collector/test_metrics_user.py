@@ -133,6 +133,7 @@ def test_the_counters_of_verdicts_begin_at_zero() -> None:
 def test_foreign_rows_are_counted_by_outcome_and_verdict() -> None:
     metrics = UserMetrics(by_instance=True)
     row: dict[str, Any] = {"slo_class": "chat", "model": None, "measured_at": "server", "instance": "pod-1"}
+    row["tenant"] = "default"
     metrics.foreign({**row, "outcome": "error", "met": None, "ttft_s": None})
     (labels,) = metrics.series
     assert labels == ("chat", "", "server", "pod-1")
@@ -142,6 +143,7 @@ def test_foreign_rows_are_counted_by_outcome_and_verdict() -> None:
 def test_a_foreign_row_counts_the_ttft_that_its_span_states() -> None:
     metrics = UserMetrics()
     row: dict[str, Any] = {"slo_class": "chat", "model": "m", "measured_at": "client", "instance": None, "met": None}
+    row["tenant"] = "default"
     for ttft_s, outcome in ((0.3, "completed"), (0.300000001, "completed"), (2, "error"), (None, "completed")):
         metrics.foreign({**row, "outcome": outcome, "ttft_s": ttft_s})
     assert value(metrics, "otel_llm_ttft_seconds_bucket", model="m", le="0.3") == 1  # on a bound: as of our own streams
@@ -154,10 +156,10 @@ def test_a_foreign_row_counts_the_ttft_that_its_span_states() -> None:
 def test_an_unlisted_value_counts_as_other_and_an_unknown_one_does_not() -> None:
     metrics = UserMetrics(by_instance=True, models=frozenset({"m"}), instances=frozenset({"a", "b"}))
     keys: Mapping[Key, tuple[str, ...]] = {
-        ("chat", "m", "client", "a"): ("chat", "m", "client", "a"),
-        ("chat", "evil", "client", "b"): ("chat", OTHER, "client", "b"),
-        ("chat", "m", "client", "c"): ("chat", "m", "client", OTHER),
-        ("chat", "", "client", ""): ("chat", "", "client", ""),
+        Key("chat", "m", "client", "a"): ("chat", "m", "client", "a"),
+        Key("chat", "evil", "client", "b"): ("chat", OTHER, "client", "b"),
+        Key("chat", "m", "client", "c"): ("chat", "m", "client", OTHER),
+        Key("chat", "", "client", ""): ("chat", "", "client", ""),
     }
     for key in keys:
         metrics.charge(key, 1, 0, 0.0, 0.0)
@@ -169,34 +171,76 @@ def test_the_number_of_series_is_bounded_whatever_comes(by_instance: bool) -> No
     metrics = UserMetrics(by_instance=by_instance)
     total = metrics_user.CACHED_KEYS + MAX_SERIES
     for number in range(total):
-        metrics.charge(("chat", f"m{number}", "client", f"pod-{number}"), 1, 0, 0.0, 0.0)
+        metrics.charge(model(number), 1, 0, 0.0, 0.0)
         metrics.foreign({"slo_class": "chat", "model": f"n{number}", "measured_at": "relay", "instance": "",
-                         "outcome": "completed", "met": True, "ttft_s": None})  # fmt: skip
-    assert len(metrics.series) == MAX_SERIES + 2
+                         "outcome": "completed", "met": True, "ttft_s": None, "tenant": "default"})  # fmt: skip
+    assert len(metrics.series) == MAX_SERIES
     assert len(metrics.known) <= metrics_user.CACHED_KEYS
-    assert sum(series.tokens_read for series in metrics.series.values()) == total
-    other = ("chat", OTHER, "client", OTHER)[: len(metrics.labels)]
-    assert metrics.series[other].tokens_read == total - MAX_SERIES // 2
+    assert metrics.gave_way["series"] == 2 * total - MAX_SERIES
+    last = {labels[1] for labels in metrics.series}
+    assert last == {f"{name}{number}" for name in "mn" for number in range(total - MAX_SERIES // 2, total)}
 
 
-def test_what_counts_as_other_stays_there_and_the_first_keep_their_names() -> None:
+def model(number: int, tenant: str = "default") -> Key:
+    return Key("chat", f"m{number}", "client", f"pod-{number}", tenant)
+
+
+def names(metrics: UserMetrics) -> set[str]:
+    return {labels[1] for labels in metrics.series}
+
+
+def test_the_set_that_was_used_least_recently_gives_way_and_begins_again_from_0() -> None:
     metrics = UserMetrics()
-    keys: list[Key] = [("chat", f"m{number}", "client", "") for number in range(MAX_SERIES + 3)]
+    for number in [*range(MAX_SERIES), 0, MAX_SERIES, MAX_SERIES + 1]:
+        metrics.charge(model(number), 1, 0, 0.0, 0.0)
+    assert names(metrics) == {f"m{number}" for number in [0, *range(3, MAX_SERIES + 2)]}
+    assert value(metrics, "otel_llm_tokens_read_total", model="m0") == 2
+    metrics.charge(model(1), 1, 0, 0.0, 0.0)
+    metrics.charge(model(1), 1, 0, 0.0, 0.0)
+    assert value(metrics, "otel_llm_tokens_read_total", model="m1") == 2
+    assert metrics.gave_way["series"] == 3
+
+
+def test_sets_with_streams_in_flight_do_not_give_way_and_what_is_other_gets_its_name_back() -> None:
+    metrics = UserMetrics()
+    counts = {model(number): (0, 0, 0, 0, 1) for number in range(MAX_SERIES)}
     for _ in range(2):
-        for key in keys:
-            metrics.charge(key, 1, 0, 0.0, 0.0)
-    assert {series.tokens_read for labels, series in metrics.series.items() if labels[1] != OTHER} == {2}
-    assert metrics.series["chat", OTHER, "client"].tokens_read == 6
+        list(metrics.gauges(counts))
+        metrics.charge(model(MAX_SERIES), 1, 0, 0.0, 0.0)
+    assert names(metrics) == {OTHER, *(f"m{number}" for number in range(MAX_SERIES))}
+    assert metrics.series["chat", OTHER, "client"].tokens_read == 2
+    metrics.hold([key for key in counts if key.model != "m7"])
+    metrics.charge(model(MAX_SERIES), 1, 0, 0.0, 0.0)
+    assert names(metrics) == {OTHER, *(f"m{number}" for number in range(MAX_SERIES + 1) if number != 7)}
+    assert metrics.series["chat", OTHER, "client"].tokens_read == 2
+
+
+def test_one_tenants_models_in_flight_leave_room_for_anothers() -> None:
+    metrics = UserMetrics()
+    counts = {model(number, "flood"): (1, 0, 0, 0, 0) for number in range(MAX_SERIES)}
+    list(metrics.gauges(counts))
+    flying, starving, _ = metrics.gauges({**counts, Key("chat", "llama", "client", "", "shop"): (0, 1, 0, 0, 0)})
+    assert "llama" in names(metrics)
+    assert {sample.labels["model"]: sample.value for sample in flying.samples} == {
+        **{f"m{number}": 1 for number in range(1, MAX_SERIES)}, "llama": 1, OTHER: 1,
+    }  # fmt: skip
+    assert sum(sample.value for sample in starving.samples) == MAX_SERIES
+
+
+def test_of_two_tenants_with_one_model_the_streams_in_flight_are_added() -> None:
+    metrics = UserMetrics()
+    flying, *_ = metrics.gauges({model(1, "a"): (1, 0, 0, 0, 0), model(1, "b"): (0, 2, 0, 0, 0)})
+    assert [sample.value for sample in flying.samples] == [3]
 
 
 def test_gauges_say_how_many_fly_and_starve_under_the_labels_of_the_counters() -> None:
     metrics = UserMetrics(models=frozenset({"m"}))
-    metrics.charge(("code", "m", "client", ""), 1, 0, 0.0, 0.0)
+    metrics.charge(Key("code", "m", "client", ""), 1, 0, 0.0, 0.0)
     counts: dict[Key, tuple[int, ...]] = {
-        ("chat", "m", "client", "a"): (1, 0, 2, 0, 0),
-        ("chat", "m", "client", "b"): (2, 0, 0, 0, 0),
-        ("chat", "x", "client", "a"): (0, 1, 0, 0, 0),
-        ("chat", "y", "client", "a"): (1, 0, 0, 0, 3),
+        Key("chat", "m", "client", "a"): (1, 0, 2, 0, 0),
+        Key("chat", "m", "client", "b"): (2, 0, 0, 0, 0),
+        Key("chat", "x", "client", "a"): (0, 1, 0, 0, 0),
+        Key("chat", "y", "client", "a"): (1, 0, 0, 0, 3),
     }
     flying, starving, runways = metrics.gauges(counts)
     for gauge, expected in ((flying, (5, 5, 0)), (starving, (3, 1, 0))):
@@ -219,7 +263,7 @@ def test_a_model_that_is_not_listed_is_named_by_no_family() -> None:
 
 def test_the_text_is_read_back_as_it_was_counted() -> None:
     metrics = UserMetrics()
-    key: Key = ("chat", 'a"b\\c\nd', "client", "")
+    key = Key("chat", 'a"b\\c\nd', "client", "")
     verdict, times = judged([300.0, *[20.0] * 9])
     count(metrics, key, verdict, times)
     text = generate_latest(Families([*metrics.families(), *metrics.gauges({key: (0, 1, 0, 0, 0)})])).decode()
@@ -243,7 +287,7 @@ def test_a_scrape_may_read_while_the_evaluator_counts() -> None:
     def evaluate() -> None:
         try:
             for number in range(2000):
-                count(metrics, ("chat", f"m{number % 700}", "client", ""), verdict, times)
+                count(metrics, Key("chat", f"m{number % 700}", "client", ""), verdict, times)
         except Exception as error:  # noqa: BLE001  told by the test's own thread
             broken.append(error)
         finally:
@@ -267,4 +311,5 @@ def test_a_scrape_may_read_while_the_evaluator_counts() -> None:
         read += 1
     thread.join()
     assert not broken
-    assert sum(sum(series.requests.values()) for series in metrics.series.values()) == 2000
+    assert sum(sum(series.requests.values()) for series in metrics.series.values()) == MAX_SERIES  # one each
+    assert metrics.gave_way["series"] == 2000 - MAX_SERIES

@@ -144,7 +144,7 @@ def test_names_are_told_apart_and_units_are_those_of_the_tables() -> None:
 @both
 def test_many_points_go_in_several_requests_and_arrive_once(protocol: Protocol) -> None:
     metrics = UserMetrics()
-    keys: list[Key] = [("chat", f"model-{number}", "client", "") for number in range(300)]
+    keys = [Key("chat", f"model-{number}", "client", "") for number in range(300)]
     for key in keys:
         metrics.charge(key, 1, 0, 0.0, 0.0)
     given = list(metrics.families())

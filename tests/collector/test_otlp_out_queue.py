@@ -14,8 +14,8 @@ from support.examples import examples
 from support.patience import WAIT_S
 
 from otel_llm.collector.export.send_queue import OutQueue
-from otel_llm.export import attempt as attempts
-from otel_llm.export.attempt import Attempt
+from otel_llm.export.transport import attempt as attempts
+from otel_llm.export.transport.attempt import Attempt
 
 FINE = Attempt("accepted")
 AGAIN = Attempt("retry", "not now", after_s=0.0)

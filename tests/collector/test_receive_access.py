@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import PROTOBUF, RAW, ask, otlp_listener, serving
 from support.live_feed import Fed
+from support.patience import WAIT_S
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
@@ -50,7 +52,7 @@ def web(guard: Guard) -> Iterator[int]:
     app = web_app(
         metrics=lambda: b"m 1\n",
         streams=lambda _: {},
-        requests=dict,
+        requests=lambda _: {},
         feed=Fed().feed(),
         healthy=lambda: None,
         ready=lambda: None,
@@ -151,16 +153,21 @@ def test_the_web_port_asks_for_a_token(tokens: Tokens) -> None:
     ["localhost", "LOCALHOST:9464", "localhost.", "127.0.0.1:1", "[::1]:9464", "127.8.8.8", "192.0.2.7", "own.example"],
 )
 def test_names_that_are_ours(host: str) -> None:
-    with web(Guard(names=names_of(Address("127.0.0.1", 0), frozenset({"own.example"})))) as port:
+    with web(Guard(names=names_of(Address("0.0.0.0", 0), frozenset({"own.example"})))) as port:
         assert {get(port, path, {"Host": host})[0] for path in (*WEB_PATHS, *PAGE_PATHS)} <= {200, 400}
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:9464", "localhost.evil.example", "127.0.0.1.evil.example", "", "[evil]:1"]
+    "host",
+    [
+        *("evil.example", "EVIL.example:9464", "evil.example.", "localhost.evil.example", "127.0.0.1.evil.example"),
+        *("", "[evil]:1", "127.0.0.1:80@evil.example", "127.0.0.1/evil.example"),
+    ],
 )
-def test_names_that_are_not(host: str) -> None:
+@pytest.mark.parametrize("at", ["127.0.0.1", "0.0.0.0", "::", "own.example"])
+def test_names_that_are_not(at: str, host: str) -> None:
     """A page whose name points at this machine can make a browser ask us, but under that name."""
-    with web(Guard(names=names_of(Address("127.0.0.1", 0), frozenset()))) as port:
+    with web(Guard(names=names_of(Address(at, 0), frozenset()))) as port:
         for path in (*WEB_PATHS, *PAGE_PATHS):
             status, _, content = get(port, path, {"Host": host})
             assert status == 403
@@ -169,12 +176,32 @@ def test_names_that_are_not(host: str) -> None:
             assert get(port, path, {"Host": host})[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("target", "hosts", "status"),
+    [
+        (b"/metrics", [], 200),  # HTTP/1.0: no browser sends it
+        (b"/metrics", [b"localhost", b"own.example"], 200),
+        (b"/metrics", [b"localhost", b"evil.example"], 403),
+        (b"/metrics", [b"evil.example", b"localhost"], 403),
+        (b"http://own.example:9464/metrics", [b"own.example:9464"], 200),
+        (b"http://evil.example/metrics", [b"localhost"], 403),
+        (b"http://localhost/metrics", [b"evil.example"], 403),
+    ],
+)
+def test_every_name_of_a_request_counts(target: bytes, hosts: list[bytes], status: int) -> None:
+    lines = [b"GET %b HTTP/1.%d" % (target, bool(hosts)), *(b"Host: %b" % host for host in hosts)]
+    with web(Guard(names=frozenset({"own.example"}))) as port, socket.create_connection(("127.0.0.1", port)) as asking:
+        asking.settimeout(WAIT_S)
+        asking.sendall(b"\r\n".join([*lines, b"Connection: close", b"", b""]))
+        with asking.makefile("rb") as answer:
+            assert answer.readline().split()[1] == str(status).encode()
+
+
 def test_which_names_are_ours() -> None:
-    here, anywhere = Address("127.0.0.1", 0), Address("0.0.0.0", 0)
-    assert names_of(here, frozenset()) == frozenset({"127.0.0.1"})
-    assert names_of(here, frozenset({"a.example"})) == frozenset({"127.0.0.1", "a.example"})
-    assert names_of(anywhere, frozenset()) is None
-    assert names_of(anywhere, frozenset({"a.example"})) == frozenset({"0.0.0.0", "a.example"})
+    here, anywhere = Address("Here.example", 0), Address("0.0.0.0", 0)
+    assert names_of(here, frozenset()) == frozenset({"here.example"})
+    assert names_of(here, frozenset({"a.example"})) == frozenset({"here.example", "a.example"})
+    assert names_of(anywhere, frozenset()) == frozenset({"0.0.0.0"})
 
 
 @pytest.mark.parametrize(
@@ -184,7 +211,8 @@ def test_which_names_are_ours() -> None:
         (" A.Example.:80 ", "a.example"),
         ("[::1]:80", "::1"),
         ("[::1]", "::1"),
-        ("a:b", "a"),
+        ("a:", "a"),
+        ("a:b", "a:b"),
         ("", ""),
     ],
 )

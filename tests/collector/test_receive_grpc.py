@@ -23,7 +23,7 @@ from support.patience import WAIT_S
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, MAX_METADATA_BYTES, GrpcReceiver
-from otel_llm.collector.receive.senders import Accept
+from otel_llm.collector.receive.senders import Accept, Sender
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.tokens import Tokens
 
@@ -87,7 +87,7 @@ def dawdle(channel: grpc.Channel, stop: Event) -> grpc.Future:
 def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
     began, go_on = Event(), Event()
 
-    def slow(_raw: bytes, _sender: int) -> bytes:
+    def slow(_raw: bytes, _sender: Sender) -> bytes:
         began.set()
         assert go_on.wait(60)
         return b""
@@ -202,7 +202,7 @@ def test_a_connection_survives_any_number_of_refusals(tmp_path: Path) -> None:
     good = f"Bearer {SECRET}"
     behind = FakeEvaluator()
 
-    def accept(raw: bytes, _sender: int) -> bytes:
+    def accept(raw: bytes, _sender: Sender) -> bytes:
         if raw == b"busy":
             raise BusyError("not now")
         return behind(raw)

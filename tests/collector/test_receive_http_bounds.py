@@ -33,6 +33,7 @@ from otel_llm.collector.receive import otlp_http
 from otel_llm.collector.receive.http_connection import MAX_HEAD_BYTES, Connection
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
+from otel_llm.collector.receive.senders import Sender
 from otel_llm.shared.web.acceptor import Acceptor, ConnectionTracker
 
 GZIP = {"Content-Encoding": "gzip"}
@@ -139,7 +140,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
     began: list[bytes] = []
     behind = FakeEvaluator()
 
-    def slow(raw: bytes, _sender: int) -> bytes:
+    def slow(raw: bytes, _sender: Sender) -> bytes:
         began.append(raw)
         assert go_on.wait(60)
         return behind(raw)

@@ -22,7 +22,7 @@ from otel_llm.collector.receive.errors import ANSWERS, BusyError, InternalError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.collector.receive.refusal_counts import BEHIND, NOT_RECEIVED, SOURCE, RefusalCounts
-from otel_llm.collector.receive.senders import Accept
+from otel_llm.collector.receive.senders import Accept, Sender
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address
@@ -42,7 +42,7 @@ class Gate:
     def __init__(self) -> None:
         self.go_on = Event()
 
-    def __call__(self, raw: bytes, _sender: int) -> bytes:
+    def __call__(self, raw: bytes, _sender: Sender) -> bytes:
         assert self.go_on.wait(60)
         return b""
 
@@ -94,7 +94,7 @@ def export(channel: grpc.Channel, raw: bytes = RAW, method: str = EXPORT, token:
 
 
 def raising(error: Exception) -> Accept:
-    def accept(raw: bytes, _sender: int) -> bytes:
+    def accept(raw: bytes, _sender: Sender) -> bytes:
         raise error
 
     return accept

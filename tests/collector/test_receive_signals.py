@@ -146,15 +146,20 @@ def test_the_second_time_it_ends_at_once(tmp_path: Path, second: signal.Signals)
 def test_stopping_has_a_limit(tmp_path: Path) -> None:
     """Its output pipe is full and unread: it ends nonetheless, and the journal has everything."""
     settings = config(tmp_path, "limits: {drain_seconds: 0.5}")
+    rules = tmp_path / "rules.yaml"
+    enforced = "actions: [{alert: {name: Read}, mode: enforce}]"  # lines of shadow decisions and verdicts are limited
+    rules.write_text(RULE.format(name="Read").replace("actions: [alert: {name: Read, by: [model]}]", enforced))
     spans = [
-        span for request in range(1, 2001) for span in stream_spans([T0_NS + 1], request=request, end_ns=T0_NS + 2)
+        span
+        for request in range(1, 2001)
+        for span in stream_spans([T0_NS + 1] * 2, request=request, end_ns=T0_NS + 2, segment_tokens=1)[:2]  # no end
     ]
-    with collector(tmp_path, "--config", settings, "--verdicts", "all", "--lateness", "100ms") as running:
+    with collector(tmp_path, "--config", settings, "--rules", rules, "--lateness", "100ms") as running:
         assert post(running, export(*spans).SerializeToString()) == 200
         wait_until("it cannot say more", lambda: unread(running) >= PIPE_BYTES - 4096)
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(WAIT_S) == 1
-    messages = [message for message, _ in received([tmp_path / "journal"])]  # a large export is several records
+    messages = [one.message for one in received([tmp_path / "journal"])]  # a large export is several records
     scopes = [scope for message in messages for one in message.resource_spans for scope in one.scope_spans]
     assert sum(len(scope.spans) for scope in scopes) == len(spans)
 

@@ -8,7 +8,7 @@ import pytest
 
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.errors import UnauthenticatedError
-from otel_llm.shared.secret_files import MAX_TOKENS, read_tokens
+from otel_llm.shared.secret_files import MAX_TOKENS, Token, read_tokens
 from otel_llm.shared.web.tokens import Tokens
 
 ONE, TWO = "first-token-of-these", "second-token+of/these=="
@@ -22,10 +22,32 @@ def written(folder: Path, text: str | bytes) -> Path:
 
 def test_one_token_a_line(tmp_path: Path) -> None:
     path = written(tmp_path, f"# who\n\n  {ONE}  # the shop\r\n{TWO}\n")
-    assert read_tokens(path) == [ONE.encode(), TWO.encode()]
+    assert read_tokens(path) == [Token(ONE.encode()), Token(TWO.encode())]
     known = Tokens(path)
     for headers in ([f"Bearer {ONE}"], [f"bearer  {TWO} "], [f"BEARER {ONE}".encode()]):
         known.check(headers)
+
+
+def test_a_line_may_name_the_tenant(tmp_path: Path) -> None:
+    path = written(tmp_path, f"acme={ONE}\nzeta-2={TWO}\nacme=another-token-of-them\n")
+    named = [(one.tenant, one.secret.decode()) for one in read_tokens(path)]
+    assert named == [("acme", ONE), ("zeta-2", TWO), ("acme", "another-token-of-them")]
+    assert Tokens(path).check([f"Bearer {TWO}"]).tenant == "zeta-2"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("-acme=first-token-of-these", "not the name of a tenant"),
+        ("a b=first-token-of-these", "not the name of a tenant"),
+        (f"{'a' * 65}=first-token-of-these", "not the name of a tenant"),
+        (f"acme={ONE}\nzeta={ONE}", "twice"),
+    ],
+)
+def test_lines_that_name_no_tenant(tmp_path: Path, line: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as refused:
+        read_tokens(written(tmp_path, line))
+    assert ONE not in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_the_standard_exporters_are_understood(tmp_path: Path, protocol: str) ->
         made.shutdown()
         wait_until("counted", lambda: "otel_llm_collector_ignored_spans_total 1.0" in get(f"{running.web}/metrics"))
         assert running.stop()[0] == 0
-    ((message, receipt_ns),) = received([tmp_path / "journal"])
+    ((message, receipt_ns, _),) = received([tmp_path / "journal"])
     assert message.resource_spans[0].scope_spans[0].spans[0].name == "GET /"
     assert receipt_ns is not None
 

@@ -33,6 +33,7 @@ ENVIRONMENTS = {
             ),
         ),
         Environment("openai-1", ("openai>=1.109,<2",)),
+        Environment("anthropic-0", ("anthropic>=0.50,<0.51",)),
         # llama-index and crewai hold the OpenAI SDK below 3.
         Environment("openai-2", ("openai>=2,<3", "llama-index-llms-openai", "crewai")),
         Environment("litellm", ("litellm", "dspy", "smolagents[openai]")),
@@ -56,6 +57,7 @@ ENVIRONMENTS = {
             ),
         ),
         Environment("others", ("instructor", "semantic-kernel")),
+        Environment("logfire", ("logfire", "openai>=3", "anthropic>=2")),
     )
 }
 
@@ -119,6 +121,7 @@ MATRIX = (
     Case("openai_sdk", "openai-2", ("openai",), ways=BOTH, short=("sync", "asynchronous")),
     Case("openai_sdk", "openai-1", ("openai",), ways=BOTH),
     Case("anthropic_sdk", "sdks", ("anthropic",), ways=BOTH, short=("sync", "helper_async")),
+    Case("anthropic_sdk", "anthropic-0", ("anthropic",), ways=BOTH),
     Case("google_genai_sdk", "sdks", ("google-genai",), short=("sync", "asynchronous_aiohttp")),
     Case("ollama_sdk", "sdks", ("ollama",), short=("sync", "asynchronous")),
     Case("cohere_sdk", "sdks", ("cohere",)),
@@ -166,4 +169,5 @@ MATRIX = (
     Case("crewai_llm", "openai-2", ("crewai",), variants=("complete",)),
     Case("instructor_partial", "others", ("instructor",), variants=FEW),
     Case("semantic_kernel_chat", "others", ("semantic-kernel",), variants=FEW),
+    Case("logfire_beside", "logfire", ("logfire",), note="both SDKs under its instrumentations, which suppress others"),
 )

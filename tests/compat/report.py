@@ -26,6 +26,22 @@ note says otherwise, the caller got the same with and without recording.
 How a case is added is said in `tests/compat/README.md`.
 """
 
+BESIDE = """
+## Beside other instrumentations
+
+What was tried together, and what comes of a streamed reply. Segments hang from the other's inference span if it is open
+when the request leaves. When a suppression counts is said [with all that is not
+recorded](stacks/not-recorded.md#suppressed-by-another-instrumentation).
+
+| instrumentation | suppresses | a streamed reply |
+|---|---|---|
+| Traceloop's, OpenInference's, OpenTelemetry's of the OpenAI SDK | no | once, under their span |
+| Logfire 5.4's `instrument_openai()`, `instrument_anthropic()` | inside of the call | once, under their span |
+| one that suppresses around the SDK's call, under an open span of the inference | yes | once, under its span |
+| one that suppresses around the SDK's call, under no such span | yes | not recorded; one warning for each stack |
+| `suppress_instrumentation()` of the application | yes | not recorded; one warning for each stack |
+"""
+
 SERVERS = """
 ## Serving processes
 
@@ -101,7 +117,7 @@ def write(lines: Sequence[Line], servers: Sequence[str], path: Path = TABLE) -> 
     text += [f"- {line.package} {line.version}, {', '.join(line.modes)}: {line.note}" for line in missed] or [
         "Nothing."
     ]
-    text += [SERVERS, *servers]
+    text += [BESIDE, SERVERS, *servers]
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 

@@ -22,31 +22,33 @@ from otel_llm.core.scanning.token_event import KIND_NAMES
 from otel_llm.slo.classes import KINDS
 
 Bytes = npt.NDArray[np.uint8]
-SPANS, TOKENS, ATTRIBUTES, PIECES = 64, 4096, 256, 64
+SPANS, EVENTS, ATTRIBUTES, PIECES = 64, 4096, 256, 64
 
 
 class Arrays:
     """Arrays for a scan, with room behind each that must stay as it is."""
 
-    def __init__(self, spans: int = SPANS, tokens: int = TOKENS, attributes: int = ATTRIBUTES, pieces: int = PIECES):
-        shapes = ((spans, column.SPAN_COLUMNS), (tokens,), (tokens,), (attributes, 2), (pieces, column.PIECE_COLUMNS))
-        types = (np.int64, np.int64, np.uint8, np.int64, np.int64)
+    def __init__(self, spans: int = SPANS, events: int = EVENTS, attributes: int = ATTRIBUTES, pieces: int = PIECES):
+        counts = ((events,), (events,), (events,))
+        shapes = ((spans, column.SPAN_COLUMNS), *counts, (attributes, 2), (pieces, column.PIECE_COLUMNS))
+        types = (np.int64, np.int64, np.int64, np.uint8, np.int64, np.int64)
         self._lengths = [shape[0] for shape in shapes]
         self._whole = [np.full((8 + shape[0], *shape[1:]), 77, kind) for shape, kind in zip(shapes, types, strict=True)]
         self.filled = np.zeros(column.COUNTS, np.int64)
 
     def scan(self, data: Bytes) -> int:
-        spans, times, kinds, attributes, pieces = (
+        spans, times, counts, kinds, attributes, pieces = (
             whole[:length] for whole, length in zip(self._whole, self._lengths, strict=True)
         )
-        answer = scan(data, spans, times, kinds, attributes, pieces, self.filled)
+        answer = scan(data, spans, times, counts, kinds, attributes, pieces, self.filled)
         for whole, length in zip(self._whole, self._lengths, strict=True):
             assert (whole[length:] == 77).all()
         return answer
 
     def digest(self) -> bytes:
         """Return a digest of all that was found."""
-        counts = (column.SPANS, column.ALL_TOKENS, column.ALL_TOKENS, column.ALL_ATTRIBUTES, column.PIECES)
+        events = (column.ALL_EVENTS, column.ALL_EVENTS, column.ALL_EVENTS)
+        counts = (column.SPANS, *events, column.ALL_ATTRIBUTES, column.PIECES)
         found = hashlib.sha256(self.filled.tobytes())
         for whole, count in zip(self._whole, counts, strict=True):
             found.update(whole[: self.filled[count]].tobytes())
@@ -109,31 +111,22 @@ def message(segments: int = 5) -> Bytes:
 
 def test_an_array_that_is_full_asks_for_more_room() -> None:
     data = message()
-    needed = {"spans": 5, "tokens": 30, "attributes": 5, "pieces": 2}
+    needed = {"spans": 5, "events": 10, "attributes": 5, "pieces": 2}
     assert Arrays(**needed).scan(data) == column.READ
     for name, number in needed.items():
         for less in range(number):
             assert Arrays(**{**needed, name: less}).scan(data) == column.MORE_ROOM
 
 
-def test_what_one_message_expands_to_is_bounded() -> None:
+def test_a_claim_takes_the_room_of_its_events() -> None:
     spans = [
-        sent_segment(1, 0, [token(T0_NS, count=1_000_000)], request=number, end_ns=END_NS) for number in range(1, 6)
+        sent_segment(1, 0, [token(T0_NS, count=100_000)] * 3, request=number, end_ns=END_NS) for number in range(1, 41)
     ]
-    data = [np.frombuffer(export(*spans[:number]).SerializeToString(), np.uint8) for number in (4, 5)]
-    assert Arrays(tokens=4_000_000).scan(data[0]) == column.READ
-    assert Arrays(tokens=4_000_000).scan(data[1]) == column.UNREADABLE
-
-
-def test_what_spans_claim_that_are_left_to_protobuf_is_bounded() -> None:
-    spans = [
-        sent_segment(1, 0, [token(T0_NS, count=1_000_000)], request=number, end_ns=END_NS) for number in range(1, 11)
-    ]
-    for span in spans:
-        span.links.add()
-    data = [np.frombuffer(export(*spans[:number]).SerializeToString(), np.uint8) for number in (8, 9)]
-    assert Arrays(tokens=1_000_000).scan(data[0]) == column.READ
-    assert Arrays(tokens=1_000_000).scan(data[1]) == column.UNREADABLE
+    for span in spans[20:]:
+        span.links.add()  # left to protobuf
+    arrays = Arrays(events=63)  # a span that is left to protobuf leaves its room
+    assert arrays.scan(np.frombuffer(export(*spans).SerializeToString(), np.uint8)) == column.READ
+    assert (arrays.filled[column.ALL_EVENTS], arrays.filled[column.MORE_TOKENS]) == (60, 20 * 300_000 - 60)
 
 
 def test_kinds_are_coded_as_everywhere() -> None:

@@ -28,7 +28,7 @@ def keys_of(numbers: list[int]) -> Ints:
 
 def found(index: Ints, seed: int, keys: Ints) -> list[int]:
     slots = np.empty(len(keys), np.int64)
-    core.find(index, seed, keys, slots)
+    core.find(index, seed, 0, keys, slots)
     return [int(slot) for slot in slots]
 
 
@@ -37,12 +37,12 @@ def check(seed: int, steps: list[tuple[str, int]]) -> Ints:
     index, known, keys = np.zeros((PLACES, INDEX_WIDTH), np.int64), dict[int, int](), keys_of(list(range(KEYS)))
     for slot, (step, number) in enumerate(steps):
         if step == "put" and (number in known or len(known) < PLACES - 1):
-            core.put(index, seed, keys[number], slot)
+            core.put(index, seed, 0, keys[number], slot)
             known[number] = slot
         elif step == "drop":
-            core.drop(index, seed, keys[number], known.pop(number, 0))
+            core.drop(index, seed, 0, keys[number], known.pop(number, 0))
         elif step == "else":
-            core.drop(index, seed, keys[number], slot)  # another has the key
+            core.drop(index, seed, 0, keys[number], slot)  # another has the key
         assert found(index, seed, keys) == [known.get(one, -1) for one in range(KEYS)]
     larger = np.zeros((2 * PLACES, INDEX_WIDTH), np.int64)
     core.move(index, seed, larger)
@@ -62,7 +62,7 @@ def test_keys_that_differ_little_are_scattered() -> None:
         keys[:, word] = np.arange(256) << shift
         index = np.zeros((512, INDEX_WIDTH), np.int64)
         for slot in range(256):
-            core.put(index, 12345, keys[slot], slot)
+            core.put(index, 12345, 0, keys[slot], slot)
         taken = np.flatnonzero(index[:, 3])
         runs = np.split(taken, np.flatnonzero(np.diff(taken) > 1) + 1)
         assert max(map(len, runs)) < 40

@@ -22,11 +22,12 @@ from otel_llm.core import streams as core
 from otel_llm.evaluate.streams.running_many import RunningMany
 from otel_llm.slo.classes import CONTENT, Deadline, Fluidity, SloClass
 from otel_llm.slo.live.running import Running
+from otel_llm.slo.token_events import tokens_of
 
 Ints = npt.NDArray[np.int64]
 MS = 1_000_000
 T0_NS = 10**18
-FRESH = 16
+BUFFER = 16
 LATENESS_NS = 2_000 * MS
 GAPS_NS = (0, 1, 10 * MS, 20 * MS, 50 * MS, 50 * MS + 1, 100 * MS, 201 * MS)
 
@@ -41,6 +42,11 @@ class Segment:
     times_ns: list[int]
     receipt_ns: int
     last_byte_ns: int = 0
+    counts: list[int] | None = None
+
+    @property
+    def tokens(self) -> int:
+        return tokens_of(self.times_ns, self.counts)
 
 
 @dataclass
@@ -53,18 +59,20 @@ class Alone:
     first_ns: int
     watermark_ns: int
     ready: bool = True
-    plain: bool = True
+    buffers: int = columns.BUFFERS_TIMES
     offset_ns: int = -(10**15)
     receipt_ns: int = 0
     last_byte_ns: int = 0
     segments: int = 1
     times_ns: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    tokens: int = 0
     ahead: bool = False
 
     def take(self, segment: Segment) -> bool | None:
         """Apply a segment if it comes next; return whether it was in time, None where it was not applied."""
         times = segment.times_ns
-        follows = self.ready and (segment.seq, segment.first_token) == (self.segments, len(self.times_ns))
+        follows = self.ready and (segment.seq, segment.first_token) == (self.segments, self.tokens)
         if not follows or segment.end_ns < self.watermark_ns:
             return None
         if sorted([self.last_ns, *times]) != [self.last_ns, *times]:
@@ -78,11 +86,20 @@ class Alone:
             self.last_ns = times[-1]
             self.first_ns = self.first_ns if self.times_ns else times[0]
             self.times_ns += times
-            self.plain &= segment.kind == CONTENT
+            self.counts += segment.counts or [1] * len(times)
+            self.tokens += segment.tokens
+            self.buffers = buffers_then(self.buffers, segment)
             if segment.kind in self.slo.reads:
-                self.running.apply(times)
+                self.running.apply(times, segment.counts)
                 self.ahead = True
         return heard
+
+
+def buffers_then(buffers: int, segment: Segment) -> int:
+    """Return what of a stream is buffered when its arrays have the events of a segment, too."""
+    if buffers == columns.BUFFERS_NOTHING or segment.kind != CONTENT:
+        return columns.BUFFERS_NOTHING
+    return columns.BUFFERS_COUNTS if segment.tokens > len(segment.times_ns) else buffers
 
 
 class Streams:
@@ -90,8 +107,9 @@ class Streams:
 
     def __init__(self, alone: list[Alone]) -> None:
         self.rows = np.zeros((len(alone), columns.WIDTH), np.int64)
-        self.fresh_ns = np.zeros((len(alone), FRESH), np.int64)
+        self.buffer = np.zeros((len(alone), BUFFER), np.int64)
         self.times_ns: list[list[int]] = [[] for _ in alone]
+        self.counts: list[list[int]] = [[] for _ in alone]
         self.running = RunningMany(self.rows)
         for slot, stream in enumerate(alone):
             self.running.store(slot, stream.running, stream.slo)
@@ -107,14 +125,21 @@ class Streams:
             columns.WATERMARK_NS: stream.watermark_ns,
             columns.RECEIPT_NS: stream.receipt_ns,
             columns.SEGMENTS: stream.segments,
-            columns.TOKENS: len(stream.times_ns),
+            columns.TOKENS: stream.tokens,
             columns.FIRST_NS: stream.first_ns,
             columns.LAST_NS: stream.last_ns,
             columns.LAST_BYTE_NS: stream.last_byte_ns,
             columns.READY: stream.ready,
             columns.AHEAD: stream.ahead,
-            columns.PLAIN: stream.plain,
+            columns.BUFFERS: stream.buffers,
         }
+
+    def buffered(self, slot: int, events: int) -> tuple[list[int], list[int]]:
+        """Return the times and the counts of so many buffered events of a stream."""
+        times, counts = self.buffer[slot, :events].tolist(), [1] * events
+        if self.rows[slot, columns.BUFFERS] == columns.BUFFERS_COUNTS:
+            counts = self.buffer[slot, BUFFER // 2 : BUFFER // 2 + events].tolist()
+        return times, counts
 
     def apply(self, segments: list[Segment]) -> tuple[list[bool], dict[int, bool], list[int]]:
         """Apply a message; return which were applied, the streams that moved and whether they were heard, counts."""
@@ -126,7 +151,7 @@ class Streams:
         seq = np.array([one.seq for one in segments])
         while not core.apply(
             self.rows,
-            self.fresh_ns,
+            self.buffer,
             places,
             np.array([one.slot for one in segments]),
             seq,
@@ -136,6 +161,8 @@ class Streams:
             np.array([one.kind for one in segments], np.uint8),
             np.cumsum([0, *(len(one.times_ns) for one in segments)]),
             np.array(times, np.int64),
+            np.array([count for one in segments for count in one.counts or [1] * len(one.times_ns)], np.int64),
+            np.array([one.tokens for one in segments]),
             segments[0].receipt_ns,
             LATENESS_NS,
             in_order,
@@ -150,13 +177,16 @@ class Streams:
             places = places[~done[places]]
             places, in_order = places[np.argsort(seq[places], kind="stable")], True
         for slot in full[: counted[core.FULL]].tolist():
-            self.times_ns[slot] += self.fresh_ns[slot, : ~self.rows[slot, columns.FRESH]].tolist()
+            times, numbers = self.buffered(slot, ~self.rows[slot, columns.FRESH])
+            self.times_ns[slot] += times
+            self.counts[slot] += numbers
             self.rows[slot, columns.FRESH] = 0
         for place in appended[: counted[core.APPENDED]].tolist():
             one = segments[place]
             assert self.rows[one.slot, columns.FRESH] == 0
             self.times_ns[one.slot] += one.times_ns
-            self.rows[one.slot, columns.PLAIN] &= one.kind == CONTENT
+            self.counts[one.slot] += one.counts or [1] * len(one.times_ns)
+            self.rows[one.slot, columns.BUFFERS] = buffers_then(self.rows[one.slot, columns.BUFFERS], one)
         count = counted[core.MOVED]
         slots = moved[:count].tolist()
         assert len(set(slots)) == count
@@ -171,8 +201,10 @@ def check(streams: Streams, alone: list[Alone]) -> None:
     for slot, stream in enumerate(alone):
         row = streams.rows[slot]
         assert {column: row[column] for column in streams.expected(stream)} == streams.expected(stream)
-        assert row[columns.FRESH] == 0 or stream.plain
-        assert streams.times_ns[slot] + streams.fresh_ns[slot, : row[columns.FRESH]].tolist() == stream.times_ns
+        assert row[columns.FRESH] == 0 or stream.buffers != columns.BUFFERS_NOTHING
+        times, counts = streams.buffered(slot, row[columns.FRESH])
+        assert streams.times_ns[slot] + times == stream.times_ns
+        assert streams.counts[slot] + counts == stream.counts
         back = Running(stream.slo, stream.running.commit_ns, None)
         streams.running.load(slot, back)
         assert state(back) == state(stream.running)
@@ -191,16 +223,17 @@ def message(random: Random, alone: list[Alone]) -> list[Segment]:
     """Draw a message: the next segments of some streams, in order or not; some are wrong."""
     found = []
     for slot, stream in enumerate(alone):
-        seq, tokens, at_ns, end_ns = stream.segments, len(stream.times_ns), stream.last_ns, stream.watermark_ns
+        seq, tokens, at_ns, end_ns = stream.segments, stream.tokens, stream.last_ns, stream.watermark_ns
         for _ in range(random.choice((0, 1, 1, 1, 2, 5))):
             times, pace_ns = [], random.choice(GAPS_NS)
-            for _ in range(random.choice((0, 1, 2, 7, 8, 8, FRESH, FRESH + 1))):
+            for _ in range(random.choice((0, 1, 2, 3, 7, 8, 8, BUFFER, BUFFER + 1))):
                 at_ns += pace_ns if random.random() < 0.7 else random.choice(GAPS_NS)
                 times.append(at_ns)
             end_ns = max(end_ns, at_ns) + random.choice((0, 0, 250 * MS))
             kind = random.choice((0, 0, 0, 0, 0, 0, 0, 1, 2))
             byte_ns = 0 if times else random.choice((0, end_ns, end_ns - 70 * MS))
-            segment = Segment(slot, seq, tokens, end_ns, kind, times, 0, byte_ns)
+            counts = [random.choice((1, 1, 2, 3, 700)) for _ in times] if random.random() < 0.2 else None
+            segment = Segment(slot, seq, tokens, end_ns, kind, times, 0, byte_ns, counts)
             for _ in range(random.random() < 0.05):
                 what = random.choice(("slot", "first_token", "end_ns", "seq", "shuffled", "early"))
                 if what == "shuffled":
@@ -212,7 +245,7 @@ def message(random: Random, alone: list[Alone]) -> list[Segment]:
             found.append(segment)
             if random.random() < 0.05:
                 found.append(Segment(slot, seq, tokens, end_ns + 1, kind, [time + 1 for time in times], 0))
-            seq, tokens = seq + 1, tokens + len(times)
+            seq, tokens = seq + 1, tokens + tokens_of(times, counts)
     if random.random() < 0.3:
         random.shuffle(found)
     # Each is late or not by its own end.
@@ -230,7 +263,7 @@ def expected(alone: list[Alone], segments: list[Segment]) -> tuple[list[bool], d
         if heard is not None:
             done[place] = True
             moved[one.slot] = heard or moved.get(one.slot, False)
-            tokens, late = tokens + len(one.times_ns), late + (not heard)
+            tokens, late = tokens + one.tokens, late + (not heard)
     return done, moved, [sum(done), tokens, late]
 
 
@@ -259,7 +292,8 @@ def digest_of_all(number: int) -> str:
                 shown = streams.apply(segments)
                 expected(alone, segments)
                 found.update(repr(shown).encode())
-        found.update(streams.rows.tobytes() + streams.fresh_ns.tobytes() + repr(streams.times_ns).encode())
+        found.update(streams.rows.tobytes() + streams.buffer.tobytes())
+        found.update(repr((streams.times_ns, streams.counts)).encode())
     return found.hexdigest()
 
 
@@ -315,16 +349,32 @@ def test_what_fills_the_room_is_kept_and_what_comes_then_is_appended_behind_it()
     slo = slo_class(Random(1), "c0")
     stream = Alone(slo, Running(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
     streams = Streams([stream])
-    times = [T0_NS + place for place in range(FRESH + 3)]
-    parts = (times[:2], times[2:FRESH], times[FRESH : FRESH + 1], times[FRESH + 1 :])
+    times = [T0_NS + place for place in range(BUFFER + 3)]
+    parts = (times[:2], times[2:BUFFER], times[BUFFER : BUFFER + 1], times[BUFFER + 1 :])
     segments, tokens = [], 0
     for at, part in enumerate(parts):
         segments.append(Segment(0, 1 + at, tokens, part[-1], 0, part, T0_NS))
         tokens += len(part)
     streams.apply(segments[:2])
-    assert (streams.rows[0, columns.FRESH], streams.times_ns[0]) == (FRESH, [])
+    assert (streams.rows[0, columns.FRESH], streams.times_ns[0]) == (BUFFER, [])
     streams.apply(segments[2:])
     assert (streams.rows[0, columns.FRESH], streams.times_ns[0]) == (0, times)
+
+
+def test_events_with_counts_are_buffered_once_the_arrays_have_counts() -> None:
+    slo = slo_class(Random(1), "c0")
+    stream = Alone(slo, Running(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
+    streams = Streams([stream])
+    room = BUFFER // 2
+    sizes = [(2, [1, 1]), (1, [700]), (2, [1, 3]), (room - 2, None), (1, None), (1, [2])]
+    held, kept, at_ns, tokens = [2, 0, 2, room, 0, 1], [0, 3, 3, 3, room + 4, room + 4], T0_NS, 0
+    for at, (number, counts) in enumerate(sizes):
+        times = [at_ns := at_ns + 1 for _ in range(number)]
+        one = Segment(0, 1 + at, tokens, at_ns, 0, times, T0_NS, counts=counts)
+        tokens += one.tokens
+        assert streams.apply([one]) == expected([stream], [one])
+        assert (streams.rows[0, columns.FRESH], len(streams.times_ns[0])) == (held[at], kept[at])
+        check(streams, [stream])
 
 
 def test_a_message_in_reverse_order_is_applied_in_order_of_number() -> None:

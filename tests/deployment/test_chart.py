@@ -47,6 +47,7 @@ def charts() -> dict[str, Manifest]:
 def secrets() -> dict[str, dict[str, str]]:
     """Return the secrets that the files of values name."""
     tokens = {"tokens.txt": f"{TOKEN}\n", "token": TOKEN}
+    operators = {"tokens.txt": "sk-a-client-of-the-relay\n", "operators.txt": f"{TOKEN}\n", "token": TOKEN}
     pair, ca = signed(), authority()
     pems = {
         "tls.crt": pair.certificate.read_text(),
@@ -54,7 +55,8 @@ def secrets() -> dict[str, dict[str, str]]:
         "ca.crt": ca.certificate.read_text(),
     }
     return {
-        **dict.fromkeys(("otel-llm-tokens", "relay-tokens", "gateway-token"), tokens),
+        **dict.fromkeys(("otel-llm-tokens", "gateway-token"), tokens),
+        "relay-tokens": operators,
         **dict.fromkeys(("otel-llm-tls", "relay-tls", "gateway-ca"), pems),
         "vllm-keys": {"vllm-0": "sk-0123456789abcdef", "vllm-1": "sk-123456789abcdef0"},
         "oncall": {"secret": SIGNING},
@@ -123,6 +125,8 @@ def test_services_accept_their_settings(charts: dict[str, Manifest], tmp_path: P
             assert settings.metrics.instance_label, name
             assert settings.metrics.instances, name
             assert settings.auth is not None, name
+            assert (settings.auth.operators_file is not None) is (part == "relay"), name
+            assert settings.web_hosts, name
             arguments = pod_of(chart["manifests"], part)["containers"][0]["args"]
             if "--slo=/etc/otel-llm/config/slo.yaml" in arguments:
                 load_slo(folder / "config" / "slo.yaml")
@@ -141,6 +145,12 @@ def test_the_values_reach_the_settings(charts: dict[str, Manifest]) -> None:
     fleet = settings("fleet")
     assert fleet["journal"] == {"retain_bytes": 190_000_000_000, "fsync": "always"}
     assert fleet["tls"]["web"] == "server"
+    service, zone = "otel-llm-collector", "observability.svc"
+    assert {service, f"{service}.{zone}.cluster.local", f"{service}-2.{service}.{zone}"} <= {*fleet["web"]["hosts"]}
+    assert f"{service}-3.{service}.{zone}" not in fleet["web"]["hosts"]
+    closed = settings("closed")["web"]["hosts"]
+    assert {"otel-llm.example", f"{service}.{zone}"} <= {*closed}
+    assert f"otel-llm-relay.{zone}" in settings("relay", "relay")["web"]["hosts"]
     assert settings("closed")["auth"] == {"tokens_file": "/etc/otel-llm/auth/tokens.txt", "web": "open"}
     assert settings("relay")["metrics"] == {"instance_label": True, "instances": ["standby", "vllm-0", "vllm-1"]}
     assert settings("relay", "relay")["metrics"]["instances"] == ["vllm-0", "vllm-1"]

@@ -68,6 +68,18 @@ def test_a_service_has_time_to_drain(services: dict[str, dict[str, Any]]) -> Non
     }
 
 
+def test_prometheus_may_ask_the_services_by_their_names() -> None:
+    text = (ROOT / "collector" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+    targets = {
+        target.partition(":")[0]
+        for job in yaml.safe_load(text)["scrape_configs"]
+        for config in job["static_configs"]
+        for target in config["targets"]
+    }
+    hosts = load_settings(FOLDER / "collector.yaml").web_hosts, load_relay_settings(FOLDER / "relay.yaml", ()).web_hosts
+    assert targets == {*hosts[0], *hosts[1]} == {"collector", "relay"}
+
+
 def test_settings_bound_the_instances_to_the_relays_backends(services: dict[str, dict[str, Any]]) -> None:
     collector = load_settings(FOLDER / "collector.yaml")
     relay = load_relay_settings(FOLDER / "relay.yaml", ())

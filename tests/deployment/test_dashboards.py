@@ -45,6 +45,7 @@ NOT_SHOWN = {
     "otel_llm_relay_skewed_tokens": "as above",
     "otel_llm_relay_unknown_slo_class": "as above",
     "otel_llm_relay_folded_groups": "as above",
+    "otel_llm_relay_gave_way": "as above",
     "otel_llm_relay_internal_errors": "the relay's log has the traceback; there is no dashboard of its own health yet",
 }
 """Families that no dashboard shows, and why."""

@@ -20,15 +20,18 @@ from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
+from otel_llm.collector.receive.senders import Sender
 from otel_llm.collector.service import build_pipeline
 from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
-from otel_llm.evaluate.intake import MAX_CHOICES
+from otel_llm.evaluate.intake import take_in
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.otlp.export_request import read
+from otel_llm.readers.spans.attributes import IntakeLimits
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.semconv import MAX_CHOICES
 from otel_llm.shared.clock import FakeClock
 
 # Names.
@@ -74,6 +77,25 @@ def test_times_that_wait_are_so_many_at_most_and_the_oldest_are_judged_first() -
     assert not one.evaluator.registry.orphans
     assert len(one.rows) == 12
     assert sorted(int(str(row["trace_id"]), 16) for row in one.rows) == [*range(1, 11), 20, 21]
+
+
+def test_of_the_tenant_with_most_times_that_wait_the_oldest_are_judged_first() -> None:
+    one = seen(limits=RegistryLimits(waiting_times=100))
+
+    def send(number: int, tenant: str) -> None:
+        batch = read(export(request_span(request=number, end_ns=at(100), events=[at(1)] * 30)).SerializeToString())
+        take_in(batch, at(100 + number), IntakeLimits(), tenant)
+        one.evaluator.apply(batch, at(100 + number))
+
+    send(1, "shop")
+    for number in range(2, 8):
+        send(number, "flood")
+    assert [(row["tenant"], int(str(row["trace_id"]), 16)) for row in one.rows] == [
+        ("flood", 2), ("flood", 3), ("flood", 4), ("flood", 5)
+    ]  # fmt: skip
+    assert one.evaluator.registry.waiting_times == 90
+    one.evaluator.advance(at(60_000))
+    assert one.evaluator.registry.waiting_times == 0
 
 
 def test_times_of_a_request_span_whose_segments_came_wait_no_longer() -> None:
@@ -162,6 +184,21 @@ def test_streams_in_flight_are_so_many_also_where_they_say_nothing(tmp_path: Pat
             accept(flow, *[sent_segment(0, 0, request=number, attributes=said) for number in range(20, 30)])
         assert accept(flow, *[sent_segment(1, 0, request=number) for number in range(1, 9)]) == (0, "")
         assert flow.call(lambda: len(flow.evaluator.live)) == 8
+
+
+def test_a_tenants_streams_in_flight_leave_room_for_anothers(tmp_path: Path) -> None:
+    def begin(flow: Pipeline, tenant: str | None, *numbers: int) -> None:
+        spans = [sent_segment(0, 0, request=number, attributes=IDENTITY) for number in numbers]
+        flow.accept(export(*spans).SerializeToString(), Sender(1, tenant))
+
+    with pipeline(tmp_path, Limits(streams_in_flight=16)) as flow:
+        begin(flow, "flood", *range(1, 15))
+        with pytest.raises(BusyError):
+            begin(flow, "flood", 20)
+        begin(flow, "shop", 20)
+        begin(flow, "shop", 21)
+        with pytest.raises(BusyError):
+            begin(flow, "lab", 22)
 
 
 def test_a_bound_tells_segments_read_as_columns_from_the_rest() -> None:

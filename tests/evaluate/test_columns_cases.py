@@ -135,7 +135,7 @@ def test_choices_share_a_budget_also_where_one_was_there_before_the_other(by_col
     take(one, 800, piece(1, 0, [], 800, choice=1))
     take(one, 900, piece(2, 0, [], 900, choice=1, said=ends(0, 3)))
     advance(one, 1800)
-    assert [(one.subject[2], one.outcome) for one in one.decisions] == [(1, "done"), (1, "ended"), (0, "budget")]
+    assert [(one.subject[3], one.outcome) for one in one.decisions] == [(1, "done"), (1, "ended"), (0, "budget")]
 
 
 def test_a_sibling_that_appears_when_the_first_choice_falls_due_delays_nothing(by_columns: bool) -> None:
@@ -183,7 +183,7 @@ def test_streams_that_ended_leave_nothing_behind(by_columns: bool, when: str) ->
     assert not len(table)
     assert set(table.find(keys).tolist()) == {-1}
     assert not any(table.streams)
-    assert not any(times is not None for times in table.times)
+    assert not any(arrays is not None for arrays in table.arrays)
     assert one.evaluator.scheduler.next_due() is None
 
 

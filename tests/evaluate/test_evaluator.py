@@ -17,7 +17,6 @@ from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.evaluate.intake import MAX_CHOICES
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_json import parse_json
@@ -26,6 +25,7 @@ from otel_llm.readers.rows import Row
 from otel_llm.rules.files.ruleset import Action, Limits, Rule, RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.language.condition import condition
+from otel_llm.semconv import MAX_CHOICES
 from otel_llm.slo.classes import SloClasses
 from otel_llm.slo.verdict import Verdict
 

@@ -110,7 +110,7 @@ def drawn_fleet(random: Random) -> Fleet:
 
 
 def labels_of(scope: str, group: Group) -> Labels:
-    names = dict(zip(("slo_class", "model", "instance", "measured_at"), group, strict=True))
+    names = dict(zip(("slo_class", "model", "instance", "measured_at"), group[:4], strict=True))
     if scope == "class":
         del names["instance"]
     return tuple(sorted(names.items()))

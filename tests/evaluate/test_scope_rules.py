@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
@@ -13,9 +14,12 @@ from support.otlp import IDENTITY
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Evaluator, RegistryLimits
+from otel_llm.evaluate.streams.stream_in_flight import Group
+from otel_llm.evaluate.subjects import OTHER, Subjects
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.rules.decisions.decision_records import Decided, Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.rules.engine.scope_facts import Needs
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, Objective, Penalty, SloClasses
@@ -261,6 +265,16 @@ def test_the_share_of_replies_that_were_cut() -> None:
     assert facts["cut_share_5m"] == 0.5
 
 
+def test_the_time_in_the_queue_is_that_of_requests_that_say_it() -> None:
+    one = seen(scoped("instance", "queue_p99_1m > 0.4 && requests_1m >= 3"))
+    for number, queue_s in enumerate([0.1, 0.5, None], 1):
+        said = dict(IDENTITY) if queue_s is None else {**IDENTITY, semconv.GEN_AI_LATENCY_QUEUE: queue_s}
+        whole(one, 10_000 + 100 * number, number=number, said={**said, semconv.INSTANCE: "i"})
+    one.evaluator.advance(at(11_000))
+    ((_, _, _, _, facts),) = told(one)
+    assert facts["queue_p99_1m"] == pytest.approx(0.5, rel=0.01)
+
+
 @pytest.mark.parametrize("attainment", [None, "1"])
 def test_without_a_budget_nothing_burns(attainment: str | None) -> None:
     one = seen(scoped("class", "burn_rate_1m > 0.1"), classes=classes(attainment))
@@ -300,6 +314,49 @@ def test_beyond_the_bound_the_rest_is_other() -> None:
         ("other", 3),
     ]
     assert one.evaluator.counts["folded_groups"] == 2
+
+
+def test_a_subject_without_a_stream_gives_way_and_what_fires_on_it_ends() -> None:
+    one = seen(scoped("class", "requests_1m > 0"), limits=RegistryLimits(subjects=2))
+    take(one, 9_000, commit(9_000, request=100, said=identity(model="flying")))
+    for number, model in enumerate(("a", "b", "c", "b"), start=1):
+        whole(one, 10_000 + 2_000 * number, number=number, said=identity(model=model))
+    one.evaluator.advance(at(19_000))
+    assert [(d.identity["model"], d.state, d.outcome, (d.flip_ns - at(0)) // 1_000_000) for d in one.decisions] == [
+        ("a", "firing", "done", 12_000),
+        ("a", "resolved", "ended", 14_000),
+        ("b", "firing", "done", 14_000),
+        ("b", "resolved", "ended", 16_000),
+        ("c", "firing", "done", 16_000),
+        ("c", "resolved", "ended", 18_000),
+        ("b", "firing", "done", 18_000),
+    ]
+    assert one.evaluator.counts["gave_way.subjects"] == 3
+    assert one.evaluator.counts["folded_groups"] == 0
+
+
+def test_five_hundred_and_twenty_models_leave_room_for_a_later_one() -> None:
+    one = seen(scoped("class", "requests_1m > 0"))
+    for number in range(1, 521):
+        whole(one, 10_000 + number, number=number, said=identity(model=f"e{number}"))
+    one.evaluator.advance(at(12_000))
+    whole(one, 17_000, number=600, said=identity(model="llama"))
+    one.evaluator.advance(at(18_000))
+    assert ("llama", "firing") in [(d.identity["model"], d.state) for d in one.decisions]
+    assert one.evaluator.counts["folded_groups"] == 20
+
+
+@pytest.mark.parametrize(("shop", "name"), [("shop", "llama"), ("flood", OTHER)])
+def test_a_tenants_streams_in_flight_leave_room_for_anothers(shop: str, name: str) -> None:
+    subjects = Subjects(Counter(), most=8)
+    made_up = [Group("chat", f"m{number}", "", "client", "flood") for number in range(8)]
+    honest = Group("chat", "llama", "", "client", shop)
+    for second in (1, 2):
+        subjects.begin_tick([*made_up, honest])
+        found = [subjects.of("class", group, Needs(), second) for group in (*made_up, honest)]
+        assert dict(found[-1].labels)["model"] == name
+    gone = subjects.take_gone()
+    assert [dict(one.labels)["model"] for one in gone] == (["m0"] if shop == "shop" else [])
 
 
 def test_without_such_rules_nothing_is_kept() -> None:

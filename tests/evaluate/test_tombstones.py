@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from otel_llm.evaluate.tombstones import Tombstones
+from otel_llm.readers.records import RequestKey
 
 
-def key(number: int) -> tuple[bytes, bytes]:
-    return number.to_bytes(16, "big"), bytes(7) + b"\x01"
+def key(number: int) -> RequestKey:
+    return number.to_bytes(16, "big"), bytes(7) + b"\x01", "default"
 
 
 @settings(max_examples=examples(50))
@@ -41,3 +42,14 @@ def test_a_stream_that_never_was_is_not_remembered() -> None:
     assert key(2) not in finished
     assert not finished.has(key(1), 0)
     assert list(finished.choices(key(2))) == []
+
+
+@given(st.integers(1, 5), st.lists(st.sampled_from(["flood", "shop", "lab"]), max_size=200))
+def test_a_tenant_pushes_out_no_others(share: int, added: list[str]) -> None:
+    finished, told = Tombstones(3 * share), dict[str, list[RequestKey]]()
+    for number, tenant in enumerate(added):
+        one = (*key(number)[:2], tenant)
+        finished.add(one, 0)
+        told.setdefault(tenant, []).append(one)
+    assert all(one in finished for its in told.values() for one in its[-share:])
+    assert len(finished) <= 9 * share + 3 * share

@@ -8,8 +8,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from otel_llm.export.grpc import attempt_of_error
-from otel_llm.export.http import attempt_of_status
+from otel_llm.export.transport.grpc import attempt_of_error
+from otel_llm.export.transport.http import attempt_of_status
 
 INFO = RetryInfo(retry_delay=Duration(seconds=3, nanos=500_000_000))
 

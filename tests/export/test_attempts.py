@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from support.otlp_receiver import Answer, GrpcReceiver, HttpReceiver
 from support.ports import free_ports
 
-from otel_llm.export.attempt import (
+from otel_llm.export.settings import OtlpSettings
+from otel_llm.export.transport.attempt import (
     LONGEST_BACKOFF_S,
     Attempt,
     backoff_s,
@@ -29,9 +30,9 @@ from otel_llm.export.attempt import (
     retry_after_s,
     retry_wait_s,
 )
-from otel_llm.export.grpc import GrpcSender
-from otel_llm.export.http import ANSWER_BYTES, HttpSender
-from otel_llm.export.settings import OtlpSettings
+from otel_llm.export.transport.grpc import GrpcSender
+from otel_llm.export.transport.http import HttpSender
+from otel_llm.export.transport.whole_exchange import ANSWER_BYTES
 
 Code = grpc.StatusCode
 

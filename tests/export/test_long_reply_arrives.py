@@ -61,7 +61,7 @@ def check_whole(spans: list[Span]) -> None:
     told = segments(spans)
     assert [seq(span) for span in told] == list(range(len(told)))
     assert sum(len(span.events) for span in told) == TOKENS
-    assert all(len(span.events) <= semconv.MAX_SEGMENT_TOKENS for span in told)
+    assert all(len(span.events) <= semconv.MAX_SEGMENT_EVENTS for span in told)
     times = [event.time_unix_nano for span in told for event in span.events]
     assert times == sorted(times)
     last = {pair.key: pair.value for pair in told[-1].attributes}

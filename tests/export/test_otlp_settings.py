@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk._configuration import _get_exporter_entry_point
+from support.ports import free_ports
 
-from otel_llm.export.settings import from_environment
+from otel_llm.export.settings import EXIT_TIMEOUT_VARIABLE, exit_timeout_s, from_environment
+from otel_llm.export.transport.http import HttpSender
 
 ENDPOINTS = [None, "http://c:4317", "https://c:4317", "http://c:4318/", "http://c:4318/base", "c:4317", "localhost:1"]
 HEADERS = [None, "a=b", "A=b,c=d%20e", "x-key=a=b==", " spaced = yes "]
@@ -155,11 +157,44 @@ def test_the_words_of_an_endpoint_tell_where_it_is_and_a_port_that_is_the_other_
         ("grpc", "user:SECRET@a:4317", "a:4317"),
         ("http/protobuf", "https://user:SEC@RET@a/base", "https://a/base/v1/traces"),
         ("http/protobuf", "http://a:4318", "http://a:4318/v1/traces"),
+        ("http/protobuf", "http://a:4318/base?key=SECRET", "http://a:4318/base"),
+        ("http/protobuf", "http://user:SECRET@a:4318/base#SECRET", "http://a:4318/base"),
+        ("http/protobuf", "http://a:4318/base?key=SEC@RET", "http://…"),
+        ("http/protobuf", "http://user:SEC?RET@a:4318", "http://…"),
     ],
 )
 def test_credentials_of_an_endpoint_are_not_shown(protocol: str, endpoint: str, shown: str) -> None:
     found = from_environment({"OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})
     assert (found.shown, found.description) == (shown, f"{shown} over {protocol}")
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:{}/base?key=SECRET", "http://u:SECRET@127.0.0.1:{}"])
+def test_credentials_are_not_in_the_reason_of_a_failure(endpoint: str) -> None:
+    [nothing] = free_ports(1)
+    settings = from_environment(
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": endpoint.format(nothing)}
+    )
+    attempt = HttpSender(settings).send(b"")
+    assert (attempt.verdict, attempt.reason) == ("retry", "ConnectionError")
+
+
+@pytest.mark.parametrize(
+    ("stated", "seconds"),
+    [
+        (None, 2.0),
+        ("", 2.0),
+        ("0.5", 0.5),
+        ("0", 0.0),
+        ("30", 30.0),
+        ("soon", 2.0),
+        ("nan", 2.0),
+        ("inf", 2.0),
+        ("-1", 2.0),
+    ],
+)
+def test_how_long_an_ending_process_waits(stated: str | None, seconds: float, caplog: pytest.LogCaptureFixture) -> None:
+    assert exit_timeout_s({} if stated is None else {EXIT_TIMEOUT_VARIABLE: stated}) == seconds
+    assert len(caplog.records) == (stated in {"soon", "nan", "inf", "-1"})
 
 
 @pytest.mark.parametrize("key", ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"])

@@ -22,6 +22,7 @@ from otel_llm.export import threads as native
 from otel_llm.export.delivery import Pause, SpanExporterDelivery
 from otel_llm.export.outbox import BATCH, Outbox
 from otel_llm.export.records import Origin, Record, Segment
+from otel_llm.export.undelivered import MOST_STREAMS, Losses
 
 ORIGIN = Origin(SpanContext(1, 2, is_remote=False), Resource({}))
 
@@ -120,8 +121,9 @@ def test_an_endpoint_that_does_not_answer_costs_the_oldest_and_nobodys_time(
     assert outbox.flush(WAIT_S)
     assert slow.delivered == [0, *range(91, 101)]
     warnings = [record for record in caplog.records if record.name == "otel_llm"]
-    assert [record.levelno for record in warnings] == [logging.WARNING]
+    assert [record.levelno for record in warnings] == [logging.WARNING] * 2
     assert "the queue of 10 is full" in warnings[0].getMessage()
+    assert warnings[1].getMessage() == "telemetry is delivered to the endpoint again; 90 segments of 1 stream are lost"
     outbox.close(WAIT_S)
 
 
@@ -137,7 +139,7 @@ def test_what_could_not_be_delivered_is_counted_and_the_next_batch_gets_its_chan
         assert outbox.flush(WAIT_S)
     assert (outbox.dropped, len(slow.batches)) == (3, 3)
     [warning] = [record.getMessage() for record in caplog.records if record.name == "otel_llm"]
-    assert warning.startswith("1 segments could not be sent to the endpoint (")
+    assert warning.startswith("1 segment of 1 stream could not be sent to the endpoint (")
     assert "no room" in warning
     slow.answer = (0, "")
     outbox.put([segment(9)])
@@ -193,7 +195,7 @@ class Failing:
 
     def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
         self.attempts += 1
-        while pause(3600.0):
+        while pause(3600.0, "away"):
             self.attempts += 1
         return len(batch), "away"
 
@@ -295,3 +297,107 @@ def test_a_thread_that_cannot_start_is_tried_again(slow: Slow, monkeypatch: pyte
     outbox.put([segment(2)])
     assert outbox.close(WAIT_S)
     assert slow.delivered == [1, 2]
+
+
+def words(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "otel_llm"]
+
+
+class Away:
+    """A delivery that a test lets fail, wait and succeed; the minute of the log passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.attempts: list[tuple[int, str] | None] = []
+        """What the next batches meet: None succeeds after a failed attempt."""
+        self.where: list[str] = []
+
+    def deliver(self, batch: Sequence[Record], pause: Pause) -> tuple[int, str]:
+        answer = self.attempts.pop(0) if self.attempts else (0, "")
+        if answer is None:
+            pause(0.0, "away")
+            return 0, ""
+        return answer
+
+    def close(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+
+@pytest.fixture
+def away() -> Away:
+    return Away()
+
+
+def send(outbox: Outbox, away: Away, *answers: tuple[int, str] | None) -> None:
+    """Send one segment for each answer."""
+    for number, answer in enumerate(answers):
+        away.attempts = [answer]
+        outbox.put([segment(number)])
+        assert outbox.flush(WAIT_S)
+
+
+def test_an_outage_its_losses_and_its_end_are_a_line_each(away: Away, caplog: pytest.LogCaptureFixture) -> None:
+    outbox = Outbox(away, where="http://there", clock_s=lambda: away.now_s)
+    late = "telemetry is late (away): trying again for up to 120 s to send it to http://there"
+    send(outbox, away, (0, ""), None, (0, ""))
+    assert words(caplog) == [late, "telemetry is delivered to http://there again"]
+    caplog.clear()
+    away.now_s += 60
+    send(outbox, away, (1, "gone"), (1, "gone"), (0, ""), (0, ""))
+    assert words(caplog) == [
+        "1 segment of 1 stream could not be sent to http://there (gone); later ones are only counted",
+        "telemetry is delivered to http://there again; 2 segments of 1 stream are lost",
+    ]
+    assert (outbox.undelivered(), outbox.dropped) == ([], 2)
+    assert outbox.close(WAIT_S)
+
+
+def test_an_endpoint_that_comes_and_goes_is_a_line_of_each_kind_a_minute(
+    away: Away, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = Outbox(away, where="there", clock_s=lambda: away.now_s)
+    send(outbox, away, *[None, (0, ""), (1, "gone"), (0, "")] * 50)
+    assert [one.split(" (")[0].split(";")[0] for one in words(caplog)] == [
+        "telemetry is late",
+        "telemetry is delivered to there again",
+        "1 segment of 1 stream could not be sent to there",
+        "telemetry is delivered to there again",
+    ]
+    [missed] = outbox.undelivered()  # of the outages since then, which no line has said
+    assert missed.losses.segments == outbox.dropped - 1
+    caplog.clear()
+    away.now_s += 60
+    send(outbox, away, (0, ""))
+    [again] = words(caplog)
+    assert again == "telemetry is delivered to there again; 49 segments of 1 stream are lost"
+    assert outbox.undelivered() == []
+    assert outbox.close(WAIT_S)
+
+
+def test_what_a_process_leaves_behind_is_counted_by_streams(slow: Slow) -> None:
+    outbox = Outbox(slow, where="http://there")
+    parents = [Origin(SpanContext(1, span, is_remote=False), Resource({})) for span in (5, 6)]
+    outbox.put([Segment(parents[0], 1, 0, 0, [], None, {})])
+    assert slow.entered.wait(WAIT_S)  # on its way, and never answered
+    outbox.put(
+        [
+            Segment(parents[number], 1, 0, 0, [], None, {"otel_llm.choice": choice})
+            for number, choice in ((0, 0), (0, 1), (1, 0), (1, 0))
+        ]
+    )
+    assert not outbox.close(0.0)
+    [missed] = outbox.undelivered()
+    assert str(missed).startswith("5 segments of 3 streams were not delivered to http://there, since 2")
+    assert str(missed).endswith("Z (no answer)")
+    slow.open.set()
+    poll(lambda: outbox.undelivered() == [])
+
+
+def test_streams_beyond_a_number_are_not_told_apart() -> None:
+    losses = Losses()
+    for span in range(MOST_STREAMS + 5):
+        losses.add([Segment(Origin(SpanContext(1, span, is_remote=False), Resource({})), 1, 0, 0, [], None, {})])
+    assert str(losses) == f"{MOST_STREAMS + 5} segments of {MOST_STREAMS} streams or more"

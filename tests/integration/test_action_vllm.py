@@ -91,6 +91,6 @@ def test_a_request_is_aborted_and_its_stream_confirms_it(
     status, said = running.stop()
     assert status == 0, said
     found = [outcomes(tmp_path)[trace_id] for trace_id in aborted]
-    # The middleware sees vLLM end the reply in good order; that it was aborted only the engine knows.
-    told = ("unconfirmed", "the stream ended as completed") if middleware else ("done", "the stream ended as cancelled")
+    # The engine knows that it was aborted; the middleware reads the finish reason, that of a reply that failed.
+    told = ("done", f"the stream ended as {'error' if middleware else 'cancelled'}")
     assert found == [told, told]

@@ -17,6 +17,6 @@ def test_aiperfs_figures_are_ours(tmp_path: Path) -> None:
     kinds = [kind_of(number) for number in range(REQUESTS)]
     by_start = sorted(raw, key=lambda one: one.resolved.commit_ns or 0)
     assert [one.resolved.outcome == "error" for one in by_start] == [kind == FAILING for kind in kinds]
-    tokens = [len(one.times_ns) for one in by_start]
+    tokens = [one.tokens for one in by_start]
     assert tokens == [0 if kind == FAILING else 16 if kind == COUNTED else 8 for kind in kinds]
     assert {one.resolved.model for one in [*records, *raw]} == {"m"}

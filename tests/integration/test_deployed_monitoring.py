@@ -21,6 +21,8 @@ EMPTY = {
     ("readers", "Recorded tokens / stated tokens A"): (
         "no sender here estimates tokens and states a length; tests/live/test_stated_replies.py has some"
     ),
+    ("rules-and-actions", "Receivers that hang A"): "no receiver here hangs; tests/actions/test_dispatcher.py has some",
+    ("rules-and-actions", "Receivers that hang B"): "the same, of relays",
 }
 """Expressions that find nothing here, by dashboard and place, and why."""
 

@@ -1,7 +1,8 @@
 """Two real vLLM behind a relay that places by PolyServe in two tiers, or releases in an annealed order.
 
 No reader gets another token than straight from the server. `pytest -s` prints how long requests waited in the queue,
-and what each class attained: nothing is asserted of either, since the machine's load decides it.
+and what each class attained: nothing is asserted of either, since the machine's load decides it. Who waits for which
+server is tested with engines that keep their pace, in tests/relay/streams/test_polyserve.py.
 """
 
 from __future__ import annotations
@@ -132,16 +133,3 @@ def test_two_tiers_on_two_servers(
     report(name, replies, asked, tmp_path / "slo.yaml", waits)
     assert len(found) == len(asked)
     assert all(one["otel_llm.relay.input_tokens_estimated"] > 0 for one in found)
-    assert sum(wait > 0.05 for wait in waits) >= WAITING
-    if name == "polyserve":
-        at_once = {
-            kind: {
-                one["otel_llm.instance"]
-                for one in found
-                if one["otel_llm.slo.class"] == kind and one["gen_ai.latency.time_in_queue"] <= 0.05
-            }
-            for kind in ("quick", "patient")
-        }
-        # The other server has the patient readers, and joins the quick ones when the last of them has gone.
-        assert len(at_once["quick"]) == 1, "the tier has one server, and waits for it"
-        assert at_once["patient"] - at_once["quick"]

@@ -38,7 +38,8 @@ STREAMS = int(os.environ.get("OTEL_LLM_RELAY_STREAMS", "20"))
 ROUNDS = int(os.environ.get("OTEL_LLM_RELAY_ROUNDS", "1"))
 APART_S = 0.02
 STOPPED_S = 6.0
-MOST_STOPS_MORE = 9
+MOST_ROUNDS_MORE = 9
+"""Rounds that are added while none has done what the test is about: a server beside other work hurries and stalls."""
 RULES = """\
 version: 1
 groups:
@@ -109,6 +110,11 @@ def moved(path: Path) -> list[dict[str, Any]]:
     return [one for one in records(path) if one["action"] == "migrate" and one["outcome"] == "done"]
 
 
+def paused(path: Path) -> list[dict[str, Any]]:
+    """Return the records of preemptions that were carried out."""
+    return [one for one in records(path) if one["action"] == "preempt" and one["outcome"] == "done"]
+
+
 def report(name: str, replies: Sequence[Reply], slo: SloClass) -> None:
     """Print how long readers waited in mid-reply, a text counted as one token, and how many replies were cut."""
     cut = [reply.errors for reply in replies if not reply.done]
@@ -133,12 +139,14 @@ def events(spans: Sequence[Span], name: str) -> int:
 
 
 def migrations(spans: Sequence[Span]) -> list[tuple[str, str, int]]:
-    """Return from, to and tokens carried of the moves that the request spans tell of."""
+    """Return from, to and tokens carried of the moves by a rule that the request spans tell of."""
     found = []
     for span in spans:
         for event in span.events:
             if event.name == "otel_llm.migrated":
                 facts = {pair.key: pair.value for pair in event.attributes}
+                if "rule" not in facts:  # a request that a second server got beside the stopped one
+                    continue
                 pair = facts["from"].string_value, facts["to"].string_value
                 found.append((*pair, facts["tokens_carried"].int_value))
     return found
@@ -170,7 +178,7 @@ def test_readers_of_a_stopped_server_get_every_token(two_vllm: tuple[VllmServer,
             healthy = [read_all([running.url + "/v1"], asked, APART_S) for asked in rounds]
             unneeded = len(records(decisions))
             # A stop that comes before the first tokens, or after the last, moves nothing: stop again.
-            for turn in range(ROUNDS + MOST_STOPS_MORE):
+            for turn in range(ROUNDS + MOST_ROUNDS_MORE):
                 if turn >= ROUNDS and moved(decisions):
                     break
                 with stopped(first, chance.uniform(0.1, 0.6)):
@@ -291,18 +299,25 @@ def test_preempt_takes_from_readers_with_text_left(two_vllm: tuple[VllmServer, V
         with HttpReceiver() as received:
             sent = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
             with relay("--backend", backend, *files, more=sent) as running:
-                seen[mode] = [one for asked in rounds for one in read_overload(running.url + "/v1", *asked)]
+                seen[mode] = []
+                for turn in range(ROUNDS if mode == "shadow" else ROUNDS + MOST_ROUNDS_MORE):
+                    # The seats may be free again before a short request has waited: overload it once more.
+                    if turn >= ROUNDS and paused(decisions):
+                        break
+                    seen[mode] += read_overload(running.url + "/v1", *rounds[turn % ROUNDS])
             spans = received.spans()
+        assert [(reply.status, reply.errors) for reply in seen[mode] if not reply.done] == []
         whose = [number % (SEATS + 6) < SEATS for number in range(len(seen[mode]))]
         for name, is_chat in (("chat", True), ("code", False)):
             of_class = [one for one, chat in zip(seen[mode], whose, strict=True) if chat is is_chat]
             print(f"preempt in {mode}: {name}: {attained(of_class, classes.get(name))}")
-        done = [one for one in records(decisions) if one["action"] == "preempt" and one["outcome"] == "done"]
+        done = paused(decisions)
         print(f"preempt in {mode}: {len(done)} paused")
         assert len(done) == events(spans, "otel_llm.paused") == events(spans, "otel_llm.resumed")
-        assert {one["candidates"][0]["slo_class"] for one in done} <= {"chat"}
-    assert done
-    for got, whole in zip(seen["enforce"], seen["shadow"], strict=True):
+        # A record may have no candidate: the relay looks again when it pauses one.
+        assert {first["slo_class"] for one in done for first in one["candidates"][:1]} <= {"chat"}
+    assert done, f"no short request had to wait in {len(seen['enforce']) // (SEATS + 6)} rounds"
+    for got, whole in zip(seen["enforce"], itertools.cycle(seen["shadow"]), strict=False):
         assert not got.errors
         assert got.done
         assert got.content() == whole.content()

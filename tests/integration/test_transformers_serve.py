@@ -170,7 +170,7 @@ def test_both_views_share_a_trace_and_the_servers_count_is_exact(server: Server)
         mine = server.row(client.resolved.trace_id)
         assert mine.resolved.measured_at == "server"
         assert (client.resolved.measured_at or "client") == "client"
-        assert (len(mine.times_ns), mine.resolved.token_basis, mine.resolved.outcome) == (usage, "exact", "completed")
+        assert (mine.tokens, mine.resolved.token_basis, mine.resolved.outcome) == (usage, "exact", "completed")
         assert mine.resolved.coverage == 1.0
         assert mine.resolved.commit_ns is not None
         assert client.resolved.commit_ns is not None
@@ -181,7 +181,7 @@ def test_a_client_that_goes_away_is_a_cancelled_row_of_the_server(server: Server
     [(_, client)] = client_rows(server.url, [900], leave_after=5)
     mine = server.row(client.resolved.trace_id)
     assert mine.resolved.outcome == "cancelled"
-    assert 0 < len(mine.times_ns) < 900
+    assert 0 < mine.tokens < 900
     assert client.resolved.outcome == "cancelled"
 
 
@@ -225,7 +225,7 @@ def test_the_steps_of_continuous_batching_say_which_requests_ran_together(server
     assert max(members.values()) > 1, "no two of them ran together"
     for row in found:
         mine = steps_of(row)
-        assert len(mine) == len(row.times_ns), "a token in each step"
+        assert len(mine) == row.tokens, "a token in each step"
         mean = sum(members[step] for step in mine) / len(mine)
         attributes = row.resolved.attributes
         assert attributes[semconv.ENGINE_BATCH_MEAN] == pytest.approx(mean, abs=0.006), "what is rounded to 0.01"

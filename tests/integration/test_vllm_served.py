@@ -136,18 +136,18 @@ def test_client_rows_and_server_rows(both: VllmServer) -> None:
     for trace, row in clients.items():
         server = servers[trace]
         if row.resolved.outcome != "cancelled" or not whole(server):
-            assert server.resolved.outcome == row.resolved.outcome, (row.resolved.outcome, len(row.times_ns))
+            assert server.resolved.outcome == row.resolved.outcome, (row.resolved.outcome, row.tokens)
         assert server.resolved.queue_s is not None or not server.times_ns
         if row.resolved.outcome == "completed" and row.resolved.token_basis == "exact":
-            assert len(row.times_ns) == len(server.times_ns)
+            assert row.tokens == server.tokens
         elif row.resolved.outcome == "cancelled" and row.resolved.token_basis != "estimated":
-            assert len(server.times_ns) >= len(row.times_ns)
+            assert server.tokens >= row.tokens
     assert Counter(row.resolved.outcome for row in clients.values())["cancelled"] == REQUESTS // 5
 
     # Tokens as the server counts them itself, for each request that lived to hear of it.
     told = sorted(one.usage for one in asked if one.usage is not None)
     stayed = {trace for trace, row in clients.items() if row.resolved.outcome == "completed"}
-    assert sorted(len(servers[trace].times_ns) for trace in stayed) == told
+    assert sorted(servers[trace].tokens for trace in stayed) == told
     assert len(told) == REQUESTS - 2 * (REQUESTS // 5)
     # How many were left before the server had sent all is a matter of how busy the machine is.
     assert any(row.resolved.outcome == "cancelled" for row in rows)
@@ -155,7 +155,7 @@ def test_client_rows_and_server_rows(both: VllmServer) -> None:
 
 def whole(server: Assembled) -> bool:
     """Return whether all of a long reply was sent, as it may be before its slow reader is seen to leave."""
-    return (server.resolved.outcome, len(server.times_ns)) == ("completed", LONG)
+    return (server.resolved.outcome, server.tokens) == ("completed", LONG)
 
 
 def test_what_the_engine_says(both: VllmServer) -> None:
@@ -172,7 +172,7 @@ def test_what_the_engine_says(both: VllmServer) -> None:
         for _ in stream:
             pass
     row = of_trace(both, trace)
-    assert (row.resolved.outcome, len(row.times_ns), row.resolved.declared_class) == ("completed", 40, "code")
+    assert (row.resolved.outcome, row.tokens, row.resolved.declared_class) == ("completed", 40, "code")
     assert row.resolved.model == "tiny"
     assert row.resolved.input_tokens
     assert row.resolved.instance
@@ -204,7 +204,7 @@ def test_choices_and_prompts(both: VllmServer) -> None:
         for _ in stream:
             pass
     rows = both.settled(4, trace)
-    assert [(row.resolved.choice, len(row.times_ns), row.resolved.outcome) for row in rows] == [
+    assert [(row.resolved.choice, row.tokens, row.resolved.outcome) for row in rows] == [
         (choice, 12, "completed") for choice in range(4)
     ]
 
@@ -246,13 +246,13 @@ def test_the_plugin_alone(alone: VllmServer) -> None:
     counts = Counter(row.resolved.trace_id.hex() for row in alone.rows())
     assert [counts[trace] for trace in (done, many, left, whole_answer)] == [1, 3, 1, 0], "a whole answer has no row"
     row = of_trace(alone, done)
-    assert (row.resolved.outcome, len(row.times_ns), row.resolved.token_basis) == ("completed", 30, "exact")
+    assert (row.resolved.outcome, row.tokens, row.resolved.token_basis) == ("completed", 30, "exact")
     assert (row.resolved.measured_at, row.resolved.model) == ("server", "tiny")
     assert row.resolved.queue_s is not None
     row = of_trace(alone, left)
     assert row.resolved.outcome == "cancelled" or whole(row)
     choices = alone.settled(3, many)
-    assert [(row.resolved.choice, len(row.times_ns), row.resolved.outcome) for row in choices] == [
+    assert [(row.resolved.choice, row.tokens, row.resolved.outcome) for row in choices] == [
         (choice, 30, "completed") for choice in range(3)
     ]
 

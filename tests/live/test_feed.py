@@ -18,9 +18,10 @@ from otel_llm.live.history import Load
 from otel_llm.live.page import FILE_HEADERS, static_files
 from otel_llm.live.selection import Filter, Selection, key_text
 from otel_llm.live.viewers import MOST_UNSENT, Viewer
+from otel_llm.readers.records import StreamKey
 from otel_llm.shared.errors import UnavailableError
 
-KEY, OTHER = (b"\1" * 16, b"\2" * 8, 0), (b"\3" * 16, b"\4" * 8, 1)
+KEY, OTHER = (b"\1" * 16, b"\2" * 8, "default", 0), (b"\3" * 16, b"\4" * 8, "default", 1)
 CHAT = Selection(Filter("chat"))
 TURNS = 10
 """Turns of the event loop, more than what was offered needs until it is read."""
@@ -48,8 +49,8 @@ async def next_of(viewer: Viewer) -> bytes:
         return await anext(viewer.messages())
 
 
-def row_of(key: tuple[bytes, bytes, int], **more: Any) -> dict[str, Any]:
-    known = {"trace_id": key[0].hex(), "span_id": key[1].hex(), "choice": key[2]}
+def row_of(key: StreamKey, **more: Any) -> dict[str, Any]:
+    known = {"trace_id": key[0].hex(), "span_id": key[1].hex(), "tenant": key[2], "choice": key[3]}
     return {**dict.fromkeys([*VERDICT_COLUMNS, "start_unix_nano"]), **known, **more}
 
 
@@ -166,7 +167,7 @@ def test_a_followed_stream_is_shown_then_its_verdict_and_no_more_rows_are_made_f
     async def go() -> None:
         made: list[str] = []
 
-        def row(key: tuple[bytes, bytes, int], name: str) -> dict[str, Any]:
+        def row(key: StreamKey, name: str) -> dict[str, Any]:
             made.append(name)
             return row_of(key, outcome=name, met=False)
 
@@ -198,7 +199,7 @@ def test_verdicts_are_searched_once_for_a_stream_that_has_none_yet() -> None:
     async def go() -> None:
         made: list[str] = []
 
-        def row(key: tuple[bytes, bytes, int], name: str) -> dict[str, Any]:
+        def row(key: StreamKey, name: str) -> dict[str, Any]:
             made.append(name)
             return row_of(key)
 

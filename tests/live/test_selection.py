@@ -6,7 +6,7 @@ import pytest
 
 from otel_llm.live.selection import Filter, Selection, SelectionError, key_text, selection_of
 
-KEY = (bytes(range(16)), bytes(range(8)), 2)
+KEY = (bytes(range(16)), bytes(range(8)), "default", 2)
 
 
 def test_a_query_names_a_filter_and_a_stream() -> None:

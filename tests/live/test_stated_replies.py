@@ -51,8 +51,29 @@ def test_a_small_difference_and_one_before_learning_are_no_news(recorded: int, l
 def test_model_names_cannot_fill_the_memory() -> None:
     replies = StatedReplies()
     for number in range(500):
-        replies.add(reply(100, 900, model=f"m{number}" * 100))
+        for _ in range(9):
+            replies.add(reply(100, 140, model=f"m{number}"))
+        replies.add(reply(100, 140, model="m0"))
     counts = {name: value for name, value in samples(replies).items() if "_count" in name}
-    assert len(counts) == MOST_SETS + 1
-    assert counts['otel_llm_token_estimate_ratio_count{model="other",provider="other"}'] == 500 - MOST_SETS
-    assert replies.notes == []
+    assert len(counts) == len(replies.notes) == MOST_SETS
+    assert counts['otel_llm_token_estimate_ratio_count{model="m0",provider="openai"}'] == 509
+    assert counts['otel_llm_token_estimate_ratio_count{model="m499",provider="openai"}'] == 9
+    assert replies.gave_way == 500 - MOST_SETS
+
+
+def test_a_model_that_is_not_listed_takes_no_place() -> None:
+    replies = StatedReplies()
+    for _ in range(9):
+        assert replies.add(StatedReply("other", "other", 100, 140, learned=True)) is None
+    for number in range(MOST_SETS):
+        replies.add(reply(100, 140, model=f"m{number}"))
+    assert len([name for name in samples(replies) if "_count" in name]) == MOST_SETS + 1
+    assert replies.gave_way == 0
+
+
+def test_a_tenants_models_leave_room_for_anothers() -> None:
+    replies = StatedReplies()
+    replies.add(reply(100, 140, model="honest")._replace(tenant="shop"))
+    for number in range(500):
+        replies.add(reply(100, 140, model=f"m{number}"))
+    assert samples(replies)['otel_llm_token_estimate_ratio_count{model="honest",provider="openai"}'] == 1

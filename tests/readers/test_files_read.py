@@ -43,8 +43,8 @@ from otel_llm.readers.records import DecodeError, InputError
 
 MESSAGES = [export(segment_span(seq, 0, [T0_NS + seq])) for seq in range(4)]
 RAWS = [message.SerializeToString() for message in MESSAGES]
-RECEIVED: list[Received] = [(message, T0_NS + i) for i, message in enumerate(MESSAGES)]
-WITHOUT_RECEIPT: list[Received] = [(message, None) for message in MESSAGES]
+RECEIVED: list[Received] = [Received(message, T0_NS + i) for i, message in enumerate(MESSAGES)]
+WITHOUT_RECEIPT: list[Received] = [Received(message) for message in MESSAGES]
 JOURNAL = b"".join(frame(raw, T0_NS + i) for i, raw in enumerate(RAWS))
 
 
@@ -102,7 +102,7 @@ CONTENTS = {
     "protobuf": (RAWS[0], WITHOUT_RECEIPT[:1]),
     "empty": (b"", []),
     "blank": (b"\n \n", []),
-    "empty-exports": (b"{}\n{}", [(ExportTraceServiceRequest(), None)] * 2),
+    "empty-exports": (b"{}\n{}", [Received(ExportTraceServiceRequest())] * 2),
 }
 
 
@@ -210,7 +210,8 @@ def test_a_record_that_is_no_message_is_counted(write: Write) -> None:
 
 
 def test_a_record_that_expands_without_end_is_counted() -> None:
-    data, skipped = frame(zstandard.compress(bytes(10**6)), 1) + frame(RAWS[0], T0_NS), Skipped()
+    packed, skipped = zstandard.compress(bytes(10**6)), Skipped()
+    data = struct.pack(">I", len(packed)) + packed + frame(RAWS[0], T0_NS)
     (found,) = otlp_files.read_records(Path("a.otlp"), [data], skipped, most_bytes=1000)
     assert isinstance(found, RawRecord)
     assert (found.raw, found.receipt_ns, skipped.counts) == (RAWS[0], T0_NS, Counter(bad_record=1))
@@ -251,7 +252,7 @@ def test_a_folder_is_its_journals_files_by_name(tmp_path: Path) -> None:
     assert skipped.broken == 0
     # A file named twice is read once.
     again = [tmp_path / "1.otlp.zst", tmp_path, tmp_path / "." / "0.otlp"]
-    assert [receipt for _, receipt in requests(read_inputs(again))] == [T0_NS + 1, T0_NS, T0_NS + 2]
+    assert [one.receipt_ns for one in requests(read_inputs(again))] == [T0_NS + 1, T0_NS, T0_NS + 2]
 
 
 def test_garbage_in_a_journal_is_counted_not_fatal(tmp_path: Path) -> None:
@@ -369,6 +370,6 @@ def test_any_bytes_give_records_counters_or_an_input_error(
     except InputError as error:
         assert str(path) in str(error)  # noqa: PT017 - raising is optional here
         return
-    for message, receipt_ns in received:
+    for message, receipt_ns, _ in received:
         decode(message, receipt_ns)
     assert bool(skipped.notes) == bool(skipped.counts)

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -369,16 +370,20 @@ def test_a_relay_that_stops_refuses(tmp_path: Path) -> None:
     async def test() -> None:
         async with relay(tmp_path) as running:
             stalled = await Stalled(running).begin()
-            running.service.stop.set()
-            async with asyncio.timeout(WAIT_S):
-                while True:
-                    async with running.session.get(f"{running.web}/readyz") as response:
-                        if response.status == 503:
-                            break
-                    await asyncio.sleep(0.01)
-            refused = {"result": "refused", "detail": "the relay is stopping"}
-            assert await ask(running, event("abort", span=stalled.own)) == (200, refused)
-            assert (await stalled.release()).done
+            async with aiohttp.ClientSession() as kept, asyncio.timeout(WAIT_S):
+                running.session, session = kept, running.session
+                ready = f"{running.web}/readyz"
+                async with kept.get(ready) as response:
+                    assert response.status == 200
+                running.service.stop.set()
+                while response.status == 200:  # on the same connection: no other is accepted any more
+                    async with kept.get(ready) as response:
+                        await response.read()
+                assert response.status == 503
+                refused = {"result": "refused", "detail": "the relay is stopping"}
+                assert await ask(running, event("abort", span=stalled.own)) == (200, refused)
+                running.session = session
+                assert (await stalled.release()).done
 
     go(test)
 
@@ -456,6 +461,33 @@ def test_what_is_forged_or_no_action_changes_nothing(tmp_path: Path) -> None:
     go(test)
 
 
+def test_a_message_for_another_relay_or_start_up_is_done_nowhere(tmp_path: Path) -> None:
+    """It was signed by a holder of the secret: for the relay beside this one, or before a restart."""
+
+    async def test() -> None:
+        async with relay(tmp_path) as running:
+            action = event("drain", instance="a")
+            for names in ({}, {"relay": ""}, {"relay": "/otel-llm/relay/another"}, {"relay": 1}):
+                sent = {**action, "data": {**action["data"], **names}}
+                body = json.dumps(sent).encode()
+                status, answer = await send(running, body, signed(body, action["id"]))
+                assert (status, answer["result"], answer["relay"]) == (200, "refused", running.service.name)
+            assert await draining(running) == []
+            assert (await ask(running, action))[1]["result"] == "done"
+            assert await draining(running) == ["a"]
+
+    go(test)
+
+
+def test_a_message_without_a_signature_learns_no_name(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with relay(tmp_path) as running:
+            status, answer = await send(running, json.dumps(event("drain", instance="a")).encode(), {})
+            assert (status, "relay" in answer) == (401, False)
+
+    go(test)
+
+
 def test_a_body_that_is_compressed_is_not_what_was_signed(tmp_path: Path) -> None:
     async def test() -> None:
         async with relay(tmp_path) as running:
@@ -491,6 +523,7 @@ def test_any_field_of_any_type_is_answered(tmp_path: Path) -> None:
                 verb = data.draw(st.sampled_from(["migrate", "preempt", "abort", "drain", "scale"]))
                 gone = ("0" * 32, "0" * 16)
                 made = event(verb, next(number), span=gone, instance="nowhere", candidates=[gone])
+                made["data"]["relay"] = running.service.name
                 for _ in range(data.draw(st.integers(1, 2))):
                     places = [made, made["data"], made["data"].get("request"), made["data"].get("labels")]
                     place = data.draw(st.sampled_from([one for one in places if isinstance(one, dict) and one]))

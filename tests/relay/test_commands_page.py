@@ -61,11 +61,23 @@ def test_the_settings_of_the_page_are_the_defaults(folder: Path) -> None:
         "ca.pem": ca,
         "b.key": b"a-key-of-this-test\n",
         "tokens.txt": b"a-token-of-this-test\n",
+        "operators.txt": b"an-operator-of-this-test\n",
     }.items():
         (folder / name).write_bytes(content)
     (folder / "every.yaml").write_text(block)
     found = load_relay(folder / "every.yaml", ())
-    given = {"backends", "queue", "tls", "auth", "web_hosts", "actions", "action_secret_file"}
+    given = {
+        "backends",
+        "queue",
+        "tls",
+        "auth",
+        "client_classes",
+        "cors_origins",
+        "passthrough",
+        "web_hosts",
+        "actions",
+        "action_secret_file",
+    }
     default = RelaySettings()
     assert replace(found, **{name: getattr(default, name) for name in given}) == default
     assert all(getattr(found, name) != getattr(default, name) for name in given)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import rig
+
+from otel_llm.shared.errors import StartError
+from otel_llm.shared.web.address import Address, listen
 
 CHAT: dict[str, Any] = {
     "model": "fake",
@@ -34,7 +39,7 @@ def test_a_drain(tmp_path: Path, migrate: bool, after: int, body: dict[str, Any]
             reading = asyncio.create_task(running.read(body))
             await asyncio.wait_for(stalls.reached.wait(), 15)
             source = "a" if any(one.fault is stalls for one in running.engines[0].streams) else "b"
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while not (await running.get("/v1/streams"))["streams"]:
                     await asyncio.sleep(0.005)
             async with running.session.post(f"{running.web}/v1/backends/{source}/drain", json={}) as response:
@@ -48,5 +53,30 @@ def test_a_drain(tmp_path: Path, migrate: bool, after: int, body: dict[str, Any]
         (request,) = running.recorded.requests()
         found = [dict(event.attributes or {}) for event in request.events if event.name == "otel_llm.migrated"]
         assert [(event["from"], event["reason"]) for event in found] == ([(source, "drain")] if moves else [])
+
+    asyncio.run(go())
+
+
+def test_a_relay_that_stops_leaves_both_ports_to_the_next_at_once(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine()) as running:
+            stalls = Fault("stall", after=4)
+            running.fail_first(stalls)
+            reading = asyncio.create_task(running.read(CHAT))
+            await asyncio.wait_for(stalls.reached.wait(), WAIT_S)
+            running.service.stop.set()
+            for url in (running.url, running.web):
+                at = Address("127.0.0.1", urlsplit(url).port or 0)
+                async with asyncio.timeout(WAIT_S):
+                    while True:
+                        try:
+                            listen(at, "--listen").close()
+                        except StartError:
+                            await asyncio.sleep(0.01)
+                        else:
+                            break
+            assert not reading.done()
+            stalls.released.set()
+            assert (await reading).done
 
     asyncio.run(go())

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine
 from support.relay.rig import Rig, rig
 
@@ -26,7 +27,7 @@ async def raw(running: Rig, request: bytes) -> bytes:
     writer.write(request)
     answer = b""
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             while data := await reader.read(65536):
                 answer += data
                 if b"\r\n\r\n" in answer:

@@ -10,7 +10,18 @@ import pytest
 from support.collector.tls_files import authority, signed
 
 from otel_llm.actions.settings import DecisionSettings, MetricsSettings
-from otel_llm.relay.settings import BackendSettings, Drain, Failover, Health, Limits, Preempt, Queue, RelaySettings
+from otel_llm.relay.passthrough import Passthrough
+from otel_llm.relay.settings import (
+    BackendSettings,
+    Drain,
+    Eject,
+    Failover,
+    Health,
+    Limits,
+    Preempt,
+    Queue,
+    RelaySettings,
+)
 from otel_llm.relay.settings.file import load_settings, parse_backend
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling import load_profile
@@ -28,22 +39,29 @@ backends:
 placement: spread
 queue: {in_flight: 6, order: edf, max_waiting: 9, max_wait: 1m}
 preempt: {resume_runway: 3s, calm: 500ms, max_paused: 7}
-failover: {connect_retries: 0, resume: false, first_byte: 1m}
+failover: {connect_retries: 0, resume: false, first_byte: 1m, hedge_after: 2s, hedge_share: 0.5}
 health: {path: '/health?deep=1', interval: 500ms, timeout: 2s}
-eject: 1m
+eject: {for: 1m, max_share: 0.25}
 drain: {migrate: true}
 limits:
   body_bytes: 1024
+  receiving_bytes: 4096
   streams: 2
+  choices: 9
   connections: 3
   connections_per_peer: 6
   metrics_bytes: 1048577
   viewers: 7
   header_seconds: 0.5
+  body_seconds: 3
   idle_connection_seconds: 4
+  client_stall_seconds: 6
   drain_seconds: 5
 tls: {certificate: server.pem, key: server.key, client_ca: ca.pem, web: none}
-auth: {tokens_file: key, web: open}
+auth: {tokens_file: key, web: open, classes: {a: [chat, code]}}
+operators: {tokens_file: operators}
+cors: {origins: ['https://chat.example']}
+passthrough: [/rerank, '/Inference//v1/*']
 web: {hosts: [Relay.example]}
 actions: {secret_file: signing, kill_switch: off}
 decisions: {file_bytes: 4097, retain_bytes: 8193}
@@ -69,6 +87,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "server.key").write_bytes(pair.key.read_bytes())
     (tmp_path / "ca.pem").write_bytes(ca.certificate.read_bytes())
     (tmp_path / "key").write_text("a-key-of-this-test\n")
+    (tmp_path / "operators").write_text("an-operator-of-this-test\n")
     (tmp_path / "signing").write_text("whsec_" + base64.b64encode(bytes(32)).decode() + "\n")
     (tmp_path / "empty").write_text("# nothing\n")
     (tmp_path / "other").write_text("a key with spaces\n")
@@ -92,23 +111,30 @@ def test_every_key(folder: Path) -> None:
     )
     assert found.placement == "spread"
     assert found.queue == Queue(in_flight=6, order="edf", max_waiting=9, max_wait_s=60.0)
-    assert found.failover == Failover(0, False, 60.0)
+    assert found.failover == Failover(0, False, 60.0, 2.0, 0.5)
     assert found.preempt == Preempt(resume_runway_s=3.0, calm_s=0.5, max_paused=7)
     assert found.health == Health("/health?deep=1", 0.5, 2.0)
-    assert (found.eject_s, found.drain) == (60.0, Drain(migrate=True))
+    assert (found.eject, found.drain) == (Eject(60.0, 0.25), Drain(migrate=True))
     assert found.limits == Limits(
         body_bytes=1024,
+        receiving_bytes=4096,
         streams=2,
+        choices=9,
         connections=3,
         connections_per_peer=6,
         metrics_bytes=1048577,
         viewers=7,
         header_s=0.5,
+        body_s=3,
         idle_connection_s=4,
+        client_stall_s=6,
         drain_s=5,
     )
     assert found.tls == Tls(folder / "server.pem", folder / "server.key", folder / "ca.pem", "none")
-    assert found.auth == Auth(folder / "key", "open")
+    assert found.auth == Auth(folder / "key", folder / "operators", "open")
+    assert found.client_classes == {"a": {"chat", "code"}}
+    assert found.cors_origins == {"https://chat.example"}
+    assert found.passthrough == Passthrough(("/rerank", "/inference/v1/*"))
     assert found.web_hosts == {"relay.example"}
     assert found.action_secret_file == folder / "signing"
     assert found.actions.kill_switch == folder / "off"
@@ -119,9 +145,11 @@ def test_every_key(folder: Path) -> None:
 def test_absent_keys_are_the_defaults_of_the_contract(folder: Path) -> None:
     found = loaded(folder, "version: 1\n", "http://h:1")
     assert dataclasses.replace(found, backends=()) == RelaySettings()
-    assert found.failover == Failover(connect_retries=2, resume=True, first_byte_s=60.0)
+    assert found.failover == Failover(
+        connect_retries=2, resume=True, first_byte_s=60.0, hedge_after_s=None, hedge_share=0.05
+    )
     assert found.health == Health("/health", 1.0, 1.0)
-    assert (found.eject_s, found.drain.migrate, found.placement) == (5.0, False, "least_load")
+    assert (found.eject, found.drain.migrate, found.placement) == (Eject(5.0, 0.5), False, "least_load")
     assert (found.limits.body_bytes, found.limits.streams) == (32 * MIB, 4096)
 
 
@@ -174,6 +202,8 @@ def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
         ("queue: {in_flight: 1, order: sjf}", "2:30: queue.order", "profile of every backend, and h:1 has none"),
         ("queue: {in_flight: 1, order: anneal}", "2:30: queue.order", "write under backends, for example"),
         ("failover: {connect_retries: -1}", "failover.connect_retries", ""),
+        ("failover: {hedge_share: 2}", "failover.hedge_share", ""),
+        ("failover: {hedge_after: soon}", "failover.hedge_after", "500us"),
         ("failover: {connect_retries: true}", "failover.connect_retries", "not a whole number"),
         ("failover: {resume: 'yes'}", "failover.resume", ""),
         ("failover: {first_byte: 60 s}", "failover.first_byte", "500us"),
@@ -186,13 +216,22 @@ def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
         ("health: {timeout: -1}", "health.timeout", ""),
         ("health: {path: health}", "health.path", "write for example /health"),
         ("health: {path: '/a b'}", "health.path", "write for example /health"),
-        ("eject: never", "2:8: eject", "500us"),
+        ("eject: 5s", "2:8: eject", ""),
+        ("eject: {for: never}", "2:14: eject.for", "500us"),
+        ("eject: {max_share: 1.5}", "2:20: eject.max_share", "1"),
         ("limits: {streams: 0}", "limits.streams", ""),
+        ("limits: {body_bytes: 4096, receiving_bytes: 4096}", "2:9: limits", "let one body fit"),
         ("limits: {body_bytes: 32MiB}", "limits.body_bytes", "not a whole number"),
         ("limits: {message_bytes: 1}", "limits.message_bytes", "unknown key"),
         ("tls: {certificate: server.pem}", "tls.key", "missing"),
         ("tls: {certificate: server.pem, key: ca.pem}", "tls", ""),
         ("auth: {tokens_file: nokey}", "auth.tokens_file", "name a file that can be read"),
+        ("operators: {tokens_file: key}", "2:1: operators", "add `auth: {tokens_file: ...}`"),
+        ("auth: {tokens_file: key}\noperators: {tokens_file: nokey}", "operators.tokens_file", "name a file"),
+        ("passthrough: [rerank]", "2:15: passthrough[0]", "write for example /rerank"),
+        ("passthrough: ['/a/*/b']", "2:15: passthrough[0]", "write for example /rerank"),
+        ("passthrough: ['/a/../b']", "2:15: passthrough[0]", "write for example /rerank"),
+        ("auth: {tokens_file: key, classes: {a: ['b c']}}", "auth.classes.a[0]", ""),
         ("auth: {}", "auth.tokens_file", "missing"),
         ("actions: {secret_file: nokey}", "2:24: actions.secret_file", "name a file that can be read"),
         ("actions: {secret_file: [signing]}", "2:24: actions.secret_file", "not a string"),

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 from support.collector.tls_files import Pair, authority, signed
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.readers import read
 from support.relay.rig import Rig, rig
@@ -80,7 +81,7 @@ async def in_plain_text(running: Rig) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.url).port)
     writer.write(b"GET /v1/models HTTP/1.1\r\nHost: h\r\n\r\n")
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_S):
             return await reader.read()
     except ConnectionResetError:
         return b""
@@ -181,7 +182,7 @@ def test_a_backend_with_a_key_never_gets_the_clients(
     async def go() -> None:
         async with FakeEngine() as keyed, FakeEngine() as plain:
             keys = f"z: {{url: '{keyed.url}', api_key_file: key}}, y: {{url: '{plain.url}'}}"
-            settings = f"backends: {{{keys}}}\neject: 1ms\n" + (AUTH % "" if auth else "")
+            settings = f"backends: {{{keys}}}\neject: {{max_share: 0}}\n" + (AUTH % "" if auth else "")
             async with rig(tmp_path, settings=settings) as running:
                 assert any(f"chmod o-r {tmp_path / 'key'}" in line for line in running.service.warnings())
                 path, bearer = running.url + "/v1/chat/completions", {"Authorization": f"Bearer {THEIRS}"}
@@ -214,5 +215,31 @@ def test_a_backend_with_a_key_never_gets_the_clients(
             for text in (caplog.text, shown, said, *capfd.readouterr()):
                 assert THEIRS not in text
                 assert KEY not in text
+
+    asyncio.run(go())
+
+
+def test_the_keys_of_backends_are_read_anew(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(f"{KEY}\n")
+
+    async def go() -> None:
+        async with FakeEngine() as engine:
+            settings = f"backends: {{z: {{url: '{engine.url}', api_key_file: key}}}}\n"
+            async with rig(tmp_path, settings=settings) as running:
+
+                async def sent() -> str | None:
+                    assert (await running.read(CHAT)).done
+                    return engine.streams[-1].headers.get("Authorization")
+
+                assert await sent() == f"Bearer {KEY}"
+                (tmp_path / "key").write_text("two keys\nare none\n")
+                _, refused = running.service.reload()
+                assert any("keys of backends" in line and KEY not in line for line in refused)
+                assert await sent() == f"Bearer {KEY}"
+                (tmp_path / "key").write_text("the-next-key-of-this-backend\n")
+                line, refused = running.service.reload()
+                assert (line or "").count("keys of backends (1)") == 1
+                assert refused == []
+                assert await sent() == "Bearer the-next-key-of-this-backend"
 
     asyncio.run(go())

@@ -26,8 +26,10 @@ from support.relay.signed_actions import SETTINGS, write_secret
 from otel_llm.cli.output.live_view import view
 from otel_llm.live.feed import Collected
 from otel_llm.live.page import EVENTS_TYPE
-from otel_llm.live.selection import Filter, Selection, StreamKey
-from otel_llm.relay.backends.backends import Backend, Backends
+from otel_llm.live.selection import Filter, Selection
+from otel_llm.readers.records import StreamKey
+from otel_llm.relay.backends.backend import Backend
+from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.guard import Guard
 from otel_llm.shared.web.tokens import Tokens
@@ -97,7 +99,7 @@ async def port(
     tokens: Tokens | None = None,
     guarded: bool = False,
     alone: bool = True,
-    names: frozenset[str] | None = None,
+    names: frozenset[str] = frozenset(),
     actions: Callable[[web.Request], Awaitable[web.Response]] | None = None,
     most_viewers: int = 32,
 ) -> AsyncIterator[tuple[str, Shown, Backends]]:
@@ -257,8 +259,31 @@ def test_another_name_is_not_answered(path: str) -> None:
             assert (await ask(url, path, headers={"Host": "evil.example"}))[0] == 403
             assert (await ask(url, path, headers={"Host": "relay.example"}))[0] in GIVEN
             assert (await ask(url, "/healthz", headers={"Host": "evil.example"}))[0] == 200
+            assert (await ask(url, path, headers={"Host": "localhost"}))[0] in GIVEN
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("target", "hosts", "status"),
+    [
+        ("/v1/backends", ["localhost", "evil.example"], 400),  # refused by aiohttp's parser
+        ("/v1/backends", ["evil.example", "localhost"], 400),
+        ("http://evil.example/v1/backends", ["localhost"], 403),
+        ("http://relay.example:9465/v1/backends", ["relay.example"], 200),
+    ],
+)
+def test_every_name_of_a_request_counts(target: str, hosts: list[str], status: int) -> None:
+    async def go() -> int:
+        async with port(names=frozenset({"relay.example"})) as (url, _, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            lines = (f"GET {target} HTTP/1.1", *(f"Host: {host}" for host in hosts), "Connection: close", "", "")
+            writer.write("\r\n".join(lines).encode())
+            answer = await reader.readline()
+            writer.close()
+            return int(answer.split()[1])
+
+    assert asyncio.run(go()) == status
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -8,11 +8,11 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from otel_llm.readers.records import StreamKey
 from otel_llm.rules.decisions.decision_records import Decided, Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.ruleset import RuleSet
-from otel_llm.rules.language.snapshot import StreamKey
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.stream import Stream
 
@@ -23,7 +23,7 @@ COMMIT = 1_700_000_000 * S
 
 
 def key(number: int = 1, choice: int = 0) -> StreamKey:
-    return number.to_bytes(16, "big"), number.to_bytes(8, "big"), choice
+    return number.to_bytes(16, "big"), number.to_bytes(8, "big"), "default", choice
 
 
 @dataclass(slots=True)

@@ -82,7 +82,7 @@ def test_exports_are_taken_in_order_whatever_the_wall_clock_says(
     stopped = service.stop()
     assert stopped.clean
     assert statuses == [200] * EXPORTS
-    receipts = [receipt_ns or 0 for _, receipt_ns in received([tmp_path / "journal"])]
+    receipts = [one.receipt_ns or 0 for one in received([tmp_path / "journal"])]
     assert len(receipts) == EXPORTS
     assert all(earlier <= later for earlier, later in pairwise(receipts))
     assert began_ns - SECOND <= receipts[0] <= receipts[-1] < began_ns + HOUR_NS

@@ -36,12 +36,14 @@ from otel_llm.collector.receive.senders import (
     FairQueue,
     RankedLock,
     Room,
+    Sender,
     sender_of,
 )
 from otel_llm.readers.batch import Batch
 from otel_llm.readers.io.journal_format import split
 from otel_llm.shared.clock import FakeClock
 from otel_llm.shared.web.address import Address
+from otel_llm.shared.web.tokens import Bearer
 
 HEAVY, LIGHT = 1, 2
 LOCAL = Address("127.0.0.1", 0)
@@ -267,8 +269,10 @@ def test_who_calls_is_told_from_what_grpc_hands_over(monkeypatch: pytest.MonkeyP
 def test_a_sender_is_its_token_or_its_network() -> None:
     assert sender_of("127.0.0.1") == sender_of("::ffff:127.0.0.1") != sender_of("127.0.0.2")
     assert sender_of("2001:db8::1") == sender_of("2001:db8::2") != sender_of("2001:db8:0:1::1")
-    assert sender_of("127.0.0.1", b"one") == sender_of("127.0.0.2", b"one") != sender_of("127.0.0.1", b"two")
-    assert sender_of("127.0.0.1") > 0
+    one, two = Bearer(b"one", "a"), Bearer(b"two", "a")
+    assert sender_of("127.0.0.1", one) == sender_of("127.0.0.2", one) != sender_of("127.0.0.1", two)
+    assert sender_of("127.0.0.1").number > 0
+    assert (sender_of("127.0.0.1").tenant, sender_of("127.0.0.1", one).tenant) == (None, "a")
 
 
 def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
@@ -276,9 +280,9 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
 
     from otel_llm.collector.receive.otlp_http import otlp_app
 
-    senders: list[int] = []
+    senders: list[Sender] = []
 
-    def accept(_raw: bytes, sender: int) -> bytes:
+    def accept(_raw: bytes, sender: Sender) -> bytes:
         senders.append(sender)
         return b""
 
@@ -343,7 +347,7 @@ def test_others_are_taken_in_before_the_backlog_of_who_used_much(tmp_path: Path,
         answers = []
         with busy(flow):
             for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
-                answers.append(threads.submit(flow.accept, raw_of(number), sender))
+                answers.append(threads.submit(flow.accept, raw_of(number), Sender(sender)))
                 waits(flow, number)
         assert [answer.result(60) for answer in answers] == [b""] * 5
     assert in_journal(tmp_path) == ([4, 5, 1, 2, 3] if large_bytes else in_journal(tmp_path))
@@ -368,11 +372,11 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
 
         monkeypatch.setattr(type(flow.evaluator), "apply", lambda _, batch, now_ns: slowly(batch, now_ns))
         flow.inbox.charge(HEAVY, 1.0)
-        heavy = threads.submit(flow.accept, large, HEAVY)
+        heavy = threads.submit(flow.accept, large, Sender(HEAVY))
         assert applied.wait(60)
-        later = threads.submit(flow.accept, raw_of(2), HEAVY)
+        later = threads.submit(flow.accept, raw_of(2), Sender(HEAVY))
         wait_until("it waits", lambda: flow.counts()["queue"] >= 1)
-        light.append(threads.submit(flow.accept, raw_of(3), LIGHT))
+        light.append(threads.submit(flow.accept, raw_of(3), Sender(LIGHT)))
         wait_until("both wait", lambda: flow.counts()["queue"] >= 2)
         assert not heavy.done()
         go.set()
@@ -393,9 +397,9 @@ def test_who_used_much_has_shorter_turns_where_there_are_others(
     assert 2 * 1_500 < len(raw) < BACKGROUND_DECODE_BYTES
     with flowing(tmp_path, sizes=PartSizes(small_part=1_500)) as flow:
         if others:
-            flow.accept(raw_of(2), LIGHT)
+            flow.accept(raw_of(2), Sender(LIGHT))
         flow.inbox.charge(HEAVY, used_s)
-        flow.accept(raw, HEAVY)
+        flow.accept(raw, Sender(HEAVY))
         assert flow.call(flow.counts)["received_spans"] == 30 + 2 * others
     assert in_journal(tmp_path).count(1) == records or in_journal(tmp_path).count(1) > records > 1
 
@@ -410,7 +414,7 @@ def test_what_an_export_costs_is_charged_to_its_sender(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(FairQueue, "charge", noting)
     with flowing(tmp_path) as flow:
-        flow.accept(raw_of(1) * 2_000, HEAVY)
+        flow.accept(raw_of(1) * 2_000, Sender(HEAVY))
         flow.call(lambda: None)
     assert charged.keys() == {HEAVY}
     assert len(charged[HEAVY]) > 2, "for decoding it, and for evaluating each of its parts"
@@ -424,10 +428,10 @@ def test_exports_of_a_heavy_sender_do_not_delay_the_timers_of_others(
     """Timers of another sender's streams run while they wait; those of a lone sender wait with its exports."""
     with flowing(tmp_path) as flow, ThreadPoolExecutor(8) as threads:
         assert isinstance(flow.clock, FakeClock)
-        flow.accept(raw_of(2), other)
+        flow.accept(raw_of(2), Sender(other))
         flow.inbox.charge(HEAVY, 1.0)
         with busy(flow):
-            answer = threads.submit(flow.accept, raw_of(1), HEAVY)
+            answer = threads.submit(flow.accept, raw_of(1), Sender(HEAVY))
             waits(flow, 1)
             flow.clock.at_ns += 3600 * 10**9
             turn_ns = flow.clock.now_ns()
@@ -439,10 +443,10 @@ def test_exports_of_a_heavy_sender_do_not_delay_the_timers_of_others(
 def test_one_that_fills_the_room_keeps_nobody_out(tmp_path: Path) -> None:
     with flowing(tmp_path, Limits(queued_exports=16)) as flow, ThreadPoolExecutor(32) as threads:
         with busy(flow):
-            answers = [threads.submit(flow.accept, raw_of(number), HEAVY) for number in range(1, 15)]
+            answers = [threads.submit(flow.accept, raw_of(number), Sender(HEAVY)) for number in range(1, 15)]
             waits(flow, 14)
             with pytest.raises(BusyError):
-                flow.accept(raw_of(99), HEAVY)
-            answers.append(threads.submit(flow.accept, raw_of(50), LIGHT))
+                flow.accept(raw_of(99), Sender(HEAVY))
+            answers.append(threads.submit(flow.accept, raw_of(50), Sender(LIGHT)))
             waits(flow, 15)
         assert [answer.result(60) for answer in answers] == [b""] * 15

@@ -25,7 +25,8 @@ SCRIPT = """
 
     base = Path(sys.argv[1])
     (base / "other").write_bytes(bytes(2_500_000))
-    (base / "settings.yaml").write_text("version: 1\\njournal: {file_bytes: 65536}\\nlimits: {drain_seconds: 30}\\n")
+    journal = "journal: {file_bytes: 65536, retain_bytes: none}"
+    (base / "settings.yaml").write_text(f"version: 1\\n{journal}\\nlimits: {{drain_seconds: 30}}\\n")
     numbers, answers, acknowledged = count(1), Counter(), set()
     lock, stop = threading.Lock(), threading.Event()
 
@@ -69,7 +70,7 @@ SCRIPT = """
         said["end"] = running.stop()[0]
     skipped = Skipped()
     found = [int.from_bytes(message.resource_spans[0].scope_spans[0].spans[0].trace_id, "big")
-             for message, _ in received([base / "journal"], skipped)]
+             for message, *_ in received([base / "journal"], skipped)]
     said |= {"answers": sorted(answers), "lost": len(acknowledged - set(found)), "skipped": dict(skipped.counts)}
     print(json.dumps(said))
 """

@@ -15,7 +15,8 @@ from support.core.core_cases import seen, take
 from support.otlp import T0_NS, stream_spans
 
 from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
-from otel_llm.actions.alerts.firing import MOST_ALERTS, Firing
+from otel_llm.actions.alerts.firing import Firing
+from otel_llm.actions.alerts.places import MOST_ALERTS
 from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
 from otel_llm.journal import reader as journal_read
 from otel_llm.journal.journal import Journal
@@ -60,7 +61,7 @@ def test_ten_thousand_alerts_are_kept_and_no_more(tmp_path: Path) -> None:
     firing.begin((), None, T0)
     for number in range(MOST_ALERTS + 500):
         firing.take(decision(number, 1, instance=f"{number:05}" + "x" * 1019))
-    assert (len(firing.alerts()), firing.left_out) == (MOST_ALERTS, 500)
+    assert (len(firing.alerts()), firing.places.left_out) == (MOST_ALERTS, 500)
     assert len(firing.poll(T0 + 4 * S)) == MOST_ALERTS
     state = state_bytes(State(T0, firing.alerts()))
     assert len(state) < MOST_ALERTS * 8192

@@ -43,7 +43,7 @@ def test_a_long_name_ends_in_a_hash_and_stays_what_it_is() -> None:
     metrics = UserMetrics()
     alike = "m" * 1000
     for name in (f"{alike}a", f"{alike}b", f"{alike}a", "m" * MAX_LABEL_CHARS):
-        charge(metrics, ("chat", name, "client", ""))
+        charge(metrics, Key("chat", name, "client", ""))
     names = sorted(labels[1] for labels in metrics.series)
     assert names == [
         "m" * MAX_LABEL_CHARS,
@@ -55,24 +55,34 @@ def test_a_long_name_ends_in_a_hash_and_stays_what_it_is() -> None:
 
 def test_a_listed_model_of_a_long_name_is_no_other() -> None:
     metrics = UserMetrics(models=frozenset({"m" * 200}))
-    charge(metrics, ("chat", "m" * 200, "client", ""))
+    charge(metrics, Key("chat", "m" * 200, "client", ""))
     assert [labels[1][:111] for labels in metrics.series] == ["m" * 111]
 
 
 def test_names_that_are_escaped_do_not_make_a_scrape_longer_than_its_limit() -> None:
     metrics = UserMetrics(by_instance=True)
     for number in range(600):
-        charge(metrics, ("chat", f"{number}{ESCAPED}", "client", f"{number}{ESCAPED}"))
+        charge(metrics, Key("chat", f"{number}{ESCAPED}", "client", f"{number}{ESCAPED}"))
     text = scrape(metrics)
     assert METRICS_BYTES // 2 < len(text) <= METRICS_BYTES
-    other = metrics.series["chat", OTHER, "client", OTHER]
-    assert other.tokens_read == 601 - len(metrics.series) > 0
+    assert len(metrics.series) + metrics.gave_way["series"] == 600 > 500 > len(metrics.series)
+    assert [labels[1][:3] for labels in metrics.series][-1] == "599"
+
+
+def test_label_sets_in_use_are_not_forgotten_for_want_of_bytes() -> None:
+    metrics = UserMetrics(by_instance=True)
+    keys = [Key("chat", f"{number}{ESCAPED}", "client", f"{number}{ESCAPED}") for number in range(600)]
+    list(metrics.gauges(dict.fromkeys(keys, (0, 0, 0, 0, 1))))
+    for key in keys:
+        charge(metrics, key)
+    assert METRICS_BYTES // 2 < len(scrape(metrics)) <= METRICS_BYTES
+    assert metrics.series["chat", OTHER, "client", OTHER].tokens_read == 601 - len(metrics.series) > 0
 
 
 def test_usual_names_fill_the_number_of_sets_before_the_bytes() -> None:
     metrics = UserMetrics(by_instance=True)
     for number in range(MAX_SERIES):
-        charge(metrics, ("chat", "meta-llama/Llama-3.3-70B-Instruct", "client", f"vllm-{number}.gpu.svc:8000"))
+        charge(metrics, Key("chat", "meta-llama/Llama-3.3-70B-Instruct", "client", f"vllm-{number}.gpu.svc:8000"))
     assert len(metrics.series) == MAX_SERIES
 
 
@@ -82,11 +92,10 @@ def test_no_names_make_a_scrape_longer(names: list[tuple[str, str]], mib: int) -
     metrics = UserMetrics(by_instance=True, max_bytes=mib * MIB)
     for number, (model, instance) in enumerate(names):
         for copy in range(5):
-            key = ("chat", f"{model}{copy}", ("client", "relay")[number % 2], f"{instance}{number}")
+            key = Key("chat", f"{model}{copy}", ("client", "relay")[number % 2], f"{instance}{number}")
             charge(metrics, key)
             for outcome in OUTCOMES:
-                row = dict(zip(("slo_class", "model", "measured_at", "instance"), key, strict=True))
-                metrics.foreign({**row, "outcome": outcome, "met": None, "ttft_s": 1e9})
+                metrics.foreign({**key._asdict(), "outcome": outcome, "met": None, "ttft_s": 1e9})
     assert len(scrape(metrics)) <= mib * MIB
 
 

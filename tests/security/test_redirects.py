@@ -17,8 +17,8 @@ from support.patience import WAIT_S
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.cli.web_client import Source, UnexpectedError
 from otel_llm.collector.export.forward import sender_to
-from otel_llm.export.http import HttpSender
 from otel_llm.export.settings import OtlpSettings
+from otel_llm.export.transport.http import HttpSender
 from otel_llm.shared.otlp_target import OtlpTarget
 
 SECRET = "a-secret-of-this-test"

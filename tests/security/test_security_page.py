@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from otel_llm.actions.alerts import firing
+from otel_llm import semconv
+from otel_llm.actions.alerts import places
 from otel_llm.actions.delivery import durable_queue as courier
-from otel_llm.actions.delivery import http_request as post
-from otel_llm.actions.execute import action_attempts as delivering
 from otel_llm.actions.execute import action_receiver as receiving
-from otel_llm.actions.sinks import live_state
+from otel_llm.actions.execute import circuit_breaker, lanes
+from otel_llm.actions.settings import DecisionSettings
+from otel_llm.actions.sinks import live_state, write_limits
 from otel_llm.cli import web_client as asking
 from otel_llm.collector import inbox
 from otel_llm.collector.config.settings import Limits
@@ -23,10 +24,16 @@ from otel_llm.collector.receive import gunzip
 from otel_llm.core import limits as message_limits
 from otel_llm.core.scanning import parts
 from otel_llm.evaluate.registry import RegistryLimits
+from otel_llm.export import host_log
+from otel_llm.export import settings as export_settings
+from otel_llm.export.transport import whole_exchange
+from otel_llm.journal import retention
 from otel_llm.live import exposition, feed, history, labels, user_metrics, viewers
 from otel_llm.live.page import PIECE_BYTES
 from otel_llm.readers.formats import parquet_claims
 from otel_llm.readers.io import bytestream, journal_format, skipped
+from otel_llm.relay import bodies
+from otel_llm.relay.seam import large_body
 from otel_llm.relay.settings import Limits as RelayLimits
 from otel_llm.rules.decisions.output_file import PRIVATE
 from otel_llm.rules.files import yamlfile
@@ -38,8 +45,10 @@ from otel_llm.slo.live import reading_curve
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 HOUR_S = 3600
 CONSTANTS: dict[str, object] = {
-    "tokens on one span": message_limits.MAX_TOKENS,
-    "tokens that one message may expand to": message_limits.MAX_MESSAGE_TOKENS,
+    "tokens of one event": message_limits.MAX_EVENT_TOKENS,
+    "tokens of one stream, and of one span": message_limits.MAX_TOKENS,
+    "bytes of one stream's segments that wait for an earlier one": RegistryLimits().held_bytes,
+    "tokens of one message": message_limits.MAX_MESSAGE_TOKENS,
     "decompressed bytes for each compressed one, beyond 1 MiB": gunzip.MAX_RATIO,
     "ns that the small parts of an export may cost, for each of its bytes": parts.NS_PER_BYTE,
     "ns that they may cost however few bytes there are": parts.FREE_NS,
@@ -47,7 +56,12 @@ CONSTANTS: dict[str, object] = {
     "further tokens for each of its bytes": message_limits.TOKENS_PER_BYTE,
     "bytes of exports that wait at a listener": inbox.QUEUED_BYTES,
     "finished requests remembered, at least": RegistryLimits().tombstones,
+    "token times on spans of other instrumentations that wait for segments": RegistryLimits().waiting_times,
     "bytes of headers": RelayLimits().header_bytes,
+    "bytes of an unpacked body for each compressed one, above 64 KiB": bodies.MAX_RATIO,
+    "bytes of JSON that are parsed at one time; more is divided by a kernel, in a thread": large_body.LARGE_BYTES,
+    "members of a completion, and messages of it that are looked at": large_body.MOST_CHILDREN,
+    "replies to all prompts of a streamed completion": semconv.MAX_CHOICES,
     "bytes of a signed command": receiving.MOST_BODY_BYTES,
     "sets of labels": user_metrics.MAX_SERIES,
     "length of a label's value": labels.MAX_LABEL_CHARS,
@@ -69,14 +83,25 @@ CONSTANTS: dict[str, object] = {
     "bytes of a record of a journal": journal_format.MAX_RECORD_BYTES,
     "bytes of one message, JSON line or JSON document": skipped.MAX_DOCUMENT_BYTES,
     "times its bytes that the values of a Parquet row group take": parquet_claims.MOST_EXPANSION,
-    "bytes of an answer of a receiver that are read": post.MOST_ANSWER_BYTES,
+    "bytes of an answer of a receiver that are read": whole_exchange.ANSWER_BYTES,
     "bytes of an answer that `top` reads": asking.MOST_ANSWER_BYTES,
-    "alerts that are kept": firing.MOST_ALERTS,
+    "alerts that are kept": places.MOST_ALERTS,
+    "recorded tokens of one choice": semconv.MAX_STREAM_TOKENS,
+    "choices of one reply": semconv.MAX_CHOICES,
+    "characters of a foreign value in the host's log": host_log.VALUE_CHARS,
+    "seconds that an exit waits for exports (`OTEL_LLM_EXIT_TIMEOUT`)": int(export_settings.DEFAULT_EXIT_TIMEOUT_S),
     "messages that wait for one receiver": courier.MOST_WAITING,
     "hours that a message is tried": int(courier.GIVE_UP_S // HOUR_S),
-    "actions that are being tried at once": delivering.MOST_HANGING,
+    "actions that are being tried at once": lanes.AT_ONCE,
+    "of them at one receiver": lanes.AT_ONE_RECEIVER,
+    "actions in a row without an answer in time": circuit_breaker.HANGS,
+    "bytes of the journal": retention.MOST_BYTES,
+    "bytes of closed decision files": DecisionSettings().retain_bytes,
+    "shadow firings of a rule and tenant that are written": write_limits.BURST,
+    "verdicts of a tenant on the console": write_limits.BURST,
+    "tenants and rules with an allowance of their own": write_limits.MOST_ALLOWANCES,
 }
-ELSEWHERE = {"of them without a first request, of one peer"}
+ELSEWHERE = {"of them without a first request, of one peer", "tokens that a chunk's own count may claim"}
 """Rows without a number."""
 
 
@@ -145,3 +170,4 @@ def test_other_numbers_of_the_page() -> None:
     assert f"refused once that is more than {parquet_claims.FREE_BYTES} bytes" in page
     assert f"and {PIECE_BYTES // 1024} KiB of a long answer in memory at most" in page
     assert f"| {PRIVATE:04o} |" in page
+    assert page.count(f"| {write_limits.BURST} at once, {write_limits.PER_S} more a second |") == 2

@@ -21,7 +21,8 @@ from support.patience import WAIT_S
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app
 from otel_llm.live.feed import Collected
-from otel_llm.live.selection import Filter, Selection, StreamKey
+from otel_llm.live.selection import Filter, Selection
+from otel_llm.readers.records import StreamKey
 from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.address import Address
@@ -51,7 +52,7 @@ def test_a_collector_holds_no_copy_for_each_scrape() -> None:
     app = web_app(
         metrics=lambda: TEXT,
         streams=lambda _: {},
-        requests=dict,
+        requests=lambda _: {},
         feed=Fed().feed(),
         healthy=lambda: None,
         ready=lambda: None,

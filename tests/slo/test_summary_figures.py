@@ -16,7 +16,9 @@ S = 10**9
 FIGURES = (
     "requests", "tokens", "incomplete", "undetermined", "aborted_share", "attainment", "throughput_tok_s",
     "throughput_req_s", "goodput_tok_s", "goodput_req_s", "smooth_goodput_tok_s", "fluidity_p50", "fluidity_ok_share",
-    "idle_p50_s", "idle_p99_s", "ttfo_p50_s", "ttfo_p99_s", "ttft_p50_s", "ttft_p99_s", "fluid_token_rate",
+    "idle_p50_s", "idle_p99_s", "ttfo_p50_s", "ttfo_p99_s",
+    *(f"{name}_{one}_s" for name in ("ttft", "itl", "tpot", "e2e") for one in ("mean", "p50", "p90", "p99")),
+    "fluid_token_rate",
 )  # fmt: skip
 
 
@@ -70,6 +72,15 @@ def test_every_figure() -> None:
     assert (found["ttfo_p50_s"], found["ttfo_p99_s"]) == (0.1, 2.0)
     assert found["ttft_p50_s"] == 0.1
     assert found["ttft_p99_s"] == 9.0
+    # Of all that say it, the torn one among them: 0.1, 2, 0.1, 0.1 and 9 s.
+    assert found["ttft_mean_s"] == pytest.approx(2.26)
+    # Gaps of 20, 20, 20 and 50 ms; a row knows their mean, not each of them.
+    assert found["itl_mean_s"] == pytest.approx(0.0275)
+    assert found["itl_p50_s"] is None
+    assert found["tpot_mean_s"] == pytest.approx(0.03)
+    assert (found["tpot_p50_s"], found["tpot_p90_s"], found["tpot_p99_s"]) == (0.02, 0.05, 0.05)
+    # Two of the five completed.
+    assert (found["e2e_mean_s"], found["e2e_p99_s"]) == (4.0, 4.0)
     assert found["fluid_token_rate"] == 20.0
 
 
@@ -77,6 +88,7 @@ def test_nothing_to_say_is_none() -> None:
     found = figures(judgements([torn()]), Objective(), None)
     unsaid = {"attainment", "fluidity_p50", "fluidity_ok_share", "idle_p50_s", "idle_p99_s", "fluid_token_rate"}
     unsaid |= {"ttfo_p50_s", "ttfo_p99_s"}
+    unsaid |= {name for name in FIGURES if name.startswith(("itl", "tpot", "e2e"))}
     rates = {name for name in FIGURES if name.endswith(("tok_s", "req_s"))}
     assert {name for name, value in found.items() if value is None} == unsaid | rates
 

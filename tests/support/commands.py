@@ -49,8 +49,8 @@ class Collector:
 
 def environment() -> dict[str, str]:
     """Return this process's environment without telemetry settings."""
-    core = ("OTEL_LLM_CORE", "OTEL_LLM_CACHE_DIR")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name in core}
+    ours = ("OTEL_LLM_CORE", "OTEL_LLM_CACHE_DIR", "OTEL_LLM_EXIT_TIMEOUT")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_") or name in ours}
     return kept | {"PYTHONUNBUFFERED": "1"}
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from otel_llm.live.feed import Collected, Feed
+from otel_llm.live.feed import Collected, Feed, Fleet
 from otel_llm.live.history import Key, Load
-from otel_llm.live.selection import Filter, StreamKey
+from otel_llm.live.selection import Filter
+from otel_llm.readers.records import StreamKey
 from otel_llm.shared.clock import FakeClock
 
 HOSTILE = "<img src=x onerror=alert(1)>\n\ndata: {}\n\u202e"
@@ -35,7 +36,9 @@ class Fed:
             raise self.problem
         pages = {one: {**self.page, "filter": list(one)} for one in filters}
         streams = {key: row for key, row in self.streams.items() if key in followed}
-        return Collected(self.clock.now_ns(), self.loads, self.fleet, pages, streams, self.recent)
+        fleet = Fleet(self.fleet, self.loads, self.recent)
+        tenants = {None, *(one.tenant for one in filters)}
+        return Collected(self.clock.now_ns(), dict.fromkeys(tenants, fleet), pages, streams)
 
     def feed(self, **options: Any) -> Feed:
         """Return a feed of this state; `tick` it, or `start` it."""

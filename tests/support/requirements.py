@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 VLLM = ROOT / ".venv-vllm"
 SPARK = ROOT / ".venv-spark"
 AIPERF = ROOT / ".venv-aiperf"
+GUIDELLM = ROOT / ".venv-guidellm"
+INFERENCE_PERF = ROOT / ".venv-inference-perf"
+SGLANG_BENCH = ROOT / ".venv-sglang-bench"
 HELM = ROOT / ".venv-helm"
 NODE_PACKAGES = ROOT / ".venv-node"
 PHOENIX = Path(os.environ.get("PHOENIX_VENV") or ROOT / ".venv-phoenix")
@@ -59,6 +62,13 @@ REQUIREMENTS = {
     "spark": Requirement(WORLD, "no Spark environment", "make spark-env", environment(SPARK)),
     "java": Requirement(WORLD, "no Java", installed("openjdk-17-jre-headless"), program("java")),
     "aiperf": Requirement(WORLD, "no AIPerf environment", "make aiperf-env", environment(AIPERF)),
+    "guidellm": Requirement(WORLD, "no GuideLLM environment", "make guidellm-env", environment(GUIDELLM)),
+    "inference-perf": Requirement(
+        WORLD, "no inference-perf environment", "make inference-perf-env", environment(INFERENCE_PERF)
+    ),
+    "sglang-bench": Requirement(
+        WORLD, "no environment of SGLang's benchmark", "make sglang-bench-env", environment(SGLANG_BENCH)
+    ),
     "phoenix": Requirement(WORLD, "no Phoenix", "make phoenix-env", (PHOENIX / "bin" / "phoenix").exists),
     "helm": Requirement(WORLD, "no Helm environment", "make helm-env", environment(HELM)),
     "compat": Requirement(WORLD, "no compat environments", "make compat-env"),

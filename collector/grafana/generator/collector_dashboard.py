@@ -103,6 +103,7 @@ MISSING: Final = (
     ),
     own_panel("Clocks", "skewed_tokens_total", "shifted_streams_total", links=(TROUBLE,)),
     own_panel("Names that are not known", "unknown_slo_class_total", "folded_groups_total", links=(TROUBLE,)),
+    own_panel("Gave way in full tables", "gave_way_total", label="table", links=(TROUBLE,)),
     own_panel("Bugs of ours", "internal_errors_total", steps=((0.001, BAD),), links=(TROUBLE,)),
 )  # fmt: skip
 

@@ -160,10 +160,28 @@ RELAY: Final = (
         "ops",
     ),
     Panel(
+        "Late replicas",
+        "A second: requests that were sent to a second replica as the first was late with its first token, by outcome.",
+        (Query(rates(relays("otel_llm_relay_hedges_total"), "outcome"), "{{outcome}}"),),
+        "ops",
+    ),
+    Panel(
+        "Groups in panic",
+        "Groups without a healthy replica: their requests go to the least bad one.",
+        (Query(relays("otel_llm_relay_panic"), "{{instance}}"),),
+        "short", steps=((1, BAD),), range=(0, None),
+    ),
+    Panel(
         "What the relay adds",
-        "From the reading of a replica to the writing to the client. The p99 grows before the core is full.",
+        "From the arrival from a replica to the writing to the client. The p99 grows before the core is full.",
         median_and_p99(relays("otel_llm_relay_added_seconds_bucket")),
         "s", steps=((0.01, WARN), (0.1, BAD)), links=(("Where to run it", "relay.md"),),
+    ),
+    Panel(
+        "How late the relay's loop is",
+        "A loop that is late delays every reader, and no replica is to blame: rows have it in relay_lag_s.",
+        median_and_p99(relays("otel_llm_relay_loop_lag_seconds_bucket")),
+        "s", steps=((0.02, WARN), (0.1, BAD)), links=(("Where to run it", "relay.md"),),
     ),
     Panel(
         "The relay's core",

@@ -101,6 +101,15 @@ DONE: Final = (
         "ops", links=(ACTIONS,),
     ),
     Panel(
+        "Receivers that hang",
+        "Receivers and engines to which no actions are sent, since they did not answer in time.",
+        (
+            Query(f"{total(own('otel_llm_collector_action_circuit_open'), 'target')} > 0", "{{target}}"),
+            Query(f"{total(relays('otel_llm_relay_action_circuit_open'), 'target')} > 0", "{{target}} of relays"),
+        ),
+        "short", steps=((1, WARN),), links=(ACTIONS,),
+    ),
+    Panel(
         "Actions of the relays, by outcome",
         f"{help_of('otel_llm_relay_actions_total')} Of their rules and of commands alike, a second.",
         (Query(rates(relays("otel_llm_relay_actions_total"), "outcome"), "{{outcome}}"),),
@@ -131,6 +140,17 @@ DONE: Final = (
             Query(rates(relays("otel_llm_relay_unwritten_total")), "relays: lines"),
         ),
         "ops", steps=((0.001, BAD),),
+    ),
+    Panel(
+        "Left out of files and consoles",
+        "Decisions in shadow and verdicts a second beyond the allowance of a rule or a tenant; they are counted there.",
+        (
+            Query(rates(own("otel_llm_collector_decisions_left_out_total")), "collectors: decisions"),
+            Query(rates(own("otel_llm_collector_verdicts_left_out_total")), "collectors: verdicts"),
+            Query(rates(relays("otel_llm_relay_decisions_left_out_total")), "relays: decisions"),
+            Query(rates(relays("otel_llm_relay_verdicts_left_out_total")), "relays: verdicts"),
+        ),
+        "ops",
     ),
 )  # fmt: skip
 

@@ -11,7 +11,8 @@ from otel_llm.actions.execute.events import rfc3339
 from otel_llm.rules.decisions.decision_records import shown
 
 if TYPE_CHECKING:
-    from otel_llm.actions.alerts.firing import Alert, Event, Key
+    from otel_llm.actions.alerts.firing import Alert, Event
+    from otel_llm.actions.alerts.places import Key
 
 EVENT_TYPE: Final = "io.otel_llm.alert."
 """The prefix of an event's type; `firing.v1` or `resolved.v1` follows."""

@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, prepare, send_request
-from otel_llm.export.attempt import Attempt, retry_wait_s
-from otel_llm.export.http import attempt_of_status
+from otel_llm.export.transport.attempt import Attempt, retry_wait_s
+from otel_llm.export.transport.http import attempt_of_status
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.printable import one_line
-from otel_llm.shared.secret_files import read_tokens
+from otel_llm.shared.secret_files import read_bearer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_llm.actions.alerts.firing import Key
+    from otel_llm.actions.alerts.places import Key
     from otel_llm.actions.settings import AlertmanagerSettings
     from otel_llm.shared.clock import Clock
 
@@ -107,6 +107,11 @@ class Alertmanager:
         if self._thread.ident is not None:
             self._thread.join(grace_s)
 
+    @property
+    def is_behind(self) -> bool:
+        """Return whether it is away: the last request failed."""
+        return self._failures > 0
+
     def step(self, now_ns: int) -> float | None:
         """Send what is due; return the seconds to wait after a failure, None if there was none."""
         resend_ns = round(max(SHORTEST_RESEND_S, self._settings.resend_s) * 1e9)
@@ -178,7 +183,7 @@ class Alertmanager:
         headers = {"content-type": "application/json", "user-agent": user_agent()}
         try:
             if settings.bearer_file is not None:
-                headers["authorization"] = f"Bearer {read_tokens(settings.bearer_file)[0].decode()}"
+                headers["authorization"] = f"Bearer {read_bearer(settings.bearer_file)}"
             body = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
             answer = send_request("POST", self._url + PATH, headers, body, settings.timeout_s, settings.ca_file)
         except NoAnswerError as error:
@@ -188,5 +193,5 @@ class Alertmanager:
         if answer.ok:
             return Attempt("accepted")
         attempt = attempt_of_status(answer.status, answer.headers.get("retry-after"))
-        says = one_line(answer.body[:200].decode("utf-8", "replace"))
+        says = one_line((answer.body or b"")[:200].decode("utf-8", "replace"))
         return replace(attempt, reason=f"{attempt.reason}: {says}")

@@ -1,9 +1,9 @@
 """Alerts made of decisions and sent to Alertmanagers, webhooks, a log file and OTLP.
 
-`take` is called by the evaluator and only notes which streams fire. A thread works a moment later: it ends alerts that
-have settled, saves what is to be sent, and hands it to the channels. Each Alertmanager and each other channel has a
-thread of its own, so that none waits for another. What was saved before it was sent arrives at least once; its id
-makes it known as a repetition.
+`take` is called by the evaluator: it only notes which streams fire, and says what becomes of an alert, for the record.
+A thread works a moment later: it ends alerts that have settled, saves what is to be sent, and hands it to the channels.
+Each Alertmanager and each other channel has a thread of its own, so that none waits for another. What was saved before
+it was sent arrives at least once; its id makes it known as a repetition.
 """
 
 from __future__ import annotations
@@ -12,29 +12,34 @@ import json
 import logging
 import threading
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.actions.alerts.alert_formats import cloud_event_of, for_alertmanager, line_of
 from otel_llm.actions.alerts.alert_state import State, read_state, state_bytes, write_state
 from otel_llm.actions.alerts.alertmanager import Alertmanager, Post, valid_ns
 from otel_llm.actions.alerts.firing import Firing
+from otel_llm.actions.alerts.places import tenant_of
 from otel_llm.actions.delivery.channels import LOG, OTLP, WEBHOOK, channels_of, close
 from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS, bury
-from otel_llm.actions.delivery.durable_queue import DurableQueue, Message
+from otel_llm.actions.delivery.durable_queue import BACKLOG, DurableQueue, Message
 from otel_llm.actions.execute.events import rfc3339
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from otel_llm.actions.alerts.firing import Event, Key
+    from otel_llm.actions.alerts.firing import Event
+    from otel_llm.actions.alerts.places import Key, Step
     from otel_llm.actions.settings import AlertAndActionSettings
-    from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.decisions.decision_records import Decision, Outcome
     from otel_llm.shared.clock import Clock
 
 LINGER_S: Final = 0.2
 """How long decisions are collected: 2,000 readers who starve at once are one alert of 2,000, not 2,000 of one."""
+TABLE_FULL: Final = "dropped: table full"
 _IDLE_S: Final = 60.0
 _REPLAYED_AT_ONCE: Final = 1000
 _log = logging.getLogger(__name__)
@@ -71,7 +76,9 @@ class Alerts:
         }
         self._told = [f"{WEBHOOK}{name}" for name in alerts.receivers]
         self._told += [name for name in (LOG, OTLP) if name in self._channels]
-        self._taken: deque[Decision] = deque()
+        self._taken: deque[Step] = deque()
+        self._beginning = 0
+        """How many alerts begin by these steps."""
         self._handed: deque[Message] = deque()
         self._changed = threading.Condition()
         self._woken = False
@@ -83,21 +90,33 @@ class Alerts:
 
     @property
     def sends(self) -> bool:
-        """Return whether alerts go anywhere besides the records: if so, an alert's outcome is `sent`, not `done`."""
+        """Return whether alerts go anywhere besides the records; if not, the outcome of an alert is `done`."""
         return bool(self._managers or self._told)
 
-    def take(self, decision: Decision) -> None:
-        """Note what fires; never waits and raises nothing."""
+    def take(self, decision: Decision) -> Decision:
+        """Note what fires; return the decision with what becomes of its alert. Never waits and raises nothing.
+
+        `queued`: a receiver is away or behind, or sending has not begun. Call it in one thread.
+        """
         if not self.sends or (decision.state == "firing" and decision.action != "alert"):
-            return
-        self._taken.append(decision)
+            return decision
+        try:
+            step = self._firing.places.take(decision)
+        except Exception:  # noqa: BLE001  a bug of ours: the others count
+            _log.exception("otel-llm: no alert could be made of a decision of %s", decision.rule)
+            return replace(decision, outcome="failed")
+        self._taken.append(step)
+        self._beginning += step.begins
         if self._thread is not None:
             self._wake()
         elif len(self._taken) >= _REPLAYED_AT_ONCE:  # a replay: waiting does no harm, and there may be many
             with self._lock:
                 self._drain()
+        if step.refused:
+            return replace(decision, outcome=TABLE_FULL)
+        return decision if step.joins is None else replace(decision, outcome=self._outcome())
 
-    def notify(self, receiver: str, message_id: str, body: bytes, about: str) -> bool:
+    def notify(self, receiver: str, message_id: str, body: bytes, about: str, tenant: str = DEFAULT_TENANT) -> bool:
         """Queue a message for a receiver of kind notification until it arrives; return whether the receiver exists.
 
         Never waits and raises nothing. Messages about the same thing arrive in their order.
@@ -106,7 +125,8 @@ class Alerts:
         if channel not in self._queues:
             return False
         now_ns = self._clock.now_ns()
-        self._handed.append(Message(message_id, channel, about, body.decode("utf-8", "replace"), now_ns, now_ns))
+        text = body.decode("utf-8", "replace")
+        self._handed.append(Message(message_id, channel, about, text, now_ns, now_ns, tenant=tenant))
         self._wake()
         return True
 
@@ -172,12 +192,13 @@ class Alerts:
         """Return the counts of alerts and messages by result, under the keys of the collector's own metrics."""
         with self._lock:
             firing = sum(alert.ends_ns is None for alert in self._firing.alerts())
-            left_out = self._firing.left_out
+        places = self._firing.places
         sent = [manager.counts for manager in self._managers]
         counts = [queue.counts for queue in self._queues.values()]
         return {
             "alerts_firing": firing,
-            "alerts_left_out": left_out,
+            "alerts_left_out": places.left_out,
+            "gave_way.alerts": places.gave_way,
             "alerts_unwritten": self._unwritten,
             "alertmanager_sent": sum(one.sent for one in sent),
             "alertmanager_refused": sum(one.refused for one in sent),
@@ -187,6 +208,11 @@ class Alerts:
             "notifications_retries": sum(one.retries for one in counts),
             "notifications_given_up": sum(one.given_up for one in counts),
         }
+
+    def _outcome(self) -> Outcome:
+        """Return what becomes of an alert that has its place."""
+        behind = any(one.is_behind for one in self._managers) or any(self._queues[one].is_behind for one in self._told)
+        return "queued" if behind or self._thread is None or self._beginning > BACKLOG else "sent"
 
     def _run(self) -> None:
         stopping = False
@@ -215,12 +241,12 @@ class Alerts:
 
     def _messages(self, event: Event, now_ns: int) -> list[Message]:
         line = line_of(event)
-        about = json.dumps(event.alert.key)
+        about, tenant = json.dumps(event.alert.key), tenant_of(event.alert.key)
         text = json.dumps({"time": rfc3339(now_ns), **line}, separators=(",", ":"), ensure_ascii=False)
         made = []
         for channel in self._told:
             body = cloud_event_of(line, self._source, now_ns).decode() if channel.startswith(WEBHOOK) else text
-            made.append(Message(line["id"], channel, about, body, now_ns, now_ns))
+            made.append(Message(line["id"], channel, about, body, now_ns, now_ns, tenant=tenant))
         return made
 
     def _save(self, more: list[Message] | None = None) -> None:
@@ -248,14 +274,15 @@ class Alerts:
             self._unwritten += 1
 
     def _drain(self) -> None:
-        """Apply the decisions that were taken; the lock is held."""
+        """Apply the steps that were taken; the lock is held."""
+        self._beginning = 0
         self._saved_ns = self._clock.now_ns()  # decisions from here on may not be covered
         while self._taken:
-            decision = self._taken.popleft()
+            step = self._taken.popleft()
             try:
-                self._firing.take(decision)
+                self._firing.apply(step)
             except Exception:  # noqa: BLE001  a bug of ours: the others count
-                _log.exception("otel-llm: no alert could be made of a decision of %s", decision.rule)
+                _log.exception("otel-llm: no alert could be made of a decision of %s", step.decision.rule)
 
     def _wake(self) -> None:
         if self._woken:

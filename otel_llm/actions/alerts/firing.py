@@ -11,25 +11,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from otel_llm.actions.alerts.places import Places
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from otel_llm.actions.alerts.places import Key, Member, Step
     from otel_llm.rules.decisions.decision_records import Decision, Subject
     from otel_llm.rules.language.facts import Scope
     from otel_llm.rules.language.tokens import Value
 
 SAMPLES: Final = 5
 """How many trace ids an alert shows."""
-MOST_ALERTS: Final = 10_000
-"""Alerts that are kept at once, those recently resolved included; any beyond are counted and left out."""
-
 _ON_THE_WAY_NS: Final = 5_000_000_000
 """How long after its instant a decision may be taken at most."""
 
-Key = tuple[tuple[str, str], ...]
-"""An alert's labels, sorted, its name among them as `alertname`; labels without a value are left out."""
-Member = tuple[str, "Subject"]
-"""A rule, by its hash, and the stream or labels for which it fires."""
 Status = Literal["firing", "resolved"]
 
 
@@ -76,41 +72,43 @@ class Event(NamedTuple):
 
 
 class Firing:
-    """The alerts in memory: `take` every decision in order; `begin` once, when sending may start; then `poll`."""
+    """The alerts in memory: `take` every decision in order; `begin` once, when sending may start; then `poll`.
+
+    If two threads share it, one makes the steps of `places`, and the other does the rest, with `apply` for `take`.
+    """
 
     def __init__(self, settle_ns: int, keep_ns: int) -> None:
         self._settle_ns = settle_ns
         self._keep_ns = keep_ns
+        self.places = Places()
         self._alerts: dict[Key, Alert] = {}
-        self._of: dict[Member, list[Alert]] = {}
         self._untold: list[Event] = []
         self._version = 0
         self._begun = False
-        self.left_out = 0
-        """Firings that were left out: there were too many alerts."""
 
     def take(self, decision: Decision) -> None:
-        """Let a decision's subject join or leave its alerts; shadow decisions and those over a budget join none."""
-        member = (decision.rule_hash, decision.subject)
+        """Let a decision's subject join or leave its alerts."""
+        self.apply(self.places.take(decision))
+
+    def apply(self, step: Step) -> None:
+        """Take a step; an alert that gives way while it fires ends."""
+        decision, member = step.decision, step.member
         at_ns = min(decision.flip_ns - decision.offset_ns, decision.now_ns)
-        if decision.state == "resolved":
-            for joined in self._of.pop(member, ()):
-                joined.members.discard(member)
-                joined.subjects[member[1]] -= 1
-                if not joined.subjects[member[1]]:
-                    del joined.subjects[member[1]]
-                if not joined.members:
-                    joined.empty_ns = max(at_ns, joined.starts_ns)
+        for key in step.gave_way:
+            self._give_way(key, at_ns)
+        for key in step.leaves:
+            joined = self._alerts[key]
+            joined.members.discard(member)
+            joined.subjects[member[1]] -= 1
+            if not joined.subjects[member[1]]:
+                del joined.subjects[member[1]]
+            if not joined.members:
+                joined.empty_ns = max(at_ns, joined.starts_ns)
+        if step.joins is None:
             return
-        if decision.action != "alert" or decision.outcome not in ("done", "sent"):
-            return
-        key = key_of(str(decision.arguments["name"]), decision.arguments.get("by", ()), decision.identity)
-        alert = self._alerts.get(key)
+        alert = self._alerts.get(step.joins)
         if alert is None or alert.ends_ns is not None:
-            if alert is None and len(self._alerts) >= MOST_ALERTS:
-                self.left_out += 1
-                return
-            alert = self._new(Alert(key, decision.scope, at_ns, facts=dict(decision.facts)))
+            alert = self._new(Alert(step.joins, decision.scope, at_ns, facts=dict(decision.facts)))
         if member not in alert.members:
             self._join(alert, member, decision, at_ns)
 
@@ -150,10 +148,7 @@ class Firing:
                 if alert.ends_ns + self._keep_ns <= now_ns:
                     del self._alerts[key]
             elif alert.empty_ns is not None and alert.empty_ns + self._settle_ns <= now_ns:
-                alert.ends_ns = alert.empty_ns
-                self._version += 1
-                alert.version = self._version
-                self._untold.append(Event(alert, "resolved"))
+                self._end(alert, alert.empty_ns)
         events, self._untold = self._untold, []
         return events
 
@@ -174,6 +169,17 @@ class Firing:
             self._untold.append(Event(alert, "firing"))
         return alert
 
+    def _end(self, alert: Alert, ends_ns: int) -> None:
+        alert.ends_ns = ends_ns
+        self._version += 1
+        alert.version = self._version
+        self._untold.append(Event(alert, "resolved"))
+
+    def _give_way(self, key: Key, at_ns: int) -> None:
+        alert = self._alerts.pop(key, None)
+        if alert is not None and alert.ends_ns is None and self._begun:
+            self._end(alert, max(at_ns, alert.starts_ns) if alert.empty_ns is None else alert.empty_ns)
+
     def _begin_anew(self, alert: Alert, at_ns: int) -> None:
         """Begin an alert anew: nothing ends before the first sending, so the one before the pause was another."""
         alert.starts_ns, alert.total = at_ns, 0
@@ -189,19 +195,12 @@ class Firing:
         alert.members.add(member)
         alert.subjects[member[1]] += 1
         alert.total += alert.subjects[member[1]] == 1
-        self._of.setdefault(member, []).append(alert)
         if decision.rule not in alert.rules:
             alert.rules.append(decision.rule)
         if decision.stream is not None and len(alert.samples) < SAMPLES:
             trace_id = decision.stream[0].hex()
             if trace_id not in alert.samples:
                 alert.samples.append(trace_id)
-
-
-def key_of(name: str, by: Iterable[str], identity: Mapping[str, str]) -> Key:
-    """Return the labels of an alert: its name, and the labels of `identity` that are named in `by`."""
-    labels = {label: identity[label] for label in by if identity.get(label)}
-    return tuple(sorted({**labels, "alertname": name}.items()))
 
 
 def _covers(was: Alert | None, at_ns: int) -> bool:

@@ -12,7 +12,7 @@ from otel_llm.actions import settings
 from otel_llm.actions.config.target import Duration, EndpointShape, FileName, target
 from otel_llm.rules.files.schema_errors import StrictModel, wrong
 from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, did_you_mean
-from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
+from otel_llm.shared.secret_files import read_bearer, read_signing_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +149,7 @@ def build_alertmanager(file: YamlFile, folder: Path, section: AlertmanagerShape)
             raise file.refuse(("alertmanager", "urls", index), "a URL of the API", advice)
     bearer_file = ca_file = None
     if section.bearer_file is not None:
-        bearer_file = readable(file, folder, section.bearer_file, ("alertmanager", "bearer_file"), read_tokens)
+        bearer_file = readable(file, folder, section.bearer_file, ("alertmanager", "bearer_file"), read_bearer)
     if section.ca_file is not None:
         ca_file = readable(file, folder, section.ca_file, ("alertmanager", "ca_file"), certificates)
     return settings.AlertmanagerSettings(
@@ -208,7 +208,7 @@ def build_actions(file: YamlFile, folder: Path, section: ActionsShape) -> settin
                 raise file.refuse((*place, "instances", instance), "the path of a relay is added to its URL", advice)
         token_file = secret_file = None
         if one.token_file is not None:
-            token_file = readable(file, folder, one.token_file, (*place, "token_file"), read_tokens)
+            token_file = readable(file, folder, one.token_file, (*place, "token_file"), read_bearer)
         if one.secret_file is not None:
             secret_file = readable(file, folder, one.secret_file, (*place, "secret_file"), read_signing_secrets)
         instances = tuple(one.instances.items())

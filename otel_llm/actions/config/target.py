@@ -21,14 +21,20 @@ if TYPE_CHECKING:
 _MIB: Final = 2**20
 
 
+def _seconds(value: object) -> float:
+    return duration(value) / 1e9
+
+
 def _seconds_of_duration(value: object) -> float:
-    length_ns = duration(value)
-    if length_ns == 0:
+    length_s = _seconds(value)
+    if not length_s:
         raise wrong("must be longer than zero", DURATION_ADVICE)
-    return length_ns / 1e9
+    return length_s
 
 
 Duration = Annotated[float, BeforeValidator(_seconds_of_duration)]
+OptionalDuration = Annotated[float, BeforeValidator(_seconds)]
+"""A duration that may be 0, which is for never."""
 FileName = Annotated[str, Field(min_length=1)]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.events import CONTENT_TYPE
-from otel_llm.export.attempt import Attempt, retry_after_s
+from otel_llm.export.transport.attempt import Attempt, retry_after_s
 from otel_llm.rules.decisions.output_file import PRIVATE, open_output
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.otlp_target import user_agent

@@ -33,7 +33,7 @@ TAKEN: Final = ".resending"
 PATIENCE: Final = 3
 """Failures in a row after which a channel counts as away: its other messages are put back without a try."""
 _ID: Final = re.compile(r"[\x21-\x7e]{1,256}", re.ASCII)
-_TEXTS: Final = frozenset({"id", "to", "about", "body"})
+_TEXTS: Final = frozenset({"id", "to", "about", "body", "tenant"})
 
 
 class BusyError(Exception):

@@ -1,26 +1,32 @@
-"""One HTTP request to a target that the configuration names: no redirect is followed, no answer is read to its end."""
+"""One HTTP request to a target that the configuration names: no redirect is followed, no answer is read to its end.
+
+Every outbound request of actions, alerts and dead letters is made here, and has one deadline for the whole exchange.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.otlp_target import http_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-MOST_ANSWER_BYTES: Final = 64 * 1024
-
 
 class NoAnswerError(Exception):
-    """No answer was received; `maybe_sent`: whether the request may have arrived all the same."""
+    """No answer was received.
 
-    def __init__(self, reason: str, *, maybe_sent: bool) -> None:
+    `maybe_sent`: whether the request may have arrived all the same; `late`: whether the time for it was used up.
+    """
+
+    def __init__(self, reason: str, *, maybe_sent: bool, late: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.maybe_sent = maybe_sent
+        self.late = late
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,8 @@ class Answer:
     """A status and the beginning of a body; names of headers in lower case."""
 
     status: int
-    body: bytes = b""
+    body: bytes | None = b""
+    """None: it was not received in time."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -52,8 +59,9 @@ def send_request(
 ) -> Answer:
     """Send one request on a connection of its own and return the answer, whatever its status.
 
-    `timeout_s` bounds the connecting, and every wait for the next bytes. A redirect is an answer like another: what we
-    send goes where the configuration says only.
+    `timeout_s` bounds the whole exchange: connection, request and answer. A status whose body does not follow in time
+    is an answer without a body. A redirect is an answer like another: what we send goes where the configuration says
+    only.
 
     Raises:
         NoAnswerError: no readable answer was received.
@@ -61,6 +69,11 @@ def send_request(
     import requests
     from opentelemetry.instrumentation.utils import suppress_instrumentation
 
+    from otel_llm.export.transport.whole_exchange import ANSWER_BYTES
+
+    timeout_s = max(timeout_s, 0.001)
+    until_s = monotonic_s() + timeout_s
+    answer: Answer | None = None
     with suppress_instrumentation(), http_session(url, ca_file) as session:
         try:
             with session.request(
@@ -68,24 +81,28 @@ def send_request(
                 url,
                 data=body,
                 headers=dict(headers),
-                timeout=max(timeout_s, 0.001),
+                timeout=timeout_s,
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                beginning = response.raw.read(MOST_ANSWER_BYTES, decode_content=False)
                 names = {name.lower(): value for name, value in response.headers.items()}
-                return Answer(response.status_code, beginning, names)
+                answer = Answer(response.status_code, None, names)
+                return replace(answer, body=response.raw.read(ANSWER_BYTES, decode_content=False))
         except requests.exceptions.ConnectTimeout:
-            raise NoAnswerError("no connection in time", maybe_sent=False) from None
+            raise NoAnswerError("no connection in time", maybe_sent=False, late=True) from None
         except requests.exceptions.SSLError:
             raise NoAnswerError(
                 "no TLS connection: its certificate is not trusted, or it speaks none", maybe_sent=False
             ) from None
         except requests.exceptions.ConnectionError as error:
+            if monotonic_s() >= until_s:
+                raise NoAnswerError("no answer in time", maybe_sent=True, late=True) from None
             refused = "NewConnectionError" in repr(error) or "NameResolutionError" in repr(error)
             reason = "no connection" if refused else "the connection broke"
             raise NoAnswerError(reason, maybe_sent=not refused) from None
         except requests.exceptions.Timeout:
-            raise NoAnswerError("no answer in time", maybe_sent=True) from None
+            raise NoAnswerError("no answer in time", maybe_sent=True, late=True) from None
         except Exception as error:  # noqa: BLE001  urllib3's own errors, and any other that a target can provoke
+            if answer is not None and monotonic_s() >= until_s:
+                return answer
             raise NoAnswerError(f"no answer that can be read ({type(error).__name__})", maybe_sent=True) from None

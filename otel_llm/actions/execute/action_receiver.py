@@ -44,6 +44,8 @@ class ActionRequest:
     labels: Mapping[str, str]
     facts: Mapping[str, Any]
     candidates: Sequence[Mapping[str, Any]]
+    relay: str = ""
+    """The receiver that the message is for, with its start-up: `data.relay`, "" where it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +55,16 @@ class Response:
     status: int
     result: Result | None = None
     detail: str = ""
+    relay: str = ""
+    """The receiver's own name, in the answer to a message that is for another."""
     repeated: bool = field(default=False, compare=False)
     """Whether the same id was received before."""
 
     @property
     def body(self) -> bytes:
         """Return the answer's body."""
-        return json.dumps({"result": self.result, "detail": self.detail}, separators=(",", ":")).encode()
+        said = {"result": self.result, "detail": self.detail} | ({"relay": self.relay} if self.relay else {})
+        return json.dumps(said, separators=(",", ":")).encode()
 
 
 _BUSY: Final = Response(409, "accepted", "this action is being done", repeated=True)
@@ -76,6 +81,9 @@ class Admission:
     tolerance_s: float = TOLERANCE_S
     remembered: int = REMEMBERED
     """Ids that are remembered at most; the oldest are forgotten first."""
+    relay: str = ""
+    """The name of this receiver and start-up, which a message must state; "": any message is taken. Else one that was
+    recorded elsewhere, or before a restart, could be sent again, since its id is not known here."""
     _answers: OrderedDict[str, Response | None] = field(default_factory=OrderedDict, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -99,6 +107,8 @@ class Admission:
             return Response(400, None, str(error))
         if asked.id != message_id:
             return Response(400, None, "the event's id is not the message's")
+        if self.relay and asked.relay != self.relay:
+            return Response(200, "refused", "for another relay, or for this one before it started", self.relay)
         with self._lock:
             if message_id in self._answers:
                 known = self._answers[message_id]
@@ -170,6 +180,7 @@ def read_action(body: bytes) -> ActionRequest:
             labels={str(name): str(value) for name, value in data["labels"].items()},
             facts=dict(data["facts"]),
             candidates=[dict(one) for one in data.get("candidates", ())],
+            relay=str(data.get("relay", "")),
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no action of ours: {type(error).__name__} {error}") from None

@@ -1,64 +1,55 @@
 """Dispatch actions of `mode: enforce`: each at most once and in time, one at a time for an instance, and confirmed.
 
 `take` and `ended` are called in the evaluator's thread; they never wait and never raise. All other work runs in
-threads. Each action that was taken is settled exactly once, at most its time to live and the wedge timeout later. An
-action is open until it is settled; while an open one acts on an instance, no other on this instance is begun.
+threads, those of one receiver apart from those of others; to a receiver that hangs nothing is sent for a while. Each
+action that was taken is settled exactly once, at most its time to live and the wedge timeout later. An action is open
+until it is settled; while an open one acts on an instance, no other on this instance is begun.
 """
 
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from otel_llm.actions.execute.action_attempts import Delivery, NotSent
+from otel_llm.actions.execute.circuit_breaker import CIRCUIT_OPEN, CircuitBreaker
 from otel_llm.actions.execute.kill_switch import KillSwitch
+from otel_llm.actions.execute.lanes import Lanes
+from otel_llm.actions.execute.open_actions import OpenAction, OpenActions, Settled
+from otel_llm.core.fair_shares import has_room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
     from pathlib import Path
 
     from otel_llm.actions.execute.events import Order
     from otel_llm.actions.execute.executor import Executor, Reply
-    from otel_llm.rules.decisions.decision_records import Decision, Migration, Outcome
-    from otel_llm.rules.language.snapshot import StreamKey
+    from otel_llm.readers.records import StreamKey
+    from otel_llm.rules.decisions.decision_records import Decision
 
-WORKERS: Final = 16
 MOST_WAITING: Final = 10_000
-"""Actions that wait for a worker; without a budget in the rules there may be one for every stream."""
+"""Actions that are open, shared by tenants (`has_room`); without a budget in the rules there may be one for every
+stream."""
 LOOK_EVERY_S: Final = 0.1
 LOOK_TIMEOUT_S: Final = 1.0
 NOT_DONE: Final = frozenset({"completed", "lost"})
 """Outcomes of a stream that do not show that it was aborted: it may have ended by itself."""
-CONFIRMATION: Final = "confirmation"
-"""The name of the limit, beside those of the budget, that allows one open action an instance."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The result of an action.
-
-    `open_elsewhere`: it was not begun since another is open for its instance; `migration`: the details of a `migrate`.
-    """
-
-    outcome: Outcome
-    detail: str = ""
-    open_elsewhere: bool = False
-    migration: Migration | None = None
-
-
 @dataclass(slots=True)
-class _PendingAction:
+class _Sending:
+    """What the lanes need to send an action; `wedged_ns`: when waiting for its effect ends, set once it was sent."""
+
     order: Order
     executor: Executor
-    settled: Callable[[Settled], None]
-    sent: bool = False
     wedged_ns: int | None = None
-    """When waiting for its effect ends; set once it was sent."""
+
+
+_Open: TypeAlias = "OpenAction[_Sending]"
 
 
 @dataclass(slots=True)
@@ -73,29 +64,26 @@ class ActionDispatcher:
     find: Callable[[Order], Executor | str]
     kill_switch: Path | None = None
     wedge_timeout_s: float = 10.0
-    outcomes: Counter[str] = field(default_factory=Counter)
     _delivery: Delivery = field(init=False)
-    _pending: dict[str, _PendingAction] = field(default_factory=dict)
-    _busy: dict[str, str] = field(default_factory=dict)
-    """The open action, by instance."""
-    _about: dict[Hashable, set[str]] = field(default_factory=dict)
-    """Open actions by the stream that they are to end, and by the firing that caused them."""
-    _waiting: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
+    _open: OpenActions[_Sending] = field(default_factory=OpenActions)
+    _breakers: defaultdict[str, CircuitBreaker] = field(default_factory=lambda: defaultdict(CircuitBreaker))
+    """By receiver."""
+    _looking: set[str] = field(default_factory=set)
+    """The receivers that are being looked at."""
+    _lanes: Lanes = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _threads: list[threading.Thread] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _empty: threading.Condition = field(init=False)
 
     def __post_init__(self) -> None:
         self._delivery = Delivery(self.now_ns, KillSwitch(self.kill_switch).forbidden)
         self._empty = threading.Condition(self._lock)
+        self._lanes = Lanes(self._work)
 
     def start(self) -> None:
         """Start the threads that send and the one that watches."""
-        work = [threading.Thread(target=self._work, name="otel-llm-act", daemon=True) for _ in range(WORKERS)]
-        self._threads = [*work, threading.Thread(target=self._watch, name="otel-llm-act-watch", daemon=True)]
-        for thread in self._threads:
-            thread.start()
+        self._lanes.start()
+        threading.Thread(target=self._watch, name="otel-llm-act-watch", daemon=True).start()
 
     def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
         """Do an order; `settled` is called once: now, if the outcome is certain, else later from another thread."""
@@ -106,71 +94,93 @@ class ActionDispatcher:
             refused = Settled("failed", f"a bug of ours: {type(bug).__name__}")
         if refused is not None:
             with self._lock:
-                self.outcomes[refused.outcome] += 1
+                self._open.outcomes[refused.outcome] += 1
             settled(refused)
+
+    def keep(self, decision: Decision) -> bool:  # noqa: ARG002
+        """Keep nothing: each action is done once."""
+        return False
 
     def withdraw(self, decision: Decision) -> None:
         """Withdraw the unsent actions of a firing that has ended."""
         firing = _firing(decision)
-        if firing not in self._about:  # the usual case; no other thread adds actions of this firing
+        if not self._open.concerns(firing):  # the usual case; no other thread adds actions of this firing
             return
         with self._lock:
-            gone = list(self._about.get(firing, ()))
-        for action_id in gone:
-            self._settle(action_id, Settled(decision.outcome, "withdrawn: the firing ended first"), unsent=True)
+            gone = self._open.of(firing)
+        for one in gone:
+            self._settle(one.id, Settled(decision.outcome, "withdrawn: the firing ended first"), unsent=True)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
         """Settle the actions on a stream that has ended; its end confirms them, unless it completed by itself."""
-        if stream not in self._about:
+        if not self._open.concerns(stream):
             return
         with self._lock:
-            found = [self._pending[one] for one in self._about.get(stream, ()) if one in self._pending]
+            found = self._open.of(stream)
         for one in found:
             if not one.sent:
-                self._settle(one.order.id, Settled("ended", "withdrawn: the stream ended first"), unsent=True)
+                self._settle(one.id, Settled("ended", "withdrawn: the stream ended first"), unsent=True)
             elif outcome in NOT_DONE:
-                self._settle(one.order.id, Settled("unconfirmed", f"the stream ended as {outcome}"))
+                self._settle(one.id, Settled("unconfirmed", f"the stream ended as {outcome}"))
             else:
-                self._settle(one.order.id, Settled("done", f"the stream ended as {outcome}"))
+                self._settle(one.id, Settled("done", f"the stream ended as {outcome}"))
 
     def tick(self, now_ns: int) -> None:
         """Check the open actions: settle those that are seen to be done, or were waited for long enough."""
         with self._lock:
-            sent = [one for one in self._pending.values() if one.wedged_ns is not None]
+            sent = [one for one in self._open if one.what.wedged_ns is not None]
+        to_look_for: dict[str, list[_Open]] = {}
         for one in sent:
-            if not one.executor.in_stream and one.executor.look(LOOK_TIMEOUT_S):
-                self._settle(one.order.id, Settled("done", "seen"))
-            elif one.wedged_ns is not None and one.wedged_ns <= now_ns:
+            executor, wedged_ns = one.what.executor, one.what.wedged_ns
+            if wedged_ns is not None and wedged_ns <= now_ns:
                 waited = f"not seen within {self.wedge_timeout_s:g} s"
-                self._settle(one.order.id, Settled("unconfirmed", waited))
+                self._settle(one.id, Settled("unconfirmed", waited))
+            elif not executor.in_stream and executor.target not in self._looking:
+                to_look_for.setdefault(executor.target, []).append(one)
+        for receiver, found in to_look_for.items():
+            looking = threading.Thread(target=self._look, args=(receiver, found), name="otel-llm-look", daemon=True)
+            self._looking.add(receiver)
+            try:
+                looking.start()
+            except RuntimeError:  # no thread can be started: at a later tick
+                self._looking.discard(receiver)
 
     def stop(self, grace_s: float) -> None:
         """Accept nothing more; wait for what is under way, and settle what is still open then."""
         self._stop.set()
         with self._empty:
-            self._empty.wait_for(lambda: not self._pending, grace_s)
-            left = [(one.order.id, one.sent) for one in self._pending.values()]
+            self._empty.wait_for(lambda: not self._open, grace_s)
+            left = [(one.id, one.sent) for one in self._open]
         for action_id, sent in left:
             why = "this process stopped"
             self._settle(action_id, Settled("unconfirmed" if sent else "expired", why))
-        for _ in self._threads:
-            self._waiting.put(None)
+        self._lanes.stop()
 
     def counts(self) -> dict[str, int]:
         """Return the number of actions by outcome, and how many are open."""
         with self._lock:
-            outcomes = {f"actions.{outcome}": count for outcome, count in self.outcomes.items()}
-            return {**outcomes, "actions_open": len(self._pending), "action_tries": self._delivery.tries}
+            return {
+                **{f"actions.{outcome}": count for outcome, count in self._open.outcomes.items()},
+                **{f"{CIRCUIT_OPEN}{name}": int(breaker.open) for name, breaker in self._breakers.items()},
+                "actions_open": len(self._open),
+                "action_tries": self._delivery.tries,
+            }
+
+    def notes(self) -> Sequence[str]:
+        """Return a sentence for each receiver to which nothing is sent now."""
+        with self._lock:
+            refusals = {name: breaker.refusal(self.now_ns()) for name, breaker in self._breakers.items()}
+        return [f"no actions are sent to {name}: {why}" for name, why in refusals.items() if why is not None]
 
     def awaited(self) -> int:
         """Return how many open actions were sent, and are not seen to be done yet."""
         with self._lock:
-            return sum(one.wedged_ns is not None for one in self._pending.values())
+            return sum(one.what.wedged_ns is not None for one in self._open)
 
     def is_idle(self) -> bool:
         """Tell whether no action is open, and nothing is kept of those that were."""
         with self._lock:
-            return not (self._pending or self._busy or self._about)
+            return self._open.is_idle
 
     def _begin(self, order: Order, settled: Callable[[Settled], None]) -> Settled | None:
         if self._stop.is_set():
@@ -179,72 +189,93 @@ class ActionDispatcher:
         if isinstance(executor, str):
             return Settled("failed", executor)
         with self._lock:
-            if order.id in self._pending:
-                return Settled("failed", "this very action is open already")
-            if len(self._pending) >= MOST_WAITING:
-                return Settled("failed", f"{MOST_WAITING} actions are open")
-            if executor.exclusive and (other := self._busy.get(order.instance)) is not None:
-                return Settled("budget", f"{other} is open for this instance", open_elsewhere=True)
-            self._pending[order.id] = _PendingAction(order, executor, settled)
-            if executor.exclusive:
-                self._busy[order.instance] = order.id
-            for about in _about(order, executor):
-                self._about.setdefault(about, set()).add(order.id)
-        self._waiting.put(order.id)
+            exclusive = [("instance", order.instance)] if executor.exclusive else []
+            tenant = order.decision.tenant
+            own, every = self._open.of_tenant(tenant), len(self._open)
+            if not has_room(own, every, MOST_WAITING):
+                return Settled("failed", f"too many are open: {own} of this tenant, {every} of {MOST_WAITING} in all")
+            if (refusal := self._breakers[executor.target].refusal(self.now_ns())) is not None:
+                return Settled("failed", f"not sent to {executor.target}: {refusal}")
+            if (refused := self._open.refusal(order.id, exclusive)) is not None:
+                return refused
+            what, about = _Sending(order, executor), _about(order, executor)
+            self._open.open(OpenAction(order.id, what, settled, tenant, exclusive, about))
+        self._lanes.put(executor.target, order.id)
         return None
 
-    def _work(self) -> None:
-        while (action_id := self._waiting.get()) is not None:
-            with self._lock:
-                one = self._pending.get(action_id)
-                if one is None:
-                    continue
+    def _work(self, receiver: str, action_id: str) -> None:
+        with self._lock:
+            one = self._open.get(action_id)
+            if one is None:
+                return
+            breaker = self._breakers[receiver]
+            refusal = breaker.refusal(self.now_ns())
+            if refusal is None:
+                breaker.begin()
                 one.sent = True  # from here on it cannot be withdrawn
-            try:
-                result = self._delivery.deliver(one.order, one.executor)
-                self._delivered(one, result)
-            except Exception as bug:  # a bug of ours must not stop the thread
-                log.exception("otel-llm: an action could not be done")
-                self._settle(action_id, Settled("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
+        if refusal is not None:
+            self._settle(action_id, Settled("failed", f"not sent to {receiver}: {refusal}"))
+            return
+        try:
+            result = self._delivery.deliver(one.what.order, one.what.executor)
+            self._note(receiver, breaker, None if isinstance(result, NotSent) else result.late)
+            self._delivered(one, result)
+        except Exception as bug:  # a bug of ours must not stop the thread
+            log.exception("otel-llm: an action could not be done")
+            self._note(receiver, breaker, None)
+            self._settle(action_id, Settled("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
 
-    def _delivered(self, one: _PendingAction, result: Reply | NotSent) -> None:
+    def _note(self, receiver: str, breaker: CircuitBreaker, hung: bool | None) -> None:
+        """Tell the breaker how an action went, and the log when the circuit opens or closes."""
+        with self._lock:
+            before = breaker.open
+            breaker.end(self.now_ns(), hung=hung)
+            now = breaker.open
+        if before != now:
+            log.warning("otel-llm: %s to %s", "no actions are sent" if now else "actions are sent again", receiver)
+
+    def _look(self, receiver: str, actions: Sequence[_Open]) -> None:
+        """Settle those of a receiver's open actions that are seen to be done."""
+        try:
+            for one in actions:
+                if one.what.executor.look(LOOK_TIMEOUT_S):
+                    self._settle(one.id, Settled("done", "seen"))
+        except Exception:  # a bug of ours must not end the looking
+            log.exception("otel-llm: an action could not be looked for")
+        finally:
+            self._looking.discard(receiver)
+
+    def _delivered(self, one: _Open, result: Reply | NotSent) -> None:
+        executor = one.what.executor
         if isinstance(result, NotSent):
-            self._settle(one.order.id, Settled(result.outcome, result.detail))
+            self._settle(one.id, Settled(result.outcome, result.detail))
             return
         lost = result.result == "again" and not result.maybe_sent
         if result.result == "refused" or lost:
-            self._settle(one.order.id, Settled("failed", result.detail))
+            self._settle(one.id, Settled("failed", result.detail))
         elif result.result == "done":
-            self._settle(one.order.id, Settled("done", result.detail))
-        elif one.executor.in_stream or (seen := one.executor.look(LOOK_TIMEOUT_S)) is False:
+            self._settle(one.id, Settled("done", result.detail))
+        elif executor.in_stream or (seen := executor.look(LOOK_TIMEOUT_S)) is False:
             with self._lock:
-                one.wedged_ns = self.now_ns() + int(self.wedge_timeout_s * 1e9)
+                one.what.wedged_ns = self.now_ns() + int(self.wedge_timeout_s * 1e9)
         elif seen:
-            self._settle(one.order.id, Settled("done", "seen"))
+            self._settle(one.id, Settled("done", "seen"))
         elif result.result == "accepted":
-            self._settle(one.order.id, Settled("sent", result.detail))
+            self._settle(one.id, Settled("sent", result.detail))
         else:
-            self._settle(one.order.id, Settled("unconfirmed", result.detail))
+            self._settle(one.id, Settled("unconfirmed", result.detail))
 
     def _watch(self) -> None:
         while not self._stop.wait(LOOK_EVERY_S):
-            if self._pending:
+            if self._open:
                 self.tick(self.now_ns())
 
     def _settle(self, action_id: str, settled: Settled, *, unsent: bool = False) -> None:
         """Settle an open action; with `unsent`, only if it was not sent meanwhile."""
         with self._lock:
-            one = self._pending.get(action_id)
-            if one is None or (unsent and one.sent):
+            one = self._open.close(action_id, settled.outcome, unsent=unsent)
+            if one is None:
                 return
-            del self._pending[action_id]
-            if self._busy.get(one.order.instance) == action_id:
-                del self._busy[one.order.instance]
-            for about in _about(one.order, one.executor):
-                self._about[about].discard(action_id)
-                if not self._about[about]:
-                    del self._about[about]
-            self.outcomes[settled.outcome] += 1
             self._empty.notify_all()
         one.settled(settled)
 
@@ -256,12 +287,3 @@ def _firing(decision: Decision) -> Hashable:
 def _about(order: Order, executor: Executor) -> list[Hashable]:
     firing = _firing(order.decision)
     return [firing, order.decision.stream] if executor.in_stream and order.decision.stream is not None else [firing]
-
-
-def settled_decision(decision: Decision, settled: Settled) -> Decision:
-    """Return the decision as it is recorded: with the result of its action."""
-    budget = {**decision.budget, CONFIRMATION: False} if settled.open_elsewhere else decision.budget
-    findings = {} if settled.migration is None else settled.migration.record()
-    if settled.detail:
-        findings["detail"] = settled.detail
-    return replace(decision, outcome=settled.outcome, budget=budget, findings=findings)

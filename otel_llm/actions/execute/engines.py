@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from otel_llm.actions.delivery.http_request import Answer, NoAnswerError, send_request
 from otel_llm.actions.execute.executor import Reply, of_answer, of_silence
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ class _EngineClient:
     agent: str
     timeout_s: float = _ENGINE_TIMEOUT_S
     exclusive: bool = True
+    target: str = ""
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Answer:
         """Make one request; raises NoAnswerError, or ConfigError where the token's file cannot be used."""
@@ -122,18 +124,24 @@ class RouterDrain(_EngineClient):
         worker = _plain(self.worker)
         if self.legacy:
             return self.request_reply("POST", f"/remove_worker?url={quote(worker, safe='')}", None, timeout_s)
+        until_s = monotonic_s() + timeout_s
         try:
             listed = self.request("GET", "/workers", None, timeout_s)
-            found = _sglang_workers(listed) if listed.ok else None
         except NoAnswerError as error:
-            return of_silence(error)
+            return replace(of_silence(error), maybe_sent=False)  # it was not asked to drain anything
         except ConfigError as error:
             return Reply("refused", f"no token to ask with: {error}")
+        if not listed.ok:
+            return of_answer(listed)
+        if listed.body is None:
+            return Reply("again", "no list of its workers in time", late=True)
+        found = _sglang_workers(listed)
         if found is None:
-            return of_answer(listed) if not listed.ok else Reply("refused", "its list of workers cannot be read")
+            return Reply("refused", "its list of workers cannot be read")
         if worker not in found:
             return Reply("done", "the router has no such worker")
-        return self.request_reply("DELETE", f"/workers/{quote(found[worker], safe='')}", None, timeout_s)
+        path = f"/workers/{quote(found[worker], safe='')}"
+        return self.request_reply("DELETE", path, None, until_s - monotonic_s())
 
     def look(self, timeout_s: float) -> bool | None:
         """Return whether the router has ceased to list the worker."""
@@ -159,8 +167,8 @@ def vllm_ids(request_id: str) -> list[str]:
 
 def _json(answer: Answer) -> Any:
     try:
-        return json.loads(answer.body)
-    except ValueError:
+        return json.loads(answer.body or b"")
+    except (ValueError, RecursionError):
         return None
 
 

@@ -16,6 +16,7 @@ from otel_llm.rules.files.ruleset import DEFAULT_TTL_NS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
 
 CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
@@ -26,19 +27,19 @@ TYPE_PREFIX: Final = "io.otel_llm.action."
 class Candidate:
     """A stream that `preempt` may take, as it was at the decision."""
 
-    trace_id: str
-    span_id: str
-    choice: int
+    key: StreamKey
     slo_class: str
     priority: int
     runway_seconds: float
 
     def record(self) -> dict[str, Any]:
         """Return it as in a record; its `score` is the order of the choice: lowest priority, then most runway."""
+        trace_id, span_id, tenant, choice = self.key
         return {
-            "trace_id": self.trace_id,
-            "span_id": self.span_id,
-            "choice": self.choice,
+            "trace_id": trace_id.hex(),
+            "span_id": span_id.hex(),
+            "tenant": tenant,
+            "choice": choice,
             "slo_class": self.slo_class,
             "score": {"priority": self.priority, "runway_seconds": self.runway_seconds},
         }
@@ -80,25 +81,30 @@ class Order:
 def action_id(decision: Decision) -> str:
     """Return the id of an action: the same however often it is sent, and for every process that decides it.
 
-    It is a hash over the rule's own hash, the decision's subject, the instant of the flip and the action.
+    It is a hash over the rule's own hash, the decision's subject, the instant of the flip, the action, its index among
+    the rule's actions, and the attempt.
     """
     about = decision.subject if decision.stream is None else _stream(decision)
-    what = [decision.rule_hash, about, decision.flip_ns, decision.action, sorted(decision.arguments.items())]
+    action = [decision.action, sorted(decision.arguments.items()), decision.action_index, decision.attempt]
+    what = [decision.rule_hash, about, decision.flip_ns, *action]
     text = json.dumps(what, separators=(",", ":"), ensure_ascii=True)
     return "act_" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def cloud_event(order: Order, source: str) -> bytes:
-    """Return the body: a CloudEvent in structured mode. It holds no text of a prompt or a reply."""
+def cloud_event(order: Order, source: str, relay: str = "") -> bytes:
+    """Return the body: a CloudEvent in structured mode. It holds no text of a prompt or a reply.
+
+    `relay`: the name of the relay and start-up that it is for, "" for none.
+    """
     decision = order.decision
     if decision.stream is None:
         labels = ",".join(f"{name}={value}" for name, value in sorted(decision.identity.items()))
         subject, about = f"{decision.scope}/{labels}", {}
     else:
-        trace_id, span_id, choice = _stream(decision)
+        trace_id, span_id, tenant, choice = _stream(decision)
         subject = f"request/{trace_id}/{span_id}/{choice}"
-        request = {"trace_id": trace_id, "span_id": span_id, "choice": choice, "id": order.request_id}
-        about = {"request": request}
+        ids = {"trace_id": trace_id, "span_id": span_id, "tenant": tenant, "choice": choice}
+        about = {"request": {**ids, "id": order.request_id}}
     data: dict[str, Any] = {
         "action": order.verb,
         "arguments": {name: value for name, value in decision.arguments.items() if name != "only_if"},
@@ -114,6 +120,8 @@ def cloud_event(order: Order, source: str) -> bytes:
         "labels": dict(decision.identity),
         "facts": dict(decision.facts),
     }
+    if relay:
+        data["relay"] = relay
     if order.verb == "preempt":
         data["candidates"] = [candidate.record() for candidate in order.candidates]
     event = {
@@ -129,10 +137,10 @@ def cloud_event(order: Order, source: str) -> bytes:
     return json.dumps(event, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def _stream(decision: Decision) -> tuple[str, str, int]:
+def _stream(decision: Decision) -> tuple[str, str, str, int]:
     assert decision.stream is not None  # noqa: S101
-    trace_id, span_id, choice = decision.stream
-    return trace_id.hex(), span_id.hex(), choice
+    trace_id, span_id, tenant, choice = decision.stream
+    return trace_id.hex(), span_id.hex(), tenant, choice
 
 
 def rfc3339(unix_ns: int) -> str:

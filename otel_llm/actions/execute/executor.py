@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from otel_llm.export.attempt import retry_after_s
+from otel_llm.export.transport.attempt import retry_after_s
 from otel_llm.shared.printable import one_line
 
 if TYPE_CHECKING:
@@ -25,17 +25,22 @@ class Reply:
 
     `done`: the receiver has done it; `accepted`: it will do it; `refused`: it will not do it; `again`: it could not
     now, or did not answer, and `maybe_sent` tells whether it may have received it all the same. `after_s`: the pause
-    that it asks for before another try.
+    that it asks for before another try. `late`: it used up the time of the try, as a receiver that hangs does.
     """
 
     result: Literal["done", "accepted", "refused", "again"]
     detail: str = ""
     maybe_sent: bool = False
     after_s: float = 0.0
+    late: bool = field(default=False, compare=False)
 
 
 class Executor(Protocol):
     """An executor of some verbs; called in several threads at a time."""
+
+    @property
+    def target(self) -> str:
+        """Return the name of what it asks, by which its tries are limited, as metrics and records show it."""
 
     @property
     def timeout_s(self) -> float:
@@ -58,21 +63,22 @@ class Executor(Protocol):
 
 def of_answer(answer: Answer) -> Reply:
     """Return the reply that an answer's status stands for; its body is not read."""
+    late = answer.body is None
     if answer.ok:
-        return Reply("accepted")
+        return Reply("accepted", late=late)
     if answer.status == ALREADY:
-        return Reply("accepted", "it is doing it already")
+        return Reply("accepted", "it is doing it already", late=late)
     reason = f"HTTP {answer.status}"
     if 300 <= answer.status < 400:
-        return Reply("refused", f"{reason}: redirects are not followed")
+        return Reply("refused", f"{reason}: redirects are not followed", late=late)
     if answer.status in RETRYABLE:
-        return Reply("again", reason, after_s=retry_after_s(answer.headers.get("retry-after")) or 0.0)
-    return Reply("refused", reason)
+        return Reply("again", reason, after_s=retry_after_s(answer.headers.get("retry-after")) or 0.0, late=late)
+    return Reply("refused", reason, late=late)
 
 
 def of_silence(error: NoAnswerError) -> Reply:
     """Return the reply that a missing answer stands for."""
-    return Reply("again", error.reason, maybe_sent=error.maybe_sent)
+    return Reply("again", error.reason, maybe_sent=error.maybe_sent, late=error.late)
 
 
 def result_of(answer: Answer) -> Reply:
@@ -83,9 +89,11 @@ def result_of(answer: Answer) -> Reply:
     reply = of_answer(answer)
     if not answer.ok:
         return reply
+    if answer.body is None:  # it may have said that the action was refused
+        return replace(reply, result="again", detail=f"HTTP {answer.status}, no body in time", maybe_sent=True)
     try:
         said = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return reply
     result = said.get("result") if isinstance(said, dict) else None
     detail = one_line(said.get("detail")) if isinstance(said, dict) else ""

@@ -16,7 +16,7 @@ from otel_llm.actions.execute.webhook import Webhook
 from otel_llm.actions.settings import DOES, RELAY_PATH
 from otel_llm.rules.files.load import load_with_files
 from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.secret_files import read_signing_secrets, read_tokens
+from otel_llm.shared.secret_files import read_bearer, read_signing_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from otel_llm.rules.files.load import RuleFile
     from otel_llm.rules.files.ruleset import RuleSet, Verb
 
-Notify: TypeAlias = "Callable[[str, str, bytes, str], bool]"
-"""Queue a notification that is tried until it arrives: receiver, id, body, subject."""
+Notify: TypeAlias = "Callable[[str, str, bytes, str, str], bool]"
+"""Queue a notification that is tried until it arrives: receiver, id, body, subject, tenant."""
+RECEIVER: Final = "receiver:"
+ENGINE: Final = "engine:"
+"""The kinds of what is asked, before its name in the settings."""
 ANY: Final = "*"
 """The name in the settings for instances without an entry of their own, and for decisions about no instance."""
 RELAY_DOES: Final = DOES["relay"]
@@ -79,13 +82,15 @@ class _Notification:
     name: str
     source: str
     notify: Notify
+    target: str
     timeout_s: float = 5.0
     exclusive: bool = False
     in_stream: bool = False
 
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:  # noqa: ARG002
         """Queue it."""
-        if not self.notify(self.name, order.id, cloud_event(order, self.source), f"rule {order.decision.rule}"):
+        body, about = cloud_event(order, self.source), f"rule {order.decision.rule}"
+        if not self.notify(self.name, order.id, body, about, order.decision.tenant):
             return Reply("refused", f"no channel of notifications is running for {self.name}")
         return Reply("accepted", "queued; tried until it arrives")
 
@@ -107,10 +112,14 @@ class Executors:
         self._agent = agent
         self._receivers = {receiver.name: self._receiver(receiver, notify) for receiver in settings.receivers}
         self._engines: dict[tuple[str, str], Executor] = {}
+        self._targets: dict[str, str] = {}
+        self._relays: dict[str, str] = {}
+        """What relays call themselves, by the URL of their actions."""
+        """The name of each URL of an engine: that of the first instance there."""
         for engine in settings.actions.engines:
             for instance, url in engine.instances:
                 for verb in DOES[engine.kind]:
-                    self._engines[verb, instance] = self._engine(engine, url, verb)
+                    self._engines[verb, instance] = self._engine(engine, instance, url, verb)
 
     def find(self, order: Order) -> Executor | str:
         """Return the executor of an order, or the reason why there is none."""
@@ -126,26 +135,43 @@ class Executors:
 
     def _receiver(self, receiver: Receiver, notify: Notify) -> Executor:
         if receiver.kind == "notification":
-            return _Notification(receiver.name, self._source, notify)
-        return self._webhook(receiver.url, receiver.secret_file, receiver.timeout_s)
+            return _Notification(receiver.name, self._source, notify, f"{RECEIVER}{receiver.name}")
+        return self._webhook(f"{RECEIVER}{receiver.name}", receiver.url, receiver.secret_file, receiver.timeout_s)
 
-    def _webhook(self, url: str, secret_file: Path, timeout_s: float, *, exclusive: bool = False) -> Webhook:
-        return Webhook(url, lambda: read_signing_secrets(secret_file), self._source, self._agent, timeout_s, exclusive)
+    def _webhook(
+        self,
+        target: str,
+        url: str,
+        secret_file: Path,
+        timeout_s: float,
+        *,
+        exclusive: bool = False,
+        relays: dict[str, str] | None = None,
+    ) -> Webhook:
+        def secrets() -> tuple[bytes, ...]:
+            return read_signing_secrets(secret_file)
 
-    def _engine(self, engine: Engine, url: str, verb: Verb) -> Executor:
+        return Webhook(url, secrets, self._source, self._agent, timeout_s, exclusive, target=target, relays=relays)
+
+    def _engine(self, engine: Engine, instance: str, url: str, verb: Verb) -> Executor:
         token = _token(engine.token_file)
+        name = f"{ENGINE}{engine.name}/{instance}" if engine.url is None else f"{ENGINE}{engine.name}"
+        target = self._targets.setdefault(engine.url or url, name)
         if engine.kind in ("webhook", "relay"):
             assert engine.secret_file is not None  # noqa: S101  the settings file is refused without
             if engine.kind == "relay":
-                return self._webhook(url + RELAY_PATH, engine.secret_file, 5.0, exclusive=verb in _ONE_OPEN)
-            return self._webhook(url, engine.secret_file, 5.0, exclusive=True)
+                exclusive = verb in _ONE_OPEN
+                path, file = url + RELAY_PATH, engine.secret_file
+                return self._webhook(target, path, file, 5.0, exclusive=exclusive, relays=self._relays)
+            return self._webhook(target, url, engine.secret_file, 5.0, exclusive=True)
         if engine.kind == "vllm":
-            return VllmAbort(url, token, self._agent, path=engine.abort_path or VLLM_ABORT)
+            return VllmAbort(url, token, self._agent, target=target, path=engine.abort_path or VLLM_ABORT)
         if engine.kind == "sglang":
-            return SglangAbort(url, token, self._agent, path=engine.abort_path or SGLANG_ABORT)
+            return SglangAbort(url, token, self._agent, target=target, path=engine.abort_path or SGLANG_ABORT)
         assert engine.url is not None  # noqa: S101  the settings file is refused without
-        return RouterDrain(engine.url, token, self._agent, worker=url, legacy=engine.kind == "vllm_router")
+        legacy = engine.kind == "vllm_router"
+        return RouterDrain(engine.url, token, self._agent, target=target, worker=url, legacy=legacy)
 
 
 def _token(path: Path | None) -> Callable[[], str | None]:
-    return lambda: None if path is None else read_tokens(path)[0].decode()
+    return lambda: None if path is None else read_bearer(path)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.events import CONTENT_TYPE, Order, cloud_event
 from otel_llm.actions.execute.executor import Reply, of_silence, result_of
 from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from otel_llm.actions.delivery.http_request import Answer
+
+_NAME_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,9 @@ class Webhook:
     timeout_s: float = 5.0
     exclusive: bool = False
     in_stream: bool = False
+    target: str = ""
+    relays: dict[str, str] | None = None
+    """The names of relays by URL, as they stated them; None: the receiver is no relay."""
 
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:
         """Send it once, signed at `now_ns` (unix)."""
@@ -36,14 +45,32 @@ class Webhook:
             secrets = self.secrets()
         except ConfigError as error:  # the file was changed to one that cannot be used
             return Reply("refused", f"no secret to sign with: {error}")
-        body = cloud_event(order, self.source)
-        headers = {"content-type": CONTENT_TYPE, "user-agent": self.agent}
-        headers |= signed_headers(order.id, now_ns // 10**9, body, secrets)
+        until_s = monotonic_s() + timeout_s
         try:
-            return result_of(send_request("POST", self.url, headers, body, timeout_s))
+            answer = self._sent(order, now_ns, secrets, timeout_s)
+            if self.relays is not None and (name := _stated_name(answer)):  # it has started since, or is new here
+                self.relays[self.url] = name
+                answer = self._sent(order, now_ns, secrets, until_s - monotonic_s())
         except NoAnswerError as error:
             return of_silence(error)
+        return result_of(answer)
+
+    def _sent(self, order: Order, now_ns: int, secrets: tuple[bytes, ...], timeout_s: float) -> Answer:
+        body = cloud_event(order, self.source, (self.relays or {}).get(self.url, ""))
+        headers = {"content-type": CONTENT_TYPE, "user-agent": self.agent}
+        headers |= signed_headers(order.id, now_ns // 10**9, body, secrets)
+        return send_request("POST", self.url, headers, body, timeout_s)
 
     def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
         """Return None: a receiver's answer says what it did."""
         return None
+
+
+def _stated_name(answer: Answer) -> str:
+    """Return the name that a relay asks for, "" where it does not ask."""
+    try:
+        said = json.loads(answer.body or b"")
+    except (ValueError, RecursionError):
+        return ""
+    name = said.get("relay") if isinstance(said, dict) else None
+    return name if isinstance(name, str) and len(name) <= _NAME_CHARS else ""

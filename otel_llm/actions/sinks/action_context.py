@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
     from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
-    from otel_llm.rules.language.snapshot import StreamKey
 
 MOST_CANDIDATES: Final = 5
 """Candidates of a `preempt` that are kept, the first of the order; there may be thousands."""
@@ -65,19 +65,21 @@ class ActionContext:
         """Return the streams that a `preempt` may take, see `victims`; none for others, and where nothing is done."""
         if decision.action != "preempt" or decision.outcome not in ("shadow", "unconfirmed"):
             return ()
-        return self.victims(decision.identity.get("instance", ""), decision.stream, decision.now_ns)
+        return self.victims(decision.identity.get("instance", ""), decision.tenant, decision.stream, decision.now_ns)
 
-    def victims(self, instance: str, stream: StreamKey | None, now_ns: int) -> tuple[Candidate, ...]:
+    def victims(self, instance: str, tenant: str, stream: StreamKey | None, now_ns: int) -> tuple[Candidate, ...]:
         """Return the streams that a `preempt` may take, first choice first: lowest priority, then the largest runway.
 
-        They are the other streams on the instance. If it is for a stream, none has a higher priority than this one.
+        They are the tenant's other streams on the instance: telemetry of one tenant must not end the streams of
+        another. If it is for a stream, none has a higher priority than this one.
         """
         if not instance:
             return ()
         table = self.table()
         slots = table.slots_in_flight()
         groups, member = np.unique(table.group[slots], return_inverse=True)
-        here = np.array([table.groups[at][2] == instance for at in groups.tolist()], dtype=bool)
+        places = [(table.groups[at].instance, table.groups[at].tenant) for at in groups.tolist()]
+        here = np.array([one == (instance, tenant) for one in places], dtype=bool)
         slots = slots[here[member]] if slots.size else slots
         if self.may_take is not None:
             slots = np.array([at for at in slots.tolist() if self._may_take(table.streams[at])], dtype=slots.dtype)
@@ -98,7 +100,7 @@ class ActionContext:
             if (one := table.streams[int(slots[at])]) is not None
         ]
         return tuple(
-            Candidate(key[0].hex(), key[1].hex(), key[2], slo_class, priority, -behind_ns / 1e9)
+            Candidate(key, slo_class, priority, -behind_ns / 1e9)
             for priority, behind_ns, key, slo_class in sorted(found)[:MOST_CANDIDATES]
         )
 

@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.readers.records import tenant_words
 from otel_llm.readers.spans.finish_reasons import CUT
+from otel_llm.shared.formatting import plural
 from otel_llm.shared.printable import LONGEST_LINE, printable
 
 if TYPE_CHECKING:
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
+    from otel_llm.rules.decisions.left_out import LeftOut
 
 Echo = Callable[[str], None]
 
@@ -26,10 +29,13 @@ EXPLAINED: Final = {
     "budget": "not done: the rule's budget is used up",
     "only_if": "not done: the action's only_if was not true",
     "expired": "not done: its ttl was over",
+    "queued": "the alert waits: its receiver is away or behind, or the service is starting",
+    "dropped: table full": "the alert is not sent: as many are kept as may be, and none may give way",
     "refuted": "it was not needed: the condition did not hold, or the stream went on before it was moved",
 }
 """Our own terms on these lines. Each is explained once, after the first line that has it; see the glossary too."""
 GLOSSARY: Final = "docs/glossary.md"
+LIMITS: Final = "docs/rules.md, Left out"
 
 
 @dataclass(slots=True)
@@ -46,11 +52,14 @@ class Console:
             return met is False or outcome in {"error", "disconnected", "lost"} or not whole
         return self.verdicts == "all"
 
+    def wants_row(self, row: Row) -> bool:
+        """Tell whether a request with this row gets a line."""
+        return self.wants(row["outcome"], row["met"], whole=row["coverage"] in {1.0, None})
+
     def row(self, row: Row) -> None:
         """Write the line of a request."""
-        if self.wants(row["outcome"], row["met"], whole=row["coverage"] in {1.0, None}):
-            self.echo(printable(verdict_line(row), LONGEST_LINE))
-            self._explain(UNSAID if row["met"] is None else None, str(row["outcome"]))
+        self.echo(printable(verdict_line(row), LONGEST_LINE))
+        self._explain(UNSAID if row["met"] is None else None, str(row["outcome"]))
 
     def note(self, text: str) -> None:
         """Write a sentence on how tokens are counted."""
@@ -60,6 +69,12 @@ class Console:
         """Write the line of a decision."""
         self.echo(printable(f"RULE    {decision}", LONGEST_LINE))
         self._explain(decision.outcome)
+
+    def left_out(self, what: LeftOut) -> None:
+        """Write how many lines of verdicts, or decisions of a rule, were left out."""
+        of = f"RULE    {what.rule}: {plural(what.count, 'decision')}" if what.rule else plural(what.count, "verdict")
+        since = f"in {(what.last_ns - what.first_ns) / 1e9:.1f} s"
+        self.echo(printable(f"{of}{tenant_words(what.tenant)} left out {since} ({LIMITS})", LONGEST_LINE))
 
     def _explain(self, *words: str | None) -> None:
         for word in words:
@@ -71,7 +86,8 @@ class Console:
 def verdict_line(row: Row) -> str:
     """Return one line on a request: its ids, its outcome, and what the reader felt."""
     return (
-        f"{_met(row['met'])} {row['trace_id']}{_choice(row['choice'])} {row['slo_class']} {row['model'] or '-'}"
+        f"{_met(row['met'])} {row['trace_id']}{_choice(row['choice'])}{tenant_words(row['tenant'])}"
+        f" {row['slo_class']} {row['model'] or '-'}"
         f" {row['outcome']}{_cut(row['finish_reason'])}: {row['tokens'] if row['tokens'] is not None else '?'} tokens,"
         f" first text {duration(row['ttfo_s'])}, TTFT {duration(row['ttft_s'])}, idle {duration(row['idle_s'])},"
         f" fluidity {share(row['fluidity_index'])}"

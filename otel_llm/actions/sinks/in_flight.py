@@ -12,7 +12,7 @@ from otel_llm.live.selection import Filter
 from otel_llm.live.user_metrics import RUNWAY_BANDS, RUNWAY_BOUNDS_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
     from prometheus_client.core import Metric
@@ -35,7 +35,7 @@ _RUNWAY_BOUNDS_NS: Final = np.array(RUNWAY_BOUNDS_S, dtype=np.int64) * 1_000_000
 
 def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int, chosen: Filter = ALL) -> dict[str, Any]:
     """Return the streams in flight that pass a filter, in its order, and the last verdicts and decisions."""
-    slots = table.slots_in_flight()
+    slots = slots_of(table, chosen.tenant)
     runway_ns = table.runway_ns(slots, now_ns)
     streams, matching = first_of(table, slots, now_ns, chosen, SHOWN_STREAMS)
     return {
@@ -45,9 +45,15 @@ def streams_in_flight(table: StreamTable, sinks: Sinks, now_ns: int, chosen: Fil
         "matching": matching,
         **names_of(count_by_group(table, slots, runway_ns)),
         "streams": [facts_of(stream, now_ns) for stream in streams],
-        "recent": [row() for row in list(sinks.recent)[-SHOWN_ROWS:]],
-        "decisions": list(sinks.recent_decisions)[-SHOWN_ROWS:],
+        "recent": [row() for row in sinks.recent.of(chosen.tenant)[-SHOWN_ROWS:]],
+        "decisions": sinks.recent_decisions.of(chosen.tenant)[-SHOWN_ROWS:],
     }
+
+
+def slots_of(table: StreamTable, tenant: str | None) -> Ints:
+    """Return the slots of the streams in flight of a tenant, or of all tenants (None), (S,) int64."""
+    slots = table.slots_in_flight()
+    return slots if tenant is None else _passing(table, slots, lambda group: group.tenant == tenant)
 
 
 def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int) -> list[Metric]:
@@ -61,15 +67,23 @@ def gauges_in_flight(table: StreamTable, meter: Meter, sinks: Sinks, now_ns: int
 def first_of(
     table: StreamTable, slots: Ints, now_ns: int, chosen: Filter, most: int
 ) -> tuple[list[StreamInFlight], int]:
-    """Return the first streams that pass a filter, in its order, and how many pass; `slots`: (S,) int64, in flight."""
+    """Return the first streams that pass a filter, in its order, and how many pass.
+
+    `slots`: (S,) int64, those in flight of its tenant.
+    """
     if not chosen.matches_all:
-        groups = np.unique(table.group[slots])
-        passing = [group for group in groups.tolist() if chosen.matches(*table.groups[group][:3])]
-        slots = slots[np.isin(table.group[slots], passing)]
+        slots = _passing(table, slots, lambda group: chosen.matches(group.slo_class, group.model, group.instance))
     rank = _rank(table, slots, now_ns, chosen.sort)
     at = np.argpartition(rank, most)[:most] if len(slots) > most else np.arange(len(slots))
     streams = [table.streams[slot] for slot in slots[at[np.argsort(rank[at], kind="stable")]].tolist()]
     return [stream for stream in streams if stream is not None], len(slots)
+
+
+def _passing(table: StreamTable, slots: Ints, passes: Callable[[Group], bool]) -> Ints:
+    """Return the slots whose group passes, (S,) int64."""
+    passing = [group for group in np.unique(table.group[slots]).tolist() if passes(table.groups[group])]
+    found: Ints = slots[np.isin(table.group[slots], passing)]
+    return found
 
 
 def _rank(table: StreamTable, slots: Ints, now_ns: int, sort: str) -> Ints:
@@ -113,10 +127,11 @@ def facts_of(stream: StreamInFlight, now_ns: int) -> Row:
     stream_so_far = stream.stream
     facts = stream_so_far.at(now_ns + stream.offset_ns)
     read_ns = stream_so_far.read_ns
-    trace_id, span_id, choice = stream.key
+    trace_id, span_id, tenant, choice = stream.key
     return {
         "trace_id": trace_id.hex(),
         "span_id": span_id.hex(),
+        "tenant": tenant,
         "choice": choice,
         "slo_class": stream.slo_class,
         "model": stream.model,

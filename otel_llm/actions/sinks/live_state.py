@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from otel_llm.actions.sinks.in_flight import NAMES, charge_in_flight, count_by_group, facts_of, first_of, names_of
-from otel_llm.live.feed import Collected
+from otel_llm.actions.sinks.in_flight import (
+    NAMES,
+    charge_in_flight,
+    count_by_group,
+    facts_of,
+    first_of,
+    names_of,
+    slots_of,
+)
+from otel_llm.live.feed import Collected, Fleet
 from otel_llm.live.history import Load
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.slo.live.reading_curve import curve_points, read_by_ns
 
 if TYPE_CHECKING:
@@ -21,7 +30,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.usage import Meter
-    from otel_llm.live.selection import Filter, StreamKey
+    from otel_llm.live.selection import Filter
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.slo.classes import SloClasses
 
@@ -79,32 +89,39 @@ def live_state(
     """
     table = evaluator.table
     charge_in_flight(evaluator.meter, sinks)
-    slots = table.slots_in_flight()
-    runway_ns = table.runway_ns(slots, now_ns)
-    counts = count_by_group(table, slots, runway_ns)
-
     pages = {}
     for chosen in filters:
+        slots = slots_of(table, chosen.tenant)
         streams, matching = first_of(table, slots, now_ns, chosen, PAGE_STREAMS)
         pages[chosen] = {"matching": matching, "streams": [_row(evaluator, one, now_ns, more) for one in streams]}
     shown = {key: followed_stream(evaluator, live, key, now_ns, more) for key in followed}
     return Collected(
         now_ns=now_ns,
-        loads=_loads(counts, sinks),
-        fleet={
-            "now_unix_nano": now_ns,
-            "in_flight": len(slots),
-            "waiting": int((runway_ns < 0).sum()),
-            **names_of(counts),
-            "objectives": _objectives(evaluator.classes),
-            "rules": _firing(evaluator),
-            "notes": list(sinks.metrics.notes),
-            "decisions": list(reversed(list(sinks.recent_decisions)[-DECISIONS:])),
+        fleets={
+            tenant: _fleet(evaluator, sinks, now_ns, tenant) for tenant in {None, *(one.tenant for one in filters)}
         },
         pages=pages,
         streams={key: one for key, one in shown.items() if one is not None},
-        recent=list(sinks.recent),
     )
+
+
+def _fleet(evaluator: Evaluated, sinks: Sinks, now_ns: int, tenant: str | None) -> Fleet:
+    """Return what is shown of all streams of a tenant, or of all tenants (None)."""
+    table = evaluator.table
+    slots = slots_of(table, tenant)
+    runway_ns = table.runway_ns(slots, now_ns)
+    counts = count_by_group(table, slots, runway_ns)
+    shown = {
+        "now_unix_nano": now_ns,
+        "in_flight": len(slots),
+        "waiting": int((runway_ns < 0).sum()),
+        **names_of(counts),
+        "objectives": _objectives(evaluator.classes),
+        "rules": _firing(evaluator, tenant),
+        "notes": sinks.notes() if tenant is None else [],
+        "decisions": sinks.recent_decisions.of(tenant)[-DECISIONS:][::-1],
+    }
+    return Fleet(shown, _loads(counts, sinks, tenant), sinks.recent.of(tenant))
 
 
 def followed_stream(
@@ -122,13 +139,13 @@ def _row(evaluator: Evaluated, stream: StreamInFlight, now_ns: int, more: More) 
     return {**facts_of(stream, now_ns), **fields, **more(stream.key)}
 
 
-def _loads(counts: Mapping[Group, Sequence[int]], sinks: Sinks) -> dict[tuple[str, str], Load]:
+def _loads(counts: Mapping[Group, Sequence[int]], sinks: Sinks, tenant: str | None) -> dict[tuple[str, str], Load]:
     """Return the loads by class and place of measurement."""
-    found = {key: Load(totals=totals) for key, totals in sinks.metrics.totals().items()}
-    for (slo_class, _, _, measured_at), bands in counts.items():
-        known = found.get((slo_class, measured_at), Load())
-        in_flight, waiting = known.in_flight + sum(bands), known.waiting + bands[0]
-        found[slo_class, measured_at] = known._replace(in_flight=in_flight, waiting=waiting)
+    found = {key: Load(totals=totals) for key, totals in sinks.felt.totals(tenant).items()}
+    for group, bands in counts.items():
+        key = group.slo_class, group.measured_at
+        known = found.get(key, Load())
+        found[key] = known._replace(in_flight=known.in_flight + sum(bands), waiting=known.waiting + bands[0])
     return found
 
 
@@ -138,12 +155,13 @@ def _objectives(classes: SloClasses) -> dict[str, float]:
     return {name: float(share) for name, share in promised.items() if share is not None}
 
 
-def _firing(evaluator: Evaluated) -> list[dict[str, Any]]:
-    """Return the rules that fire now: on how many streams, or on which instances or classes."""
-    numbers = evaluator.rules.firing()
+def _firing(evaluator: Evaluated, tenant: str | None) -> list[dict[str, Any]]:
+    """Return the rules that fire now on a tenant's, or any tenant's (None), streams, instances or classes."""
+    numbers = evaluator.rules.firing(tenant)
     scopes: dict[str, list[str]] = {}
     for name, labels in () if evaluator.groups is None else evaluator.groups.engine.firing():
-        scopes.setdefault(name, []).append(" ".join(value for _, value in labels if value))
+        if tenant in (None, dict(labels).get("tenant", DEFAULT_TENANT)):
+            scopes.setdefault(name, []).append(" ".join(value for _, value in labels if value))
     known = {rule.name: rule for rule in evaluator.rules.rules.rules}
     return [
         {
@@ -168,6 +186,8 @@ def _curve(stream: StreamInFlight) -> dict[str, Any]:
     """
     slo, arithmetic = stream.slo, stream.stream
     read_ns = np.array(arithmetic.read_ns, dtype=np.int64)  # a copy: a view would keep the array from growing
+    if arithmetic.read_counts is not None:
+        read_ns = np.repeat(read_ns, np.array(arithmetic.read_counts, dtype=np.int64))
     at = curve_points(read_ns)
     read_by = read_by_ns(read_ns, slo.pace_ns)[at]
     seconds = [np.round((times - arithmetic.commit_ns) / 1e9, 3).tolist() for times in (read_ns[at], read_by)]

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from otel_llm.actions.execute.dispatcher import Settled, settled_decision
+from otel_llm.actions.execute.open_actions import Settled, settled_decision
+from otel_llm.actions.sinks.recent import Recent
+from otel_llm.actions.sinks.write_limits import WriteLimits
+from otel_llm.live.felt import Felt
+from otel_llm.live.history import Totals
+from otel_llm.live.user_metrics import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
@@ -21,30 +27,34 @@ if TYPE_CHECKING:
     from otel_llm.actions.sinks.console import Console
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.usage import Metered
-    from otel_llm.live.history import Totals
+    from otel_llm.readers.records import StreamKey
     from otel_llm.readers.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
-    from otel_llm.rules.language.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict
 
-RECENT_ROWS = 1000
-Labels = tuple[str, str, str, str]
-"""(slo_class, model, measured_at, instance) of a stream; "" where unknown."""
+HOLD_EVERY_NS: Final = 1_000_000_000
+"""How often the label sets with streams in flight are noted, while new ones need others to give way."""
 log = logging.getLogger(__name__)
 
 
 class UserCounters(Protocol):
     """Counters of what readers felt, by the labels of their streams."""
 
-    def charge(
-        self, key: Labels, tokens_read: int, idle_ns: int, penalty_tokens: float, refunded_tokens: float
-    ) -> None:
+    def charge(self, key: Key, tokens_read: int, idle_ns: int, penalty_tokens: float, refunded_tokens: float) -> None:
         """Add what readers got and waited, or take back a part of it."""
 
-    def judged(self, key: Labels, outcome: str, met: object, verdict: Verdict | None, gaps_ns: Sequence[int]) -> None:
-        """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending."""
+    def judged(
+        self,
+        key: Key,
+        outcome: str,
+        met: object,
+        verdict: Verdict | None,
+        gaps_ns: Sequence[int],
+        zero_gaps: int = 0,
+    ) -> None:
+        """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending, and further ones of 0."""
 
     def stated(self, reply: StatedReply) -> str | None:
         """Count the length of a reply as it states it; return the note on its model, once."""
@@ -59,11 +69,19 @@ class UserCounters(Protocol):
     def families(self) -> Iterator[Metric]:
         """Yield the counters and histograms."""
 
-    def gauges(self, counts: Mapping[Labels, Sequence[int]]) -> Iterator[Metric]:
+    def gauges(self, counts: Mapping[Key, Sequence[int]]) -> Iterator[Metric]:
         """Yield the numbers of streams in flight; `counts`: by labels, in each band of runways."""
 
-    def totals(self) -> Mapping[tuple[str, str], Totals]:
-        """Return the counters by class and place of measurement."""
+    @property
+    def is_full(self) -> bool:
+        """Return whether new labels need others to give way."""
+
+    @property
+    def gave_way(self) -> Mapping[str, int]:
+        """Return how many labels gave way to others, by table."""
+
+    def hold(self, keys: Iterable[Key]) -> None:
+        """Note the labels of streams in flight: they do not give way, but to a tenant with fewer."""
 
 
 class Latency(Protocol):
@@ -89,11 +107,17 @@ class Dispatcher(Protocol):
     def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
         """Do an order; `settled` is called once, now or later, in any thread."""
 
+    def keep(self, decision: Decision) -> bool:
+        """Keep a decided action for as long as its firing goes on; return whether it will be recorded."""
+
     def withdraw(self, decision: Decision) -> None:
         """Withdraw the unsent actions of a firing that has ended."""
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
         """Settle the actions on a stream that has ended."""
+
+    def notes(self) -> Sequence[str]:
+        """Return a sentence for each receiver to which nothing is sent now."""
 
 
 @dataclass(slots=True)
@@ -110,8 +134,11 @@ class Sinks:
     metrics: UserCounters
     decisions: Records | None
     latency: Latency | None = None
-    recent: deque[Callable[[], Row]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
-    recent_decisions: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
+    recent: Recent[Callable[[], Row]] = field(default_factory=Recent)
+    recent_decisions: Recent[dict[str, Any]] = field(default_factory=Recent)
+    felt: Felt = field(default_factory=Felt)
+    judged_of: Counter[str] = field(default_factory=Counter)
+    """Verdicts by tenant."""
     decided_count: int = 0
     unwritten: int = 0
     """Lines of decisions or windows that could not be written."""
@@ -123,31 +150,47 @@ class Sinks:
     live_since_ns: int = 0
     """A decision before this instant may have been done by an earlier run."""
     later: Callable[[Callable[[], None]], None] | None = None
+    limits: WriteLimits = field(default_factory=WriteLimits)
+    """Which decisions and verdicts are written; counters, alerts and the page have all of them."""
+    groups_in_flight: Callable[[], Iterable[Group]] = tuple
+    """Returns the groups of the streams in flight."""
+    _held_ns: int = 0
 
     def charged(self, metered: Metered) -> None:
         """Add what readers got or waited, or take back a part of it."""
-        if not self.replaying:
-            self.metrics.charge(
-                key_of(metered.group),
-                metered.tokens_read,
-                metered.idle_ns,
-                metered.penalty_tokens,
-                metered.refunded_tokens,
-            )
+        if self.replaying:
+            return
+        self._hold_in_flight()
+        group, read, idle_ns = metered.group, metered.tokens_read, metered.idle_ns
+        self.metrics.charge(key_of(group), read, idle_ns, metered.penalty_tokens, metered.refunded_tokens)
+        smooth = read - metered.penalty_tokens + metered.refunded_tokens
+        self._feel(group, Totals(tokens_read=read, smooth_tokens=smooth, idle_ns=idle_ns))
 
     def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
         """Count the verdict, keep the row for the web port, and print it."""
-        self.recent.append(row)
+        self.recent.add(stream.group.tenant, row)
+        self.judged_of[stream.group.tenant] += 1
         if self.replaying:
             return
         outcome = stream.outcome or "lost"
         if self.dispatcher is not None:
             self.dispatcher.ended(stream.key, outcome)
         gaps_ns = stream.tokens_so_far.gaps_ns if stream.begun else ()
+        zero_gaps = stream.tokens_so_far.joint_tokens if stream.begun else 0
         met = row()["met"] if verdict is None else verdict.met
-        self.metrics.judged(key_of(stream.group), outcome, met, verdict, gaps_ns)
+        self._hold_in_flight()
+        self.metrics.judged(key_of(stream.group), outcome, met, verdict, gaps_ns, zero_gaps)
+        self._feel(stream.group, Totals(met=int(met is True), missed=int(met is False)))
         if verdict is None or self.console.wants(outcome, met):
-            self._say(lambda: self.console.row(row()))
+            self._say_verdict(stream.group.tenant, row())
+
+    def _hold_in_flight(self) -> None:
+        if self.metrics.is_full and (now_ns := self.clock.now_ns()) >= self._held_ns + HOLD_EVERY_NS:
+            self._held_ns = now_ns
+            self.metrics.hold(map(key_of, self.groups_in_flight()))
+
+    def _feel(self, group: Group, more: Totals) -> None:
+        self.felt.add(group.slo_class, group.measured_at, group.tenant, more)
 
     def reply_stated(self, reply: StatedReply) -> None:
         """Count the length of a reply as it states it, and say once if a model's recorded tokens are off."""
@@ -156,23 +199,37 @@ class Sinks:
 
     def foreign_judged(self, row: Row) -> None:
         """Count and keep a row of another instrumentation's span."""
-        self.recent.append(lambda: row)
+        self.recent.add(str(row["tenant"]), lambda: row)
         if not self.replaying:
+            self._hold_in_flight()
             self.metrics.foreign(row)
+
+    def notes(self) -> list[str]:
+        """Return sentences for people: on models, and on receivers to which no actions are sent."""
+        return [*self.metrics.notes, *(() if self.dispatcher is None else self.dispatcher.notes())]
 
     def decided(self, decisions: list[Decision]) -> None:
         """Record decisions, in the file first, then for people; dispatch enforced actions.
 
-        The decision of an action is recorded when its outcome is known: one line an action.
+        The decision of an action is recorded when its outcome is known: one line an action. `limits` says which
+        of those in shadow are recorded.
         """
-        for decision in decisions:
+        self.tick(decisions[-1].now_ns)
+        for decision, written in zip(decisions, self.limits.admit(decisions), strict=True):
             self.decided_count += 1
             if self.alerts is not None:
-                self.alerts.take(decision)
+                decision = self.alerts.take(decision)  # noqa: PLW2901  with what becomes of its alert
             if self.latency is not None and not self.replaying:
                 self.latency.observe_ns(self.clock.now_ns() - (decision.flip_ns - decision.offset_ns))
             if not self._do(decision):
-                self._decided(decision)
+                self._decided(decision, written=written)
+
+    def tick(self, now_ns: int | None = None) -> None:
+        """Write the counts of what was left out, those that are due at an instant (unix ns) or, at the stop, all."""
+        for one in self.limits.due(now_ns):
+            if one.rule:
+                self._record(one.record(self.clock.now_ns()))
+            self._say(partial(self.console.left_out, one))
 
     def _do(self, decision: Decision) -> bool:
         """Dispatch an enforced action; return whether it is one, and will be recorded."""
@@ -181,6 +238,8 @@ class Sinks:
         if decision.action is None:
             self.dispatcher.withdraw(decision)
             return False
+        if self.dispatcher.keep(decision):
+            return True
         if decision.action == "alert" or decision.mode != "enforce" or decision.outcome != "unconfirmed":
             return False
         if decision.now_ns < self.live_since_ns:
@@ -198,13 +257,22 @@ class Sinks:
         self.dispatcher.take(order, settled)
         return True
 
+    def record(self, decision: Decision) -> None:
+        """Record what became of a kept action."""
+        self._decided(decision)
+
     def _settled(self, order: Order, how: Settled) -> None:
         self._decided(settled_decision(order.decision, how), how.detail, order.candidates)
 
-    def _decided(self, decision: Decision, detail: str = "", candidates: Sequence[Candidate] | None = None) -> None:
-        """Record one decision; `detail`: how its action went."""
-        if decision.action == "alert" and decision.outcome == "done" and self.alerts is not None and self.alerts.sends:
-            decision = replace(decision, outcome="sent")
+    def _decided(
+        self,
+        decision: Decision,
+        detail: str = "",
+        candidates: Sequence[Candidate] | None = None,
+        *,
+        written: bool = True,
+    ) -> None:
+        """Record one decision, for the page alone if it is not to be `written`; `detail`: how its action went."""
         if candidates is None and self.context is not None:
             candidates = self.context.candidates(decision)
         record = decision.record(self.clock.now_ns())
@@ -212,7 +280,9 @@ class Sinks:
             record["candidates"] = [candidate.record() for candidate in candidates or ()]
         if detail:
             record["detail"] = detail
-        self.recent_decisions.append(record)
+        self.recent_decisions.add(decision.tenant, record)
+        if not written:
+            return
         self._record(record)
         if not self.replaying:
             self._say(lambda: self.console.decision(decision))
@@ -222,6 +292,10 @@ class Sinks:
         if not self.unwritten:
             log.error("otel-llm: %s cannot be written: %s", what, problem)
         self.unwritten += 1
+
+    def _say_verdict(self, tenant: str, row: Row) -> None:
+        if self.console.wants_row(row) and self.limits.admit_verdict(tenant, self.clock.now_ns()):
+            self._say(lambda: self.console.row(row))
 
     def _say(self, line: Callable[[], None]) -> None:
         """Write to the terminal while there is one: a closed pipe must not stop the evaluation."""
@@ -241,7 +315,6 @@ class Sinks:
             self.not_written("decisions", problem)
 
 
-def key_of(group: Group) -> Labels:
+def key_of(group: Group) -> Key:
     """Return the labels by which the counters group streams."""
-    slo_class, model, instance, measured_at = group
-    return (slo_class, model, measured_at, instance)
+    return Key(group.slo_class, group.model, group.measured_at, group.instance, group.tenant)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from otel_llm.audit.compare.pooled_gaps import PooledGaps
 from otel_llm.audit.kernel.samples import FIGURES
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ MOST_BINS: Final = 256
 GIVEN: Final = frozenset(one.name for one in FIGURES if one.kind == "count") | {"throughput_req_s"}
 """Figures that describe the input: no resample changes them."""
 VARYING: Final = tuple(one for one in FIGURES if one.name not in GIVEN)
+"""The figures that are resampled."""
 LEVEL: Final = 0.95
 
 
@@ -86,7 +88,8 @@ def resamples(sample: Sample, drawing: Drawing, generator: np.random.Generator) 
         return found
     ranks = [figure for figure in VARYING if figure.kind in {"rank", "speed"}]
     orders = {figure.top: _order(sample.ranked[figure.top]) for figure in ranks}
-    names = sorted({name for one in VARYING if one not in ranks for name in (one.top, one.under)})
+    pooled = [figure for figure in VARYING if figure.kind == "pooled"]
+    names = sorted({name for one in VARYING if one not in [*ranks, *pooled] for name in (one.top, one.under)})
     units = -(-len(sample) // drawing.block)
     columns = np.column_stack([sample.sums[name] for name in names])
     if drawing.block == 1:
@@ -115,6 +118,9 @@ def resamples(sample: Sample, drawing: Drawing, generator: np.random.Generator) 
             np.divide(sums[:, at[figure.top]], under, out=found[figure.name], where=under > 0)
             if figure.kind == "share":
                 _widen(sample, figure, units, generator, found[figure.name])
+    gaps = PooledGaps(sample, drawing.block)
+    for figure in pooled if len(gaps) else ():
+        found[figure.name] = gaps.draws(sample.share_of(figure), drawing.resamples, generator)
     return found
 
 
@@ -130,7 +136,7 @@ def too_few(sample: Sample, figure: Figure, drawing: Drawing) -> str | None:
     """Return why a figure has no interval, None where it has one.
 
     The interval of a percentile q ends at an order statistic; with fewer than log((1 - level) / 2) / log(q) requests
-    the highest of them is not high enough (99 %: 368 requests).
+    the highest of them is not high enough (99 %: 368 requests). That of gaps between tokens ends at a gap.
     """
     if figure not in VARYING:
         return "not sampled: it is what was sent"
@@ -145,6 +151,8 @@ def too_few(sample: Sample, figure: Figure, drawing: Drawing) -> str | None:
         return f"too few: {known:,} of {wanted:,}"
     if -(-len(sample) // drawing.block) < FEWEST:
         return f"too few blocks: {-(-len(sample) // drawing.block):,} of {FEWEST}"
+    if figure.kind == "pooled" and not PooledGaps(sample, drawing.block).ends(sample.share_of(figure), drawing.level):
+        return "too few: the interval would end beyond the longest gap"
     return None
 
 

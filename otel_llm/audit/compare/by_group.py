@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.audit.coverage import timeless
+from otel_llm.audit.coverage import sampled, timeless
 from otel_llm.audit.kernel.judged_columns import judgements, positions_by, span_s
+from otel_llm.audit.sampled import of_totals
 from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.shared.printable import printable
 from otel_llm.slo.summary import figures
@@ -41,7 +42,8 @@ def tables(audit: Findings) -> Iterator[Table]:
         timed = not timeless(audit.judged_table, audit.counts)
         found = split(audit.judged_table, audit.slo, name, timed=timed)
         if len({row[name] for row in found}) > 1:
-            yield _table(found, name)
+            rows = [of_totals(row, audit.judged_table, audit.unkept, alone=False) for row in found]
+            yield _table(rows, name, sampled(audit.judged_table, audit.counts))
 
 
 def split(table: pa.Table, classes: SloClasses, name: str, *, timed: bool = True) -> list[dict[str, Any]]:
@@ -59,13 +61,14 @@ def split(table: pa.Table, classes: SloClasses, name: str, *, timed: bool = True
     return sorted(rows, key=lambda row: (-(row["idle_p99_s"] or 0), -row["requests"], [str(row[key]) for key in keys]))
 
 
-def _table(rows: list[dict[str, Any]], name: str) -> Table:
+def _table(rows: list[dict[str, Any]], name: str, about: str) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     left = len(rows) - MOST_ROWS
-    caption = f"{left:,} more with shorter waits" if left > 0 else None
+    more = [f"{left:,} more with shorter waits"] if left > 0 else []
+    caption = "; ".join([*([about] if about else []), *more]) or None
     table = Table(
         title=f"By {name}, longest waits first",
         title_justify="left",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from otel_llm.audit.compare.bootstrap import Drawing, resamples, too_few
-from otel_llm.audit.coverage import timeless
+from otel_llm.audit.coverage import sampled, timeless
 from otel_llm.audit.kernel.judged_columns import positions_by, span_s
 from otel_llm.audit.kernel.samples import FIGURES, sample, values
+from otel_llm.audit.sampled import of_totals
 from otel_llm.audit.tables import frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
     import pyarrow as pa
@@ -85,6 +86,11 @@ class Change:
     old_requests: int
     new_requests: int
 
+    @property
+    def group(self) -> tuple[str | None, ...]:
+        """Return the values of GROUP."""
+        return self.slo_class, self.measured_at, self.model, self.instance
+
     def row(self) -> dict[str, Any]:
         """Return it as a row of COLUMNS."""
         return {name: getattr(self, name) for name in COLUMNS}
@@ -133,8 +139,14 @@ def compare(
     The requests of the two are not paired: each recording is resampled by itself. Every request is judged as its audit
     judged it: use one SLO file for both.
     """
-    timed = tuple(not timeless(one.judged_table, one.counts) for one in (old, new))
-    return compare_tables(old.judged_table, new.judged_table, new.slo, by=by, drawing=drawing, timed=timed)
+    both = (old, new)
+    timed = tuple(not timeless(one.judged_table, one.counts) for one in both)
+    unkept = tuple(one.unkept for one in both)
+    found = compare_tables(
+        old.judged_table, new.judged_table, new.slo, by=by, drawing=drawing, timed=timed, unkept=unkept
+    )
+    about = ((name, sampled(one.judged_table, one.counts)) for name, one in zip(("old", "new"), both, strict=True))
+    return replace(found, notes=(*found.notes, *(f"{name}: {clause}" for name, clause in about if clause)))
 
 
 def compare_tables(
@@ -145,10 +157,12 @@ def compare_tables(
     by: Sequence[By] = (),
     drawing: Drawing | None = None,
     timed: Sequence[bool] = (True, True),
+    unkept: Sequence[Mapping[str, int]] = ({}, {}),
 ) -> Comparison:
     """Compare two tables of `kernel.JUDGED` as `compare` does; a cluster may have made them.
 
-    `timed`: whether the old and the new requests share an axis of time; without one there are no rates.
+    `timed`: whether the old and the new requests share an axis of time; without one there are no rates. `unkept`: of
+    each the requests, by outcome, that its file counts and does not keep.
     """
     drawing = Drawing() if drawing is None else drawing
     keys = ("slo_class", "measured_at", *(name for name in ("model", "instance") if name in by))
@@ -163,8 +177,8 @@ def compare_tables(
     for group in groups:
         objective = classes.get(str(group[0])).objective
         sides = [
-            _side(_part(table, places.get(group)), objective, span)
-            for table, places, span in zip((old, new), (befores, afters), spans, strict=True)
+            _side(_part(table, places.get(group)), objective, span, more, alone=len(places) == 1)
+            for table, places, span, more in zip((old, new), (befores, afters), spans, unkept, strict=True)
         ]
         changes += _changes(dict(zip(keys, group, strict=True)), sides, drawing)
         notes += _notes(group, *(side.sample for side in sides))
@@ -176,11 +190,15 @@ class _Side(NamedTuple):
 
     sample: Sample
     values: dict[str, float | None]
+    of_totals: bool
+    """Whether counts and the share of aborted requests are of more requests than the sample has."""
 
 
-def _side(table: pa.Table, objective: Objective, span: float | None) -> _Side:
+def _side(
+    table: pa.Table, objective: Objective, span: float | None, unkept: Mapping[str, int], *, alone: bool
+) -> _Side:
     one = sample(table, objective, span)
-    return _Side(one, values(table, one, objective))
+    return _Side(one, of_totals(values(table, one, objective), table, unkept, alone=alone), bool(unkept))
 
 
 def _changes(group: dict[str, str | None], sides: Sequence[_Side], drawing: Drawing) -> list[Change]:
@@ -201,6 +219,8 @@ def _change(
 ) -> Change:
     (before, after), (old, new) = zip(*((side.sample, side.values[figure.name]) for side in sides), strict=True)
     why = _why_not(figure, before, after, drawing, old, new)
+    if figure.name == "aborted_share" and any(side.of_totals for side in sides):
+        why = "not sampled: it is of the tool's totals"
     low = high = ratio_low = ratio_high = None
     if not why:
         olds, news = (one[figure.name] for one in draws)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from otel_llm.audit.kernel.samples import FIGURES
+from otel_llm.audit.compare.bootstrap import VARYING
+from otel_llm.audit.compare.comparison import GROUP
 from otel_llm.rules.files.durations import parse_duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from otel_llm.audit.compare.comparison import Change, Comparison
 
-GATED: Final = {figure.name: figure.better for figure in FIGURES if figure.better is not None}
+GATED: Final = {figure.name: figure.better for figure in VARYING if figure.better is not None}
 """The figures that may have a threshold, with their better direction."""
 
 
@@ -44,6 +45,7 @@ DEFAULTS: Final = {
         Threshold("idle_p50_s", 0.1),
         Threshold("idle_p99_s", 0.25),
         Threshold("ttft_p99_s", 0.1, relative=True),
+        Threshold("itl_p99_s", 0.1, relative=True),
         Threshold("benefit_mean_tokens", 0.05, relative=True),
     )
 }
@@ -68,40 +70,52 @@ def thresholds(written: Iterable[str]) -> dict[str, Threshold]:
     return found
 
 
-def regressions(found: Comparison, limits: Mapping[str, Threshold]) -> list[str]:
-    """Return a sentence for each change for the worse whose whole interval is beyond its threshold."""
-    return [_sentence(change, limits[change.figure]) for change in found.changes if _beyond(change, limits)]
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The decision of a gate on one figure of one group.
+
+    `state`: `worse` if the whole interval is beyond the threshold, `held` if it is not, `not judged` without an
+    interval. `least_harm`: the end of the interval that is best for readers, as a worsening in the figure's unit.
+    """
+
+    change: Change
+    limit: Threshold
+    state: Literal["worse", "held", "not judged"]
+    least_harm: float | None
+
+    @property
+    def sentence(self) -> str:
+        """Return what is worse, in words."""
+        change = self.change
+        allowed = f"{self.limit.by * 100:g} %" if self.limit.relative else f"{self.limit.by:g}"
+        where = ", ".join(one for one in change.group if one is not None)
+        return (
+            f"{where}: {change.figure} is worse by more than {allowed}: {change.old:.4g} -> {change.new:.4g}, "
+            f"difference from {change.difference_low:.4g} to {change.difference_high:.4g}"
+        )
+
+    def row(self) -> dict[str, Any]:
+        """Return it as an object of `--format json`."""
+        change = self.change
+        named = {name: getattr(change, name) for name in (*GROUP, "figure", "old", "new")}
+        allowed = None if change.old is None else self.limit.allowed(change.old)
+        return {**named, "allowed": allowed, "least_harm": self.least_harm, "decision": self.state, "why": change.why}
 
 
-def undecided(found: Comparison, limits: Mapping[str, Threshold]) -> list[Change]:
-    """Return the changes that have a threshold but no interval: the gate cannot decide there."""
-    return [
-        one for one in found.changes if one.figure in limits and one.verdict == "cannot say" and not _is_absent(one)
-    ]
-
-
-def _beyond(change: Change, limits: Mapping[str, Threshold]) -> bool:
-    limit = limits.get(change.figure)
-    if limit is None or change.old is None or change.difference_low is None or change.difference_high is None:
-        return False
-    least_harm = -change.difference_high if change.better == "higher" else change.difference_low
-    return least_harm > limit.allowed(change.old)
-
-
-def _is_absent(change: Change) -> bool:
-    """Tell whether neither recording has the figure, as `fluidity_ok_share` of a class without objective."""
-    return change.old is None and change.new is None
-
-
-def _sentence(change: Change, limit: Threshold) -> str:
-    allowed = f"{limit.by * 100:g} %" if limit.relative else f"{limit.by:g}"
-    where: Sequence[str] = [
-        one for one in (change.slo_class, change.measured_at, change.model, change.instance) if one is not None
-    ]
-    return (
-        f"{', '.join(where)}: {change.figure} is worse by more than {allowed}: {change.old:.4g} -> {change.new:.4g}, "
-        f"difference from {change.difference_low:.4g} to {change.difference_high:.4g}"
+def decisions(found: Comparison, limits: Mapping[str, Threshold]) -> tuple[Decision, ...]:
+    """Return the decision on each figure that has a threshold and that either recording has."""
+    return tuple(
+        _decision(change, limits[change.figure])
+        for change in found.changes
+        if change.figure in limits and not (change.old is None and change.new is None)
     )
+
+
+def _decision(change: Change, limit: Threshold) -> Decision:
+    if change.old is None or change.difference_low is None or change.difference_high is None:
+        return Decision(change, limit, "not judged", None)
+    least_harm = -change.difference_high if change.better == "higher" else change.difference_low
+    return Decision(change, limit, "worse" if least_harm > limit.allowed(change.old) else "held", least_harm)
 
 
 def _threshold(name: str, amount: str, text: str) -> Threshold:

@@ -19,6 +19,7 @@ from otel_llm.readers.io.journal_format import is_journal
 from otel_llm.readers.io.skipped import HARMLESS, RawRecord, Skipped
 from otel_llm.readers.otlp.export_request import decode, read
 from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.shared.formatting import plural
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from otel_llm.readers.assemble.stream_columns import Streams
     from otel_llm.readers.batch import Batch
+    from otel_llm.readers.records import StreamKey
 
 Tokens: TypeAlias = Literal["stated", "recorded"]
 """Which tokens are judged: the total that a reply states, or those that were recorded."""
@@ -38,6 +40,20 @@ GROUP_RECORDS: Final = 4096
 
 class BrokenRecordError(ValueError):
     """A record is broken, and none may be skipped; the text says which."""
+
+
+class SeveralRunsError(InputError):
+    """A file holds several runs of a benchmark and none was chosen; `loads` has the stated load of each, requests/s."""
+
+    def __init__(self, path: Path, loads: Sequence[float | None]) -> None:
+        stated = ", ".join("none" if load is None else f"{load:g}" for load in loads[:8])
+        more = ", ..." if len(loads) > 8 else ""
+        super().__init__(
+            f"{path}: {len(loads)} runs of a benchmark, at {stated}{more} requests/s, and each is judged by itself: "
+            f"choose one, from 1 to {len(loads)}"
+        )
+        self.path = path
+        self.loads = tuple(loads)
 
 
 class Strict(Skipped):
@@ -56,6 +72,7 @@ class Inputs:
     """The paths of an audit, read once as batches of STREAMS.
 
     `skipped` and `counts` are complete when the last batch was taken; `progress` is called with the bytes read so far.
+    `run`: of result files the only run that is read, from 0; `single_runs`: refuse a file with several.
     """
 
     def __init__(
@@ -67,15 +84,20 @@ class Inputs:
         held_bytes: int = HELD_BYTES,
         group_records: int = GROUP_RECORDS,
         tokens: Tokens = "stated",
+        run: int | None = None,
+        single_runs: bool = False,
     ) -> None:
         self.skipped = Strict() if strict else Skipped()
+        self.skipped.only_run = run
+        self._single_runs = single_runs
         self._paths = paths
         self._progress = progress
         self._assembler = StreamAssembler(held_bytes=held_bytes)
         self._group_records = group_records
         self._tokens = tokens
-        self._seen: set[tuple[bytes, bytes, int]] = set()
+        self._seen: set[StreamKey] = set()
         self._messages = 0
+        self._usable = 0  # streams, segments and spans of requests
         self._read_bytes = 0
 
     @property
@@ -89,7 +111,9 @@ class Inputs:
         With `tokens="recorded"` they state no total, so that the recorded tokens are judged.
 
         Raises:
-            InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them.
+            InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them; or a
+                file does not have the run.
+            SeveralRunsError: a file holds several runs, and one is wanted.
             BrokenRecordError: a record is broken, where none may be.
         """
         unpacked_files = TemporaryDirectory(prefix="otel-llm-")
@@ -104,12 +128,14 @@ class Inputs:
             yield from map(self._judged_by, batches(self._streams(spans)))
             for path in files:
                 if path not in spans:
-                    with self._spared(path, given[path]):
+                    with self._spared(path, given[path]), self._empty_said(given[path]):
                         for batch in parquet_streams.read_batches(path):
                             self._messages += 1
+                            self._usable += len(batch)
                             self._report_progress(self._read_bytes + parquet_streams.BATCH_BYTES)
                             yield self._judged_by(batch)
                         self._messages += 1
+                        self._check_runs(path)
         finally:
             self._assembler.close()
             unpacked_files.cleanup()
@@ -140,10 +166,27 @@ class Inputs:
                 raise InputError(reason) from error
             self.skipped.add("unreadable_file", reason)
 
+    @contextmanager
+    def _empty_said(self, path: Path) -> Iterator[None]:
+        """Count a file of a known form that holds no request, unless something of it was skipped."""
+        usable, messages, ignored, left_out = self._usable, self._messages, self.counts["ignored"], self._left_out
+        yield
+        if self._usable == usable and self._messages > messages and self._left_out == left_out and not is_journal(path):
+            spans = self.counts["ignored"] - ignored
+            found = (
+                f"{plural(spans, 'span')}, none of a model's request" if spans else "it is of a known form, and empty"
+            )
+            self.skipped.add("no_request", f"{path}: no request in it: {found}")
+
+    @property
+    def _left_out(self) -> int:
+        return self.skipped.counts.total() - self.skipped.counts["zone_assumed"]
+
     def _streams(self, files: Sequence[Path]) -> Iterator[Streams | Assembled]:
         done_bytes = 0
         for path in files:
-            yield from self._file(path, done_bytes, size(path))
+            with self._empty_said(path):
+                yield from self._file(path, done_bytes, size(path))
             done_bytes += size(path)
             self._report_progress(done_bytes)
         yield from self._assembler.finish()
@@ -156,6 +199,7 @@ class Inputs:
         for item in read_raw(path, self.skipped):
             if isinstance(item, Assembled):
                 self._messages += 1
+                self._usable += 1
                 if self._fresh(item):
                     yield item
                 continue
@@ -163,8 +207,11 @@ class Inputs:
                 group.append(item)
                 item_bytes = len(item.raw)
             else:
-                group.append((decode(*item), item[1]))
-                item_bytes = item[0].ByteSize()
+                batch = decode(item.message, item.receipt_ns)
+                batch.owned_by(item.tenant)
+                self._usable += batch.spans - batch.ignored
+                group.append((batch, item.receipt_ns))
+                item_bytes = item.message.ByteSize()
             group_bytes += item_bytes
             seen_bytes += item_bytes
             if group_bytes >= GROUP_BYTES or len(group) >= self._group_records:
@@ -174,12 +221,24 @@ class Inputs:
                 self._report_progress(done_bytes + min(size_bytes, seen_bytes))
         if group:
             yield self._assembler.take(self._decoded(group))
+        self._check_runs(path)
         now_broken = self.skipped.broken - self.skipped.counts["unreadable_file"]
         if now_broken > broken and self._messages == good and not is_journal(path):
             refusal = all_broken(path, self.skipped, notes)
             if path not in self.skipped.chosen:
                 raise refusal
             self.skipped.add("unreadable_file", str(refusal))
+
+    def _check_runs(self, path: Path) -> None:
+        """Refuse a file that has not the run that was chosen, or several if each should be judged by itself."""
+        loads, chosen = self.skipped.runs.get(path, []), self.skipped.only_run
+        if chosen is None:
+            if len(loads) > 1 and self._single_runs:
+                raise SeveralRunsError(path, loads)
+        elif not loads:
+            raise InputError(f"{path}: this form has no runs to choose from: leave out the run {chosen + 1}")
+        elif not 0 <= chosen < len(loads):
+            raise InputError(f"{path}: no run {chosen + 1}: it has {plural(len(loads), 'run')}, counted from 1")
 
     def _decoded(self, group: Sequence[tuple[Batch, int | None] | RawRecord]) -> list[tuple[Batch, int | None]]:
         """Return the records of a group of export requests: plain segments as columns, the rest as objects."""
@@ -194,6 +253,8 @@ class Inputs:
             except DecodeError as error:
                 self.skipped.add("bad_record", f"{item.place}: {error}")
                 continue
+            batch.owned_by(item.tenant)
+            self._usable += batch.spans - batch.ignored
             found.append((batch, item.receipt_ns))
             self._messages += 1
         return found
@@ -213,7 +274,16 @@ class Inputs:
             self._progress(done_bytes)
 
 
-def load_streams(*paths: str | Path, progress: Callable[[int], None] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield recorded streams as batches of STREAMS: the input of `kernel.judge_batch`; raises as `load` does."""
-    with closing(Inputs([Path(path) for path in paths], progress=progress).batches()) as found:
+def load_streams(
+    *paths: str | Path,
+    progress: Callable[[int], None] | None = None,
+    run: int | None = None,
+    single_runs: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Yield recorded streams as batches of STREAMS: the input of `kernel.judge_batch`; raises as `load` does.
+
+    `run`: of result files only this run, from 0; `single_runs`: refuse a file of several runs (SeveralRunsError).
+    """
+    inputs = Inputs([Path(path) for path in paths], progress=progress, run=run, single_runs=single_runs)
+    with closing(inputs.batches()) as found:
         yield from found

@@ -12,11 +12,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from otel_llm.audit.input.stream_batch import BATCH_STREAMS, BATCH_TOKENS, STREAMS, lists, token_lists
+from otel_llm.audit.input.stream_batch import BATCH_STREAMS, BATCH_TOKENS, STREAMS, count_lists, lists, token_lists
+from otel_llm.core.limits import MAX_EVENT_TOKENS, MAX_TOKENS
 from otel_llm.readers.formats.parquet_claims import RowGroup, row_groups
 from otel_llm.readers.formats.parquet_files import columns, opened
 from otel_llm.readers.io.bytestream import STDIN
-from otel_llm.readers.records import InputError
+from otel_llm.readers.records import DEFAULT_TENANT, InputError
 from otel_llm.slo.classes import KINDS, OUTCOMES
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ T_SECONDS: Final = "t_seconds"
 DEFAULTS: Final[dict[str, str]] = {
     "trace_id": "made from the file's name and the number of the row: the same at every reading",
     "span_id": "the first 8 bytes of trace_id",
+    "tenant": "default",
     "choice": "0",
     "measured_at": "client",
     "outcome": "completed",
@@ -41,6 +43,7 @@ DEFAULTS: Final[dict[str, str]] = {
 }
 """The value of a missing column; null for those that are not named."""
 BATCH_BYTES: Final = 8 * BATCH_TOKENS
+_LISTS: Final = ("times_ns", "counts")
 _LARGEST: Final = 2**62
 _NS: Final = 1e9
 
@@ -90,9 +93,9 @@ class Writer:
         import pyarrow.parquet as pq
 
         # Times of one stream differ little: their differences take a few bytes each, which compress no further.
-        times = "times_ns.list.element"
+        times, counts = "times_ns.list.element", "counts.list.element"
         words = [field.name for field in STREAMS if field.type == pa.string()]
-        packed = {field.name: "zstd" for field in STREAMS if field.name != "times_ns"} | {times: "none"}
+        packed = {field.name: "zstd" for field in STREAMS if field.name not in _LISTS} | {times: "none", counts: "zstd"}
         self._writer = pq.ParquetWriter(
             file, STREAMS, compression=packed, use_dictionary=words, column_encoding={times: "DELTA_BINARY_PACKED"}
         )
@@ -115,7 +118,7 @@ def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatc
     """Convert a batch of a file to one of STREAMS."""
     rows = len(batch)
     given = dict(zip(batch.schema.names, batch.columns, strict=True))
-    cells = {name: _typed(path, name, given[name]) for name in STREAMS.names if name in given and name != "times_ns"}
+    cells = {name: _typed(path, name, given[name]) for name in STREAMS.names if name in given and name not in _LISTS}
     seconds = "times_ns" not in given
     if seconds and T_SECONDS not in given:
         raise InputError(f"{path}: neither times_ns nor {T_SECONDS} is among its columns")
@@ -132,12 +135,15 @@ def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatc
         coverage.fill_null(1.0).to_numpy(zero_copy_only=False) >= 1
     )
     lengths = np.diff(offsets)
+    counts = None if "counts" not in given else _counts(path, given["counts"], lengths)
+    tokens = lengths if counts is None else np.diff(np.concatenate(([0], np.cumsum(counts)))[offsets])
     defaults: dict[str, Any] = {
+        "tenant": [DEFAULT_TENANT] * rows,
         "choice": np.zeros(rows, np.int64),
         "measured_at": ["client"] * rows,
         "outcome": ["completed"] * rows,
         "complete": known & whole,
-        "known_tokens": lengths,
+        "known_tokens": tokens,
         "exact_resume": np.zeros(rows, np.bool_),
         "foreign": np.zeros(rows, np.bool_),
     }
@@ -147,16 +153,32 @@ def _streams(path: Path, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatc
     if "span_id" not in cells:
         defaults["span_id"] = [one[:8] for one in cells["trace_id"].to_pylist()]
     for item in STREAMS:
-        if item.name != "times_ns" and item.name not in cells:
+        if item.name not in _LISTS and item.name not in cells:
             cells[item.name] = pa.array(defaults.get(item.name, [None] * rows), item.type)
-        if item.name != "times_ns" and not item.nullable and cells[item.name].null_count:
+        if item.name not in _LISTS and not item.nullable and cells[item.name].null_count:
             raise InputError(f"{path}: column {item.name}: null in a row from {first_row} on; leave the column out")
-    _check(path, cells, lengths)
+    _check(path, cells, lengths, tokens)
     complete = cells["complete"].to_numpy(zero_copy_only=False)
     if (complete & ~known).any():
         raise InputError(f"{path}: column complete: true where commit_ns is null; such a request cannot be judged")
-    cells["times_ns"], cells["kinds"] = _in_order(times, offsets, complete, cells["kinds"])
+    cells["times_ns"], cells["kinds"], cells["counts"] = _in_order(times, offsets, complete, cells["kinds"], counts)
     return pa.RecordBatch.from_arrays([cells[name] for name in STREAMS.names], schema=STREAMS)
+
+
+def _counts(path: Path, column: pa.Array, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+    """Return how many tokens each time of the rows stands for (N,), one if a row does not say; None if none does."""
+    if column.null_count == len(column):
+        return None
+    values, offsets = _times(path, "counts", column, pa.int64())
+    said = np.diff(offsets)
+    several = column.is_valid().to_numpy(zero_copy_only=False)
+    if (said[several] != lengths[several]).any():
+        raise InputError(f"{path}: column counts: expected a number for each time of its row, or null")
+    counts = np.ones(int(lengths.sum()), np.int64)
+    counts[np.repeat(several, lengths)] = values
+    if len(counts) and not 1 <= int(counts.min()) <= int(counts.max()) <= MAX_EVENT_TOKENS:
+        raise InputError(f"{path}: column counts: not from 1 to {MAX_EVENT_TOKENS}")
+    return counts
 
 
 def _typed(path: Path, name: str, column: pa.Array) -> pa.Array:
@@ -217,14 +239,18 @@ def _from_seconds(
     return start + np.rint(seconds * _NS).astype(np.int64), offsets
 
 
-def _check(path: Path, cells: dict[str, pa.Array], lengths: npt.NDArray[np.int64]) -> None:
+def _check(
+    path: Path, cells: dict[str, pa.Array], lengths: npt.NDArray[np.int64], tokens: npt.NDArray[np.int64]
+) -> None:
     """Refuse unknown outcomes and kinds, and impossible numbers."""
+    if (tokens[tokens > lengths] > MAX_TOKENS).any():
+        raise InputError(f"{path}: column counts: more than {MAX_TOKENS} tokens in a row")
     unknown = set(cells["outcome"].unique().to_pylist()) - set(OUTCOMES)
     if unknown:
         raise InputError(f"{path}: column outcome: {min(unknown)!r}; one of {', '.join(OUTCOMES)}")
     known = cells["known_tokens"].to_numpy()
-    if (known < 0).any() or (known > lengths).any():
-        raise InputError(f"{path}: column known_tokens: not from 0 to the number of times of its row")
+    if (known < 0).any() or (known > tokens).any():
+        raise InputError(f"{path}: column known_tokens: not from 0 to the number of tokens of its row")
     if cells["kinds"].null_count == len(lengths):
         return
     for codes, length in zip(cells["kinds"].to_pylist(), lengths.tolist(), strict=True):
@@ -233,23 +259,29 @@ def _check(path: Path, cells: dict[str, pa.Array], lengths: npt.NDArray[np.int64
 
 
 def _in_order(
-    times: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], complete: npt.NDArray[np.bool_], kinds: pa.Array
-) -> tuple[pa.Array, pa.Array]:
-    """Return the sorted times of complete rows, and their kinds."""
+    times: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+    complete: npt.NDArray[np.bool_],
+    kinds: pa.Array,
+    counts: npt.NDArray[np.int64] | None,
+) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Return the sorted times of complete rows, their kinds and their counts."""
     falls = np.flatnonzero(times[1:] < times[:-1]) + 1
     of = np.searchsorted(offsets, falls, "right") - 1
     out_of_order = [row for row in np.unique(of[offsets[of] != falls]).tolist() if complete[row]]
     if out_of_order:
-        times = times.copy()
+        times, counts = times.copy(), None if counts is None else counts.copy()
         codes = kinds.to_pylist()
         for row in out_of_order:
             span = slice(int(offsets[row]), int(offsets[row + 1]))
             order = np.argsort(times[span], kind="stable")
             times[span] = times[span][order]
+            if counts is not None:
+                counts[span] = counts[span][order]
             if codes[row] is not None:
                 codes[row] = np.frombuffer(codes[row], np.uint8)[order].tobytes()
         kinds = pa.array(codes, pa.binary())
-    return lists(times, offsets), kinds
+    return lists(times, offsets), kinds, count_lists(counts, offsets)
 
 
 def _made_id(path: Path, row: int) -> bytes:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from otel_llm.audit.input.stream_batch import BATCH_TOKENS, STREAMS, lists, token_times
-from otel_llm.slo.stated_total import MOST_TOKENS, RESAMPLED, Stated, restated
+from otel_llm.audit.input.stream_batch import (
+    BATCH_TOKENS,
+    STREAMS,
+    expanded,
+    lists,
+    replaced,
+    slices,
+    token_numbers,
+    token_times,
+)
+from otel_llm.semconv import MAX_STREAM_TOKENS
+from otel_llm.slo.stated_total import RESAMPLED, Stated, restated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,23 +42,42 @@ class Resampled(NamedTuple):
 def resampled(streams: pa.RecordBatch, most_tokens: int = BATCH_TOKENS) -> Iterator[Resampled]:
     """Yield the streams with the tokens of each resampled to its stated total, if it has one that applies.
 
-    They come in their order, as slices of about `most_tokens` tokens: a few recorded chunks may state many.
+    They come in their order, as slices of about `most_tokens` tokens: a few recorded events may state many. Those of
+    complete streams have an entry each; the others are not judged, and keep their events.
     """
     stated = _stated(streams)
-    totals = [0 if one is None else min(one.output_tokens or 0, MOST_TOKENS) for one in stated]
-    upto = np.cumsum(np.array(totals, np.int64))
-    cuts = (np.flatnonzero(np.diff(upto // most_tokens)) + 1).tolist()
-    for first, last in pairwise([0, *cuts, len(streams)]):
-        yield _resampled(streams.slice(first, last - first), stated[first:last])
+    recorded = token_numbers(streams)
+    totals = np.array(
+        [0 if one is None else min(one.output_tokens or 0, MAX_STREAM_TOKENS) for one in stated], np.int64
+    )
+    several = recorded > np.diff(token_times(streams)[1])
+    more = np.where(streams.column("complete").to_numpy(zero_copy_only=False) & several, recorded, 0)
+    first = 0
+    for part in slices(streams, np.maximum(more, totals), most_tokens):
+        last = first + len(part)
+        yield _resampled(_judgeable(part), stated[first:last], recorded[first:last])
+        first = last
 
 
-def _resampled(streams: pa.RecordBatch, stated: Sequence[Stated | None]) -> Resampled:
+def _judgeable(streams: pa.RecordBatch) -> pa.RecordBatch:
+    """Return streams with an entry for each token of complete ones."""
+    if streams.column("counts").null_count == len(streams):
+        return streams
+    complete = streams.column("complete")
+    if complete.true_count == len(streams):
+        return expanded(streams)
+    some, others = expanded(streams.filter(complete)), streams.filter(pc.invert(complete))
+    whole = complete.to_numpy(zero_copy_only=False)
+    places = np.where(whole, np.cumsum(whole) - 1, len(some) + np.cumsum(~whole) - 1)
+    return pa.concat_batches([some, others]).take(pa.array(places))
+
+
+def _resampled(streams: pa.RecordBatch, stated: Sequence[Stated | None], recorded: npt.NDArray[np.int64]) -> Resampled:
     skewed = np.zeros(len(streams), np.int64)
     times, offsets = token_times(streams)
-    recorded = np.diff(offsets)
     if not any(stated):
         return Resampled(streams, recorded, skewed)
-    lengths = recorded.copy()
+    lengths = np.diff(offsets)
     kinds = streams.column("kinds").to_pylist()
     basis = streams.column("token_basis").to_pylist()
     commits = streams.column("commit_ns").to_pylist()
@@ -70,8 +99,7 @@ def _resampled(streams: pa.RecordBatch, stated: Sequence[Stated | None]) -> Resa
         "kinds": pa.array(kinds, STREAMS.field("kinds").type),
         "token_basis": pa.array(basis, STREAMS.field("token_basis").type),
     }
-    arrays = [columns.get(name, streams.column(name)) for name in streams.schema.names]
-    return Resampled(pa.RecordBatch.from_arrays(arrays, schema=streams.schema), recorded, skewed)
+    return Resampled(replaced(streams, columns), recorded, skewed)
 
 
 def _stated(streams: pa.RecordBatch) -> list[Stated | None]:

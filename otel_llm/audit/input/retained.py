@@ -21,7 +21,8 @@ ALL_TOKENS: Final = 2_000_000
 WORST: Final = 32
 """Of a larger input: so many with the longest idle time, and twice as many with the lowest fluidity-index."""
 
-Key = tuple[str, str, int | None]
+Key = tuple[str, str, str, int | None]
+"""Trace id and span id (hexadecimal), tenant and choice of a row."""
 
 
 class Retained:
@@ -38,7 +39,7 @@ class Retained:
 
     def add(self, streams: pa.RecordBatch, judged: pa.RecordBatch) -> None:
         """Keep the chosen deliveries of a batch of STREAMS and its JUDGED."""
-        self._left -= len(streams.column("times_ns").values)
+        self._left -= len(streams.column("times_ns").values)  # events: what they take
         if self._left >= 0:
             self._all.append(streams)
         else:
@@ -50,14 +51,14 @@ class Retained:
         self._rank("fluidity_index", streams, judged, falling=False, most=2 * self._worst)
 
     def find(self, key: Key) -> Assembled | None:
-        """Return the delivery of a request by its trace id, span id (hexadecimal) and choice, as it is judged."""
+        """Return the delivery of a row, as it is judged."""
         if self._by_key is None:
             ranked = [batch for found in self._ranked.values() for _, batch in found]
             self._by_key = {}
             for batch in (*self._all, *self._asked, *([] if self._all else ranked)):
-                names = (batch.column(name).to_pylist() for name in ("trace_id", "span_id", "choice"))
-                for row, (trace_id, span_id, choice) in enumerate(zip(*names, strict=True)):
-                    self._by_key[trace_id.hex(), span_id.hex(), choice] = (batch, row)
+                names = (batch.column(name).to_pylist() for name in ("trace_id", "span_id", "tenant", "choice"))
+                for row, (trace_id, span_id, tenant, choice) in enumerate(zip(*names, strict=True)):
+                    self._by_key[trace_id.hex(), span_id.hex(), tenant, choice] = (batch, row)
         found = self._by_key.get(key)
         return None if found is None else from_batch(next(resampled(found[0].slice(found[1], 1))).streams)[0]
 
@@ -74,7 +75,7 @@ class Retained:
             rows = rows[keys[rows] <= ranked[-1][0][0]]
         if not len(rows):
             return
-        names = ("start_unix_nano", "trace_id", "span_id", "choice")
+        names = ("start_unix_nano", "trace_id", "span_id", "choice", "tenant")
         few = judged.select(names).take(pa.array(rows))
         cells = zip(
             keys[rows].tolist(),
@@ -83,8 +84,8 @@ class Retained:
             strict=True,
         )
         found = [
-            ((key, start is None, start or 0, trace_id, span_id, choice is None, choice or 0), row)
-            for key, start, trace_id, span_id, choice, row in cells
+            ((key, start is None, start or 0, trace_id, span_id, choice is None, choice or 0, tenant), row)
+            for key, start, trace_id, span_id, choice, tenant, row in cells
         ]
         both = sorted([*ranked, *found], key=lambda one: one[0])[:most]
         self._ranked[name] = [(order, copied_row(streams, row) if isinstance(row, int) else row) for order, row in both]

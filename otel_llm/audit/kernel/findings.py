@@ -26,3 +26,7 @@ class Findings(Protocol):
     @property
     def counts(self) -> Mapping[str, int]:
         """Harmless anomalies, by name."""
+
+    @property
+    def unkept(self) -> Mapping[str, int]:
+        """The requests that files count and do not keep, by outcome: the others are a sample."""

@@ -16,6 +16,7 @@ from otel_llm.audit.input.resampled import Resampled, resampled
 from otel_llm.audit.input.stream_batch import dictionary_of, from_batch, token_times
 from otel_llm.audit.tables import REQUESTS, arrow_type
 from otel_llm.readers.rows import unjudged_row
+from otel_llm.slo.batch.gap_counts import GapCounting
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.batch.many import judge_many
 from otel_llm.slo.batch.many_fluid import FluidTargets
@@ -28,28 +29,33 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from otel_llm.slo.batch.gap_counts import GapCounts
     from otel_llm.slo.classes import SloClasses
 
 JUDGED: Final = pa.schema(
     [
         *(pa.field(name, arrow_type(kind)) for name, kind in REQUESTS.items()),
         pa.field("fluid_tbt_ns", pa.int64()),
+        pa.field("gap_buckets", pa.list_(pa.int16())),
+        pa.field("gap_counts", pa.list_(pa.int32())),
         pa.field("idle_ns", pa.int64()),
         pa.field("end_unix_nano", pa.int64()),
         pa.field("skewed", pa.int64(), nullable=False),
         pa.field("unknown_class", pa.bool_(), nullable=False),
     ]
 )
-"""The columns of a judged request: those of `--requests` and five more.
+"""The columns of a judged request: those of `--requests` and seven more.
 
 `fluid_tbt_ns`: the smallest TBT target at which it is fluid (Etalon, section 5.1), null where it has none;
+`gap_buckets`, `gap_counts`: its gaps between tokens by range (`slo.batch.gap_counts`), null where they are not known;
 `idle_ns`: `idle_s` in ns, exactly; `end_unix_nano`: its end or its last token, whichever is later, null where neither
 is known; `skewed`: tokens recorded before the commit; `unknown_class`: it names a class that is not in the file.
 """
 
 
 _AS_STATED: Final = (
-    *("choice", "model", "instance", "measured_at", "outcome", "finish_reason", "token_basis", "coverage", "queue_s"),
+    *("choice", "model", "instance", "measured_at", "outcome", "finish_reason", "token_basis", "coverage"),
+    *("input_tokens", "queue_s", "prefill_s", "relay_lag_s", "tenant"),
 )
 
 
@@ -79,8 +85,8 @@ def _judge(part: Resampled, classes: SloClasses) -> pa.RecordBatch:
     for name in _AS_STATED:
         cells[name] = streams.column(name)
     requests = recorded(streams, complete)
-    fluid = FluidTargets(len(requests))
-    judged = judge_many(requests, slos, index[complete], fluid)
+    fluid, gaps = FluidTargets(len(requests)), GapCounting(len(requests))
+    judged = judge_many(requests, slos, index[complete], fluid, gaps=gaps)
     at = np.flatnonzero(complete)
     spread = {name: _spread(judged.column(name), at, len(streams)) for name in VERDICT_COLUMNS}
     spread["fluid_tbt_ns"] = _spread(fluid.masked(), at, len(streams))
@@ -91,7 +97,20 @@ def _judge(part: Resampled, classes: SloClasses) -> pa.RecordBatch:
         cells[name] = pa.array(values, JUDGED.field(name).type, mask=~known)
     cells["skewed"] = pa.array(spread["skewed"].values, pa.int64())
     cells["end_unix_nano"] = _ends(streams)
+    cells |= _gap_lists(gaps.counts(), complete)
     return pa.RecordBatch.from_arrays([cells[name] for name in JUDGED.names], schema=JUDGED)
+
+
+def _gap_lists(gaps: GapCounts, complete: npt.NDArray[np.bool_]) -> dict[str, pa.Array]:
+    """Return the counted gaps of the complete streams as columns of all (R,), null elsewhere."""
+    lengths = np.zeros(len(complete), np.int64)
+    lengths[complete] = np.diff(gaps.offsets)
+    offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
+    mask = pa.array(~complete)
+    return {
+        "gap_buckets": pa.ListArray.from_arrays(offsets, pa.array(gaps.buckets, pa.int16()), mask=mask),
+        "gap_counts": pa.ListArray.from_arrays(offsets, pa.array(gaps.counts, pa.int32()), mask=mask),
+    }
 
 
 def _without_times(streams: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -179,7 +198,7 @@ def _unjudged(
     some = streams.take(pa.array(which))
     for place, stream in zip(which.tolist(), from_batch(some), strict=True):
         slo = slos[index[place]]
-        row = unjudged_row(stream.resolved, slo.name, stream.times_ns, stream.kinds, slo.reads)
+        row = unjudged_row(stream.resolved, slo.name, stream.events, slo.reads)
         for name in VERDICT_COLUMNS:
             if row[name] is not None:
                 spread[name].values[place] = row[name]

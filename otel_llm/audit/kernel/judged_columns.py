@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from otel_llm.audit.input.stream_batch import dictionary_of
 from otel_llm.audit.kernel.judge_batch import JUDGED
+from otel_llm.slo.batch.gap_counts import GapCounts
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements
 
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     Rows: TypeAlias = pa.Table | pd.DataFrame | Sequence[Mapping[str, Any]]
     """Requests with the columns of `--requests`, in any of these forms."""
 
-_ORDER = [(name, "ascending") for name in ("start_unix_nano", "trace_id", "span_id", "choice")]
+_ORDER = [(name, "ascending") for name in ("start_unix_nano", "trace_id", "span_id", "choice", "tenant")]
 
 
 def in_order(judged: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Return batches of JUDGED as one table in the order of rows: start, trace id, span id, choice; null last."""
+    """Return batches of JUDGED as one table in the order of rows; a null is last.
+
+    They are ordered by start, trace id, span id, choice and tenant.
+    """
     table = pa.Table.from_batches(judged, schema=JUDGED)
     places = pc.sort_indices(table, sort_keys=_ORDER)  # null is last
     return table.take(places).combine_chunks()
@@ -77,7 +81,16 @@ _PLAIN: Final = {"Int64": np.int64, "Float64": np.float64, "boolean": np.bool_}
 
 def judgements(table: pa.Table) -> Judgements:
     """Return the columns of a summary, from a table of JUDGED."""
-    return Judgements({name: texts_of(table, name) for name in TEXTS}, {name: masked(table, name) for name in NUMBERS})
+    numbers = {name: masked(table, name) for name in NUMBERS}
+    return Judgements({name: texts_of(table, name) for name in TEXTS}, numbers, gap_counts(table))
+
+
+def gap_counts(table: pa.Table) -> GapCounts:
+    """Return the counted gaps between tokens of a table of JUDGED."""
+    lists = table.column("gap_buckets")
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
+    buckets, counts = (pc.list_flatten(table.column(name)).to_numpy() for name in ("gap_buckets", "gap_counts"))
+    return GapCounts(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), buckets, counts)
 
 
 def span_ns(table: pa.Table) -> int | None:

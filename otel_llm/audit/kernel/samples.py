@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
-from otel_llm.audit.kernel.judged_columns import judgements
+from otel_llm.audit.kernel.judged_columns import gap_counts, judgements, masked
 from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.fluid.fluid_rate import targets
-from otel_llm.slo.summary import figures
+from otel_llm.slo.summary import figures, gap_sums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from otel_llm.slo.batch.gap_counts import GapCounts
     from otel_llm.slo.classes import Objective
 
     Floats = NDArray[np.float64]
@@ -33,12 +34,12 @@ class Figure(NamedTuple):
 
     `kind`: `count` (a sum that describes the input: never resampled), `rate` (sum of `top` per second of the span, if
     `under` is not 0), `share` and `mean` (sum of `top` / sum of `under`), `rank` (nearest-rank percentile of `top` at
-    `share`), `speed` (10^9 over such a percentile, of ns). `better` is the direction that is better for readers, or
-    None.
+    `share`), `speed` (10^9 over such a percentile, of ns), `pooled` (such a percentile of all gaps between tokens).
+    `better` is the direction that is better for readers, or None.
     """
 
     name: str
-    kind: Literal["count", "rate", "share", "mean", "rank", "speed"]
+    kind: Literal["count", "rate", "share", "mean", "rank", "speed", "pooled"]
     top: str
     better: Better = None
     under: str = "requests"
@@ -46,7 +47,16 @@ class Figure(NamedTuple):
 
 
 HALF: Final = Fraction(1, 2)
+NINE_TENTHS: Final = Fraction(9, 10)
 MOST: Final = Fraction(99, 100)
+_SHARES: Final = (("p50", HALF), ("p90", NINE_TENTHS), ("p99", MOST))
+
+
+def _latency(name: str) -> tuple[Figure, ...]:
+    """Return the figures of a latency that each request has one value of."""
+    mean = Figure(f"{name}_mean_s", "mean", f"{name}_sum", "lower", f"{name}_known")
+    return mean, *(Figure(f"{name}_{one}_s", "rank", f"{name}_s", "lower", share=share) for one, share in _SHARES)
+
 
 FIGURES: Final = (
     Figure("requests", "count", "requests"),
@@ -67,8 +77,11 @@ FIGURES: Final = (
     Figure("idle_p99_s", "rank", "idle_s", "lower", share=MOST),
     Figure("ttfo_p50_s", "rank", "ttfo_s", "lower", share=HALF),
     Figure("ttfo_p99_s", "rank", "ttfo_s", "lower", share=MOST),
-    Figure("ttft_p50_s", "rank", "ttft_s", "lower", share=HALF),
-    Figure("ttft_p99_s", "rank", "ttft_s", "lower", share=MOST),
+    *_latency("ttft"),
+    Figure("itl_mean_s", "mean", "gap_s", "lower", "gaps"),
+    *(Figure(f"itl_{one}_s", "pooled", "gaps", "lower", "gaps", share) for one, share in _SHARES),
+    *_latency("tpot"),
+    *_latency("e2e"),
     Figure("fluid_token_rate", "speed", "fluid_tbt_ns", "higher"),
 )
 """The figures of the summary, and one that does not depend on the load: `benefit_mean_tokens`, benefit a request."""
@@ -79,13 +92,15 @@ class Sample:
     """R requests of one class at one place, in order of their start.
 
     `sums`: the terms of sums, (R,) each, 0 where a request does not count; `ranked`: the values of percentiles, (R,)
-    each, NaN where null. `span_s`: the time for rates, None where there is none.
+    each, NaN where null. `span_s`: the time for rates, None where there is none. `longest_gap_s`: of `gaps`.
     """
 
     sums: Mapping[str, Floats]
     ranked: Mapping[str, Floats]
     span_s: float | None
     tail: Fraction
+    gaps: GapCounts
+    longest_gap_s: float
 
     def __len__(self) -> int:
         return len(self.sums["requests"])
@@ -98,7 +113,8 @@ class Sample:
         """Return the number of requests behind a figure."""
         if figure.kind in {"rank", "speed"}:
             return int(np.count_nonzero(~np.isnan(self.ranked[figure.top])))
-        return round(float(self.sums[figure.under].sum())) if figure.kind in {"share", "mean"} else len(self)
+        of_parts = figure.kind in {"share", "mean", "pooled"}
+        return int(np.count_nonzero(self.sums[figure.under])) if of_parts else len(self)
 
 
 def values(table: pa.Table, one: Sample, objective: Objective) -> dict[str, float | None]:
@@ -144,7 +160,15 @@ def sample(table: pa.Table, objective: Objective, span: float | None) -> Sample:
         name: np.where(whole, reals(table, name), np.nan) for name in ("fluidity_index", "idle_s", "fluid_tbt_ns")
     }
     ranked |= {name: reals(table, name) for name in ("ttft_s", "ttfo_s")}
-    return Sample(sums, ranked, span, targets(objective)[1])
+    ranked["tpot_s"] = np.where(whole, reals(table, "tpot_s"), np.nan)
+    ranked["e2e_s"] = np.where([one == "completed" for one in outcome], reals(table, "e2e_s"), np.nan)
+    for name in ("ttft", "tpot", "e2e"):
+        sums[f"{name}_known"] = (~np.isnan(ranked[f"{name}_s"])).astype(np.float64)
+        sums[f"{name}_sum"] = np.nan_to_num(ranked[f"{name}_s"])
+    spans, gaps = gap_sums({name: masked(table, name) for name in ("tokens", "tpot_s")})
+    sums |= {"gap_s": np.where(whole, spans, 0.0), "gaps": np.where(whole, gaps, 0).astype(np.float64)}
+    longest_s = float(np.nan_to_num(reals(table, "tbt_max_s"))[whole].max(initial=0.0))
+    return Sample(sums, ranked, span, targets(objective)[1], gap_counts(table), longest_s)
 
 
 def reals(table: pa.Table, name: str) -> Floats:

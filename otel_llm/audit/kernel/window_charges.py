@@ -9,18 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from otel_llm.audit.input.stream_batch import token_times
+from otel_llm.audit.input.stream_batch import BATCH_TOKENS, expanded, first_events, slices, token_numbers, token_times
 from otel_llm.audit.kernel.judge_batch import recorded
 from otel_llm.slo.batch.ragged import block_of, by_class
-from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.ledger import MOST_WINDOWS, Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
-    import pyarrow as pa
 
     from otel_llm.slo.batch.ragged import Ragged
     from otel_llm.slo.classes import SloClass, SloClasses
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     Bools = npt.NDArray[np.bool_]
 
 _ROOM: Final = 2**62
+SLICE_TOKENS: Final = 2 * BATCH_TOKENS
+"""About the most tokens that are charged at once: more than those of a batch, unless its events claim many."""
 
 
 class Charged(NamedTuple):
@@ -71,16 +72,15 @@ def spread(streams: pa.RecordBatch, window_ns: int, lateness_ns: int) -> Spread:
     offset, _ = _filled(streams, "offset_ns")
     complete = streams.column("complete").to_numpy(zero_copy_only=False)
     times, offsets = token_times(streams)
-    lengths = np.diff(offsets)
     foreign = streams.column("foreign").to_numpy(zero_copy_only=False)
     shift = np.where(np.abs(offset) > lateness_ns, offset, 0)
-    last_token = _greatest(times, offsets, _counted(streams, lengths), commit)
+    last_token = _greatest(times, offsets, first_events(streams, _counted(streams)), commit)
     end = np.where(begun, np.maximum(np.where(ended, stated_end, commit), last_token), stated_end)
     known = np.where(complete, end, np.where(has_until & (known_until != 0), known_until, commit))
     first, last = _window(commit - shift, window_ns), _window(end - shift, window_ns)
     cut = begun & (last - first > MOST_WINDOWS * window_ns)
     return Spread(
-        in_windows=(~foreign | (lengths > 0)) & (begun | ended),
+        in_windows=(~foreign | (np.diff(offsets) > 0)) & (begun | ended),
         begun=begun,
         commit_ns=commit,
         end_ns=end,
@@ -100,15 +100,21 @@ def charges(
     rows = np.flatnonzero(which)
     if not len(rows):
         return
-    requests = _read_part(streams, which)
+    # Of a stream with a hole only the tokens before it: no others were charged.
+    tokens = _counted(streams)[which]
     places = {name: place for place, name in enumerate(classes.names)}
     index = np.array([places[name] for name in judged.column("slo_class").to_pylist()], np.int64)[rows]
     final_tokens, final_idle = _finals(streams, judged)
-    for slo, chosen in by_class(requests, classes.classes, index):
-        at = rows[chosen]
-        read, reading = block_of(requests, chosen).read(slo.reads)
-        block = _Block(slo, at, read, reading, where, window_ns, final_tokens[at], final_idle[at])
-        yield from block.by_ledger() if block.too_large() else block.at_once()
+    first = 0
+    for part in slices(streams if which.all() else streams.filter(pa.array(which)), tokens, SLICE_TOKENS):
+        own = slice(first, first + len(part))
+        first += len(part)
+        requests = recorded(expanded(part, tokens[own]), np.ones(len(part), np.bool_))
+        for slo, chosen in by_class(requests, classes.classes, index[own]):
+            at = rows[own][chosen]
+            read, reading = block_of(requests, chosen).read(slo.reads)
+            block = _Block(slo, at, read, reading, where, window_ns, final_tokens[at], final_idle[at])
+            yield from block.by_ledger() if block.too_large() else block.at_once()
 
 
 def _finals(streams: pa.RecordBatch, judged: pa.RecordBatch) -> tuple[Ints, Ints]:
@@ -205,28 +211,9 @@ class _Block:
         return Charged(self.slo, self.at[which[some]], start[some], tokens[some], before[some], after[some])
 
 
-def _read_part(streams: pa.RecordBatch, which: Bools) -> Recorded:
-    """Return the streams `which`; of one with a hole only the tokens before it, since no others were charged."""
-    requests = recorded(streams, which)
-    complete = streams.column("complete").to_numpy(zero_copy_only=False)
-    lengths = np.diff(requests.offsets)
-    kept = _counted(streams, np.diff(token_times(streams)[1]))[which]
-    if complete[which].all() or (kept == lengths).all():
-        return requests
-    place = np.arange(len(requests.tokens_ns)) - np.repeat(requests.offsets[:-1], lengths)
-    chosen = place < np.repeat(kept, lengths)
-    return Recorded(
-        tokens_ns=requests.tokens_ns[chosen],
-        offsets=np.concatenate(([0], np.cumsum(kept))),
-        commit_ns=requests.commit_ns,
-        end_ns=requests.end_ns,
-        outcomes=requests.outcomes,
-        kinds=None if requests.kinds is None else requests.kinds[chosen],
-    )
-
-
-def _counted(streams: pa.RecordBatch, lengths: Ints) -> Ints:
+def _counted(streams: pa.RecordBatch) -> Ints:
     """Return the number of charged tokens of each stream (R,): all, or the run before the first hole."""
+    lengths = token_numbers(streams)
     complete = streams.column("complete").to_numpy(zero_copy_only=False)
     known = streams.column("known_tokens").to_numpy()
     return np.where(complete, lengths, np.minimum(lengths, known))

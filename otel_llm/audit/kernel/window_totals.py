@@ -78,8 +78,12 @@ class Group(NamedTuple):
 
 @dataclass(slots=True)
 class Windows:
-    """Totals by window and group; partial ones are added one after the other."""
+    """Totals by window and group; partial ones are added one after the other.
 
+    `width_ns`: windows are as wide, and partial totals of narrower ones are added up; 0: as the partial totals are.
+    """
+
+    width_ns: int = 0
     totals: dict[tuple[int, Group], WindowTotals] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     """`shifted` and `not_spread`, over all windows."""
@@ -95,7 +99,7 @@ class Windows:
         """Add a batch of PARTIALS."""
         for row in partials.to_pylist():
             group = Group(row["slo_class"], row["model"], row["instance"], row["measured_at"])
-            total = self.at(row["window_start_unix_nano"], group)
+            total = self.at(self._start(row["window_start_unix_nano"]), group)
             for name in COUNTS:
                 setattr(total, name, getattr(total, name) + row[name])
             for term in row["benefit_terms"]:
@@ -104,6 +108,24 @@ class Windows:
             total.idle.merge(Sketch.of(**row["idle"]))
             self.counts["shifted"] += row["shifted"]
             self.counts["not_spread"] += row["not_spread"]
+
+    def widen(self, width_ns: int) -> None:
+        """Add up the windows to ones of `width_ns`, a multiple of their width."""
+        self.width_ns = width_ns
+        narrow, self.totals = self.totals, {}
+        for (start_ns, group), total in narrow.items():
+            self.at(self._start(start_ns), group).merge(total)
+        # A wait that was charged and given back within one window is no charge to it.
+        self.totals = {key: total for key, total in self.totals.items() if not total.empty}
+
+    @property
+    def span_ns(self) -> int:
+        """Return the time from the first window's start to the last one's."""
+        starts = [start_ns for start_ns, _ in self.totals]
+        return max(starts) - min(starts) if starts else 0
+
+    def _start(self, start_ns: int) -> int:
+        return start_ns - start_ns % self.width_ns if self.width_ns else start_ns
 
     def rows(self, window_ns: int) -> list[Row]:
         """Return the rows of `--windows` in order of window, class, model, instance and measured_at (null last)."""

@@ -60,9 +60,15 @@ def clocks(model: ReportModel) -> list[str]:
     return said
 
 
-def timeless(model: ReportModel) -> bool:
-    """Tell whether no request has a time of sending: each begins at zero of an axis of its own."""
-    return coverage.timeless(model.requests, model.counts or {})
+def no_axis(model: ReportModel, *, of_all: bool) -> str:
+    """Return why nothing is drawn over time or load, "" if it is; `of_all`: each request needs a time of sending."""
+    if model.count(coverage.NOT_IN_SAMPLE):
+        return "Not drawn: the requests are a sample, which says nothing over time or of load."
+    if coverage.timeless(model.requests, model.counts or {}) or (of_all and model.count(NO_START_TIMES)):
+        return "Not drawn: some requests have no known time of sending."
+    if model.windows.empty and len(model.requests) and not coverage.judged(model.requests):
+        return "Not drawn: no request could be judged."
+    return ""
 
 
 def basis_lines(model: ReportModel) -> list[tuple[str, ...]]:

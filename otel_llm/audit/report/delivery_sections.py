@@ -16,7 +16,7 @@ from otel_llm.slo.request import arrivals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.audit.report.charts.timeline import Stall
+    from otel_llm.audit.report.charts.timeline import Timeline
     from otel_llm.audit.report.report_model import ReportModel
     from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.rows import Row
@@ -68,7 +68,8 @@ def _delivery(name: str, row: Row, slo: SloClass, stream: Assembled, chosen: Cho
     resolved = stream.resolved
     if not resolved.complete or resolved.commit_ns is None:
         raise ValueError(f"the request at position {chosen.position} cannot be drawn: it is incomplete")
-    seen = arrivals(stream.times_ns, resolved.commit_ns, stream.kinds, slo.reads)
+    times_ns, kinds = stream.events.expanded()
+    seen = arrivals(times_ns, resolved.commit_ns, kinds, slo.reads)
     last_ns = seen.every[-1] if seen.every else 0
     end_ns = max((resolved.end_ns or resolved.commit_ns) - resolved.commit_ns, last_ns)
     timeline = build(seen.read, end_ns, resolved.outcome, slo)
@@ -82,7 +83,9 @@ def _delivery(name: str, row: Row, slo: SloClass, stream: Assembled, chosen: Cho
         f"{plural(len(stalls), 'stall')}."
     )
     values = _facts(row, slo, len(seen.every), len(seen.every) - len(seen.read))
-    return picture(name, chosen.title, alt, f"{note}<p class='who'>{_who(row)} · {trace}</p>{values}", _stalls(stalls))
+    return picture(
+        name, chosen.title, alt, f"{note}<p class='who'>{_who(row)} · {trace}</p>{values}", _stalls(timeline)
+    )
 
 
 def _facts(row: Row, slo: SloClass, tokens: int, unread: int) -> str:
@@ -92,6 +95,7 @@ def _facts(row: Row, slo: SloClass, tokens: int, unread: int) -> str:
     return facts(
         [
             ("outcome", row["outcome"]),
+            *_stated(row),
             ("tokens", number(tokens) + (f" ({unread:,} not read)" if unread else "")),
             ("first text", _cell(row["ttfo_s"], seconds)),
             ("TTFT", _cell(row["ttft_s"], seconds)),
@@ -107,6 +111,12 @@ def _facts(row: Row, slo: SloClass, tokens: int, unread: int) -> str:
     )
 
 
+def _stated(row: Row) -> list[tuple[str, object]]:
+    """Return what the recording says of the prompt and of the engine, as far as it says it."""
+    said = (("prompt tokens", "input_tokens", number), ("queue", "queue_s", seconds), ("prefill", "prefill_s", seconds))
+    return [(words, _cell(row[column], write)) for words, column, write in said if row[column] is not None]
+
+
 def _who(row: Row) -> str:
     return " · ".join(
         text(f"{what} {row[column]}", 120)
@@ -120,7 +130,8 @@ def _who(row: Row) -> str:
     )
 
 
-def _stalls(stalls: Sequence[Stall]) -> str:
+def _stalls(timeline: Timeline) -> str:
+    stalls = timeline.stalls
     if not stalls:
         return ""
     lines = [
@@ -129,7 +140,7 @@ def _stalls(stalls: Sequence[Stall]) -> str:
     ]
     more = len(stalls) - len(lines)
     cut = f"<p class='quiet'>{plural(more, 'more')} not listed.</p>" if more else ""
-    shaded = f" The {MOST_SHADES} longest are shaded." if len(stalls) > MOST_SHADES else ""
+    shaded = f" The {MOST_SHADES} longest waits are shaded." if len(timeline.waits) > MOST_SHADES else ""
     inner = table(["Stall", "from", "to", "waited"], lines, caption=f"Since the request was sent.{shaded}")
     return f"<details><summary>{plural(len(stalls), 'stall')}</summary>{inner}{cut}</details>"
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from otel_llm.audit import objectives, summary_figures, top_offenders
-from otel_llm.audit.report import caveats, cut_replies, data_quality, sections
+from otel_llm.audit import coverage, objectives, summary_figures, top_offenders
+from otel_llm.audit.kernel import waits
+from otel_llm.audit.report import caveats, compared, cut_replies, data_quality, sections
 from otel_llm.audit.report.delivery_sections import Chosen, deliveries
 from otel_llm.audit.report.html_page import contents, page, table, text
-from otel_llm.audit.report.report_model import ReportModel, clock_of, reals
+from otel_llm.audit.report.report_model import ReportModel, by_class, clock_of
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.formatting import instant, number, plural, seconds, share
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from otel_llm.audit.compare.tiers import Tiers
     from otel_llm.audit.report.charts.delivery_chart import Figure
+    from otel_llm.audit.report.compared import Compared
 
     Lines = Sequence[tuple[str, str]]
 
@@ -26,6 +28,22 @@ __all__ = ["Chosen", "build", "render", "render_deliveries"]
 TITLE: Final = "What the readers felt"
 MOST_COLUMNS: Final = 6
 """The most groups side by side in one table: as many as fit a sheet of paper."""
+WAIT_CAPTION: Final = "Who waited: the wait for the first text, and the waits after it"
+WAIT_LINES: Final[tuple[tuple[str, Callable[[waits.Waits], str]], ...]] = (
+    ("readers that could be judged", lambda one: number(one.judged)),
+    ("waited longer than the class allows", lambda one: number(one.beyond)),
+    ("reply broken off by the server's side", lambda one: number(one.broken)),
+    ("first text, half of them at most", lambda one: seconds(one.first_p50_s)),
+    ("first text, 99 % at most", lambda one: seconds(one.first_p99_s)),
+    ("waited between tokens", lambda one: number(len(one.between_s))),
+    ("their wait between tokens, median", lambda one: seconds(one.between_p50_s)),
+    ("their wait between tokens, longest", lambda one: seconds(one.between_most_s)),
+)
+"""(label, its value)."""
+LATENCY_CAPTION: Final = (
+    "TTFT of all requests; ITL (all gaps together, percentiles within 1 %) and TPOT of judged ones; E2E of "
+    "those that completed"
+)
 _WHY: Final = {"idle": "Among the longest idle times.", "fluidity": "Among the lowest fluidity-indexes."}
 _STATES: Final = {"met": "good", "missed": "bad", "no data": "quiet"}
 
@@ -33,7 +51,7 @@ _STATES: Final = {"met": "good", "missed": "bad", "no data": "quiet"}
 class Reported(Protocol):
     """The source of a report: an `audit.Audit`."""
 
-    def report_model(self, tiers: Tiers | None = None) -> ReportModel:
+    def report_model(self, tiers: Tiers | None = None, compared: Compared | None = None) -> ReportModel:
         """Return the report's model."""
 
 
@@ -46,14 +64,19 @@ class Section(NamedTuple):
 
 
 def render(
-    audit: Reported, *, title: str = TITLE, tiers: Tiers | None = None, first: tuple[str, Lines] | None = None
+    audit: Reported,
+    *,
+    title: str = TITLE,
+    tiers: Tiers | None = None,
+    compared: Compared | None = None,
+    first: tuple[str, Lines] | None = None,
 ) -> str:
-    """Return the report as one page, with the classes as tiers where they are given.
+    """Return the report as one page, with the classes as tiers and a comparison with a baseline if they are given.
 
     `first`: the heading and the (label, text) lines of a section before all others. The same input gives the same
     bytes.
     """
-    return build(audit.report_model(tiers), title=title, first=first)
+    return build(audit.report_model(tiers, compared), title=title, first=first)
 
 
 def build(model: ReportModel, *, title: str = TITLE, first: tuple[str, Lines] | None = None) -> str:
@@ -62,6 +85,7 @@ def build(model: ReportModel, *, title: str = TITLE, first: tuple[str, Lines] | 
     written = [
         Section("first", *(("", "") if first is None else (first[0], table(["", ""], first[1], text_columns=(1,))))),
         Section("summary", "Summary", _summary(model)),
+        Section("compared", "Compared with the baseline", compared.body(model.compared)),
         Section("rests", "What this rests on", data_quality.body(model)),
         Section("time", "Over time", sections.over_time(model, figures)),
         Section("distributions", "Distributions", sections.distributed(model, figures)),
@@ -96,18 +120,22 @@ def render_deliveries(audit: Reported, chosen: Sequence[Chosen], *, title: str, 
 def _head(model: ReportModel, title: str) -> str:
     summary, requests = model.summary, model.requests
     clock = clock_of(requests, "start_unix_nano")
-    idle = reals(requests, "idle_s")
-    waited, judged = int((idle > 0).sum()), int((idle >= 0).sum())
     known = clock.anchored and requests["start_unix_nano"].notna().any()
     when = f" The first was sent at {instant(clock.first_ns)} UTC." if known else ""
     span = f" within {seconds(summary['span_s'])}" if summary["span_s"] else ""
     lead = (
-        f"{plural(summary['requests'], 'request')} with {plural(summary['tokens'], 'token')}{span}. "
-        f"In {waited:,} of the {judged:,} that could be judged, the reader ran out of text and had to wait.{when}"
+        f"{plural(summary['requests'], 'request')} with {plural(summary['tokens'], 'token')}{span}.{when}",
+        _sentence(coverage.sampled(requests, model.counts or {})),
+        waits.sentences(waits.waits(requests)),
     )
+    said = "".join(f"<p class='lead'>{text(one, 1000)}</p>" for one in lead if one)
     names = ", ".join(f"<code>{text(name)}</code>" for name in model.inputs)
     read = f"<p class='quiet'>Read from {names}.</p>" if names else ""
-    return f"<header><h1>{text(title)}</h1><p class='lead'>{text(lead)}</p>{read}</header>"
+    return f"<header><h1>{text(title)}</h1>{said}{read}</header>"
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}." if clause else ""
 
 
 def _summary(model: ReportModel) -> str:
@@ -122,6 +150,8 @@ def _summary(model: ReportModel) -> str:
             some.setdefault(name, {})[place] = classes[name][place]
         headings = ["", *(f"{printable(name)}, {place}" for name, place in summary_figures.groups(some))]
         block += table(headings, summary_figures.lines(some), caption="By SLO class and by where the times were taken")
+    block += table(summary_figures.LATENCY_HEADINGS, summary_figures.latency_lines(classes), caption=LATENCY_CAPTION)
+    block += _who_waited(model)
     checks = objectives.check(model.requests, model.classes)
     if checks:
         lines = [
@@ -140,6 +170,19 @@ def _summary(model: ReportModel) -> str:
     return block
 
 
+def _who_waited(model: ReportModel) -> str:
+    found = [
+        (f"{printable(name)}, {place}", waits.waits(model.requests.iloc[rows]))
+        for name, place, rows in by_class(model.requests)
+    ]
+    block = ""
+    for first in range(0, len(found), MOST_COLUMNS):
+        some = found[first : first + MOST_COLUMNS]
+        lines = [(words, *(write(one) for _, one in some)) for words, write in WAIT_LINES]
+        block += table(["", *(heading for heading, _ in some)], lines, caption=WAIT_CAPTION)
+    return block
+
+
 def _judges(model: ReportModel) -> str:
     """Return a remark if the classes are the shipped ones: a collector with a file of its own has others."""
     if model.classes.classes != load_slo().classes:
@@ -150,6 +193,8 @@ def _judges(model: ReportModel) -> str:
 def _top_offenders(model: ReportModel, figures: dict[str, Figure]) -> str:
     found = top_offenders.choose(model.requests)
     if not found:
+        if not coverage.judged(model.requests):
+            return "<p>None is shown: no request could be judged.</p>"
         return "<p>No reader waited, and no token deadline was missed.</p>"
     rule = f"<p class='quiet'>{text(top_offenders.CHOICE_RULE)}</p>"
     chosen: list[Chosen] = []

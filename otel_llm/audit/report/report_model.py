@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from otel_llm.audit.compare.tiers import Tiers
+    from otel_llm.audit.report.compared import Compared
     from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.rows import Row
     from otel_llm.slo.classes import SloClasses
@@ -36,7 +37,8 @@ class ReportModel:
     `requests` and `windows`: the tables of `--requests` and `--windows`; `summary`: the object of `--format json`;
     `skipped` and `counts`: skipped parts and anomalies, None where the tables do not have them; `delivery`: the
     recorded stream of a row of `requests`, None for one that is not kept; `undrawn`: why no delivery is available at
-    all, empty where they are; `tiers`: every request by every class, where that was asked for.
+    all, empty where they are; `tiers`: every request by every class, and `compared`: a comparison with a baseline, if
+    they were asked for.
     """
 
     requests: pd.DataFrame
@@ -50,6 +52,7 @@ class ReportModel:
     delivery: Callable[[int], Assembled | None]
     undrawn: str = ""
     tiers: Tiers | None = None
+    compared: Compared | None = None
 
     def count(self, name: str) -> int:
         """Return one of the counts, 0 where it is not known."""
@@ -125,8 +128,8 @@ class Clock:
     def axis(self) -> dict[str, Any]:
         """Return the layout of such an axis."""
         if self.anchored:
-            return {"type": "date", "title": {"text": "UTC"}}
-        return {"type": "linear", "title": {"text": "seconds since the first, by a clock of the recording's own"}}
+            return {"type": "date", "title": {"text": "UTC", "standoff": 8}}
+        return {"type": "linear", "title": {"text": "seconds (own clock)", "standoff": 8}}
 
 
 def clock_of(table: pd.DataFrame, column: str) -> Clock:

@@ -1,8 +1,8 @@
 """The report's model from tables that an audit saved: those of `--requests` and `--windows`, in any of their forms.
 
-Rows lack some parts. Skipped parts, anomalies, the fluid token rate and the end of lost requests are in the metadata of
-the Parquet table of requests (`metadata`); for CSV and JSON lines they come from the output of `--format json`, or are
-not known.
+Rows lack some parts. Skipped parts, anomalies, the fluid token rate, single gaps and the end of lost requests are in
+the metadata of the Parquet table of requests (`metadata`); for CSV and JSON lines they come from the output of
+`--format json`, or are not known.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from otel_llm.audit.metadata import KEY, decode
 from otel_llm.audit.report.report_model import ReportModel
 from otel_llm.audit.report.saved_tables import TableError, read_table
 from otel_llm.audit.tables import REQUESTS, WINDOWS
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import SloClasses
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from otel_llm.audit.input.retained import Key
     from otel_llm.readers.assemble.resolved import Assembled
 
 NO_TIMES: Final = (
@@ -41,7 +43,6 @@ NO_TIMES: Final = (
     "recording beside them (--streams), or make the report of the recording itself (otel-llm audit --html)."
 )
 
-Key = tuple[str, str, int | None]
 _HEX: Final = re.compile(r"([0-9a-f]{2})*")
 
 
@@ -66,7 +67,8 @@ def load_saved(
         OSError: a file cannot be read.
     """
     classes = slo if isinstance(slo, SloClasses) else load_slo(slo)
-    rows, metadata = read_table(requests, REQUESTS, ("slo_class", "measured_at", "trace_id", "span_id", "outcome"))
+    identity = ("slo_class", "measured_at", "trace_id", "span_id", "outcome")
+    rows, metadata = read_table(requests, REQUESTS, identity)
     window_rows, _ = read_table(windows, WINDOWS, tuple(name for name in WINDOWS if name in _NEEDED))
     _check_filled(requests, rows, windows, window_rows)
     for path, table in ((requests, rows), (windows, window_rows)):
@@ -131,7 +133,7 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def _summarised(requests: pd.DataFrame, classes: SloClasses) -> dict[str, Any]:
-    """Return the summary of rows alone: without the fluid token rate, and with the ends that rows have."""
+    """Return the summary of rows alone: without fluid token rate and single gaps, and with the ends that rows have."""
     unknown = Masked(np.zeros(len(requests), np.int64), np.zeros(len(requests), np.bool_))
     judged = Judgements(
         {name: texts_of(requests, name) for name in TEXTS},
@@ -157,13 +159,14 @@ def _deliveries(path: Path, requests: pd.DataFrame) -> Callable[[int], Assembled
     for one in top_offenders.choose(requests):
         row = requests.iloc[one.position]
         choice = None if requests["choice"].isna().iloc[one.position] else int(row["choice"])
-        keys[one.position] = (str(row["trace_id"]), str(row["span_id"]), choice)
+        tenant = DEFAULT_TENANT if requests["tenant"].isna().iloc[one.position] else str(row["tenant"])
+        keys[one.position] = (str(row["trace_id"]), str(row["span_id"]), tenant, choice)
     wanted = pa.array([bytes.fromhex(key[0]) for key in keys.values() if _HEX.fullmatch(key[0])], pa.binary())
     found: dict[Key, Assembled] = {}
     for batch in load_streams(path):
         for stream in from_batch(batch.filter(pc.is_in(batch.column("trace_id"), value_set=wanted))):
             resolved = stream.resolved
-            found[resolved.trace_id.hex(), resolved.span_id.hex(), resolved.choice] = stream
+            found[resolved.trace_id.hex(), resolved.span_id.hex(), resolved.tenant, resolved.choice] = stream
     if keys and not found:
         raise TableError(
             f"{path}: holds none of the {len(keys)} worst requests of the tables; pass the recording that was audited "

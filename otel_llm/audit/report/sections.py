@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit.coverage import NO_START_TIMES
 from otel_llm.audit.report import classical
 from otel_llm.audit.report.charts import distributions, load_curve, starving_map, time_series
-from otel_llm.audit.report.data_quality import timeless
+from otel_llm.audit.report.data_quality import no_axis
 from otel_llm.audit.report.html_page import key, picture, table, text, values
 from otel_llm.audit.report.report_model import by_class, groups
 from otel_llm.shared.formatting import number, plural, seconds, share
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 MOST_WINDOW_PICTURES: Final = 8
 MOST_SQUARES: Final = 4
 """The most classes with a two-by-two table; the list below them has all."""
-NO_STARTS: Final = "Not drawn: some requests have no known time of sending."
 MOST_EXAMPLES: Final = 12
 """The number of example lines that are open at first."""
 
@@ -30,10 +28,10 @@ MOST_EXAMPLES: Final = 12
 def over_time(model: ReportModel, figures: dict[str, Figure]) -> str:
     """Return rates, attainment and waiting over time, a chart for each class and place, the largest first."""
     windows = model.windows
+    if why := no_axis(model, of_all=False):
+        return f"<p>{why}</p>"
     if windows.empty:
         return ""
-    if timeless(model):
-        return f"<p>{NO_STARTS}</p>"
     found = by_class(windows)
     weight = {(name, place): windows["requests_started"].iloc[rows].sum() for name, place, rows in found}
     chosen = sorted(found, key=lambda one: -weight[one[0], one[1]])[:MOST_WINDOW_PICTURES]
@@ -94,8 +92,8 @@ def distributed(model: ReportModel, figures: dict[str, Figure]) -> str:
 
 def under_load(model: ReportModel, figures: dict[str, Figure]) -> str:
     """Return smooth goodput over requests in flight, one chart for each place of measurement."""
-    if model.count(NO_START_TIMES):
-        return f"<p>{NO_STARTS}</p>"
+    if why := no_axis(model, of_all=True):
+        return f"<p>{why}</p>"
     parts: list[str] = []
     for index, (place, requests, windows) in enumerate(_places(model)):
         found = load_curve.points(requests, windows, model.window_ns)
@@ -126,8 +124,8 @@ def under_load(model: ReportModel, figures: dict[str, Figure]) -> str:
 
 def starved(model: ReportModel, figures: dict[str, Figure]) -> str:
     """Return the heat map of waiting by instance over time, one chart for each place of measurement."""
-    if timeless(model):
-        return f"<p>{NO_STARTS}</p>"
+    if why := no_axis(model, of_all=False):
+        return f"<p>{why}</p>"
     parts: list[str] = []
     clock = time_series.window_clock(model.windows)
     for index, (place, _, windows) in enumerate(_places(model)):

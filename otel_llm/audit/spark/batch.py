@@ -65,8 +65,8 @@ class Recordings:
     @property
     def streams(self) -> DataFrame:
         """Return the recorded streams, as STREAMS: every request assembled where the shuffle brings its segments."""
-        spans = self.records.where("kind != 'note'").repartition("trace_id", "span_id")
-        return through(spans.sortWithinPartitions("trace_id", "span_id", "file", "number"), decoding.assemble, STREAMS)
+        spans = self.records.where("kind != 'note'").repartition(*decoding.KEY)
+        return through(spans.sortWithinPartitions(*decoding.KEY, "file", "number"), decoding.assemble, STREAMS)
 
     @property
     def notes(self) -> DataFrame:
@@ -136,7 +136,7 @@ def judge_by(streams: DataFrame, classes: SloClasses, window_ns: int) -> Judged:
 
 
 def in_order(requests: DataFrame) -> DataFrame:
-    """Return judged requests in the order of `--requests`: start (unknown last), trace id, span id, choice."""
+    """Return judged requests in the order of `--requests`: start (unknown last), trace id, span id, choice, tenant."""
     return requests.orderBy(
-        f.col("start_unix_nano").asc_nulls_last(), "trace_id", "span_id", f.col("choice").asc_nulls_last()
+        f.col("start_unix_nano").asc_nulls_last(), "trace_id", "span_id", f.col("choice").asc_nulls_last(), "tenant"
     )

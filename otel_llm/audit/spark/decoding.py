@@ -19,19 +19,20 @@ from otel_llm.readers.batch import Batch
 from otel_llm.readers.files import read_file
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.records import InputError
+from otel_llm.readers.records import InputError, Segment
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
     from otel_llm.readers.io.skipped import Received
-    from otel_llm.readers.records import RequestKey, RequestSpan, Segment, StreamKey
+    from otel_llm.readers.records import RequestKey, RequestSpan, StreamKey
 
 RECORDS: Final = pa.schema(
     [
         pa.field("trace_id", pa.binary()),
         pa.field("span_id", pa.binary()),
+        pa.field("tenant", pa.string()),
         pa.field("kind", pa.string()),
         pa.field("file", pa.string()),
         pa.field("number", pa.int64()),
@@ -41,11 +42,14 @@ RECORDS: Final = pa.schema(
 )
 """The contents of files of recordings: a row a record.
 
-`trace_id`, `span_id`: of the request; `file` and `number` (within it, in order): of equal records the first counts;
-`seen_ns`: the receipt, else its end by the sender's clock, unix ns. `kind` is the type of `record`:
-`span` (of `packed_records`), `stream` (of a form that is not spans: an Arrow file of STREAMS with one row) or `note`
-(a skipped part or an anomaly of the file, as JSON; its ids are empty).
+`trace_id`, `span_id`, `tenant`: of the request; `file` and `number` (within it, in order): of equal records the first
+counts; `seen_ns`: the receipt, else its end by the sender's clock, unix ns. `kind` is the type of `record`: `span` (of
+`packed_records`), `stream` (of a form that is not spans: an Arrow file of STREAMS with one row) or `note` (a skipped
+part or an anomaly of the file, as JSON; its ids are empty).
 """
+
+KEY: Final = ("trace_id", "span_id", "tenant")
+"""The columns that identify a request."""
 
 NOTES: Final = pa.schema(
     [
@@ -83,8 +87,8 @@ def _records_of(path: str, content: pa.Buffer) -> Iterator[dict[str, Any]]:
                 number += 1
                 yield _stream_row(item, path, number)
                 continue
-            message, receipt_ns = item
-            batch = decode(message, receipt_ns)
+            batch = decode(item.message, item.receipt_ns)
+            batch.owned_by(item.tenant)
             found: tuple[Segment | RequestSpan, ...] = (*batch.segments, *batch.requests)
             for one in found:
                 number += 1
@@ -96,7 +100,7 @@ def _records_of(path: str, content: pa.Buffer) -> Iterator[dict[str, Any]]:
     for reason, count, places in _found(skipped, odd, notes):
         number += 1
         body = json.dumps({"reason": reason, "number": count, "note": places}).encode()
-        yield _row((b"", b""), "note", path, number, 0, body)
+        yield _row((b"", b"", ""), "note", path, number, 0, body)
 
 
 def _read(file: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
@@ -128,13 +132,14 @@ def _found(skipped: Skipped, odd: Batch, notes: list[str]) -> Iterator[tuple[str
 
 def _span_row(record: Segment | RequestSpan, path: str, number: int) -> dict[str, Any]:
     seen_ns = record.end_ns if record.receipt_ns is None else record.receipt_ns
-    return _row((record.trace_id, record.span_id), "span", path, number, seen_ns, pack(record))
+    key = record.request_key if isinstance(record, Segment) else record.key
+    return _row(key, "span", path, number, seen_ns, pack(record))
 
 
 def _stream_row(stream: Assembled, path: str, number: int) -> dict[str, Any]:
     resolved = stream.resolved
     seen_ns = resolved.end_ns or resolved.commit_ns or 0
-    return _row((resolved.trace_id, resolved.span_id), "stream", path, number, seen_ns, write_streams([stream]))
+    return _row(resolved.key[:3], "stream", path, number, seen_ns, write_streams([stream]))
 
 
 def _row(key: RequestKey, kind: str, path: str, number: int, seen_ns: int, record: bytes) -> dict[str, Any]:
@@ -181,7 +186,7 @@ def assemble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     tokens = 0
     for streams in _requests(batches):
         waiting += streams
-        tokens += sum(len(stream.times_ns) for stream in streams)
+        tokens += sum(stream.tokens for stream in streams)
         if tokens >= _BATCH_TOKENS or len(waiting) >= _BATCH_ROWS:
             yield to_batch(waiting)
             waiting, tokens = [], 0
@@ -195,12 +200,13 @@ def _requests(batches: Iterator[pa.RecordBatch]) -> Iterator[list[Assembled]]:
     spans: list[bytes] = []
     seen: set[StreamKey] = set()  # of complete streams: the first of several counts
     for batch in batches:
-        names = ("trace_id", "span_id", "kind", "record")
-        for trace_id, span_id, kind, record in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
-            if (trace_id, span_id) != current:
+        names = (*KEY, "kind", "record")
+        for *ids, kind, record in zip(*(batch.column(name).to_pylist() for name in names), strict=True):
+            trace_id, span_id, tenant = ids
+            if (key := (trace_id, span_id, tenant)) != current:
                 if current is not None and spans:
                     yield streams_of(current, b"".join(spans))
-                current, spans, seen = (trace_id, span_id), [], set()
+                current, spans, seen = key, [], set()
             if kind == "span":
                 spans.append(record)
                 continue

@@ -45,7 +45,7 @@ CHECKPOINT: Final = "checkpoint"
 """The contents of the folder of `follow`."""
 
 _FILES: Final = "path string, modificationTime timestamp, length bigint, content binary"
-_HELD: Final = pa.schema([decoding.RECORDS.field(name) for name in ("trace_id", "span_id", "kind", "record")])
+_HELD: Final = pa.schema([decoding.RECORDS.field(name) for name in (*decoding.KEY, "kind", "record")])
 _STATE: Final = StructType(
     [StructField("frames", BinaryType()), StructField("judged", BooleanType()), StructField("seen_ms", LongType())]
 )
@@ -72,7 +72,7 @@ def follow_recordings(
     # A complete stream waits for nothing, and its clock may be any.
     seen = f.when(f.col("kind") == "span", f.timestamp_micros((f.col("seen_ns") / 1000).cast("long")))
     timed = records.withColumn("seen", seen).withWatermark("seen", patience)
-    held = timed.groupBy("trace_id", "span_id").applyInPandasWithState(
+    held = timed.groupBy(*decoding.KEY).applyInPandasWithState(
         _hold, spark_schema(_HELD), _STATE, "append", GroupStateTimeout.EventTimeTimeout
     )
     return through(held, decoding.assemble, STREAMS)
@@ -115,8 +115,10 @@ def _is_complete(batch: Batch) -> bool:
 
 
 def _frame_of(key: RequestKey, kind: str, records: list[bytes]) -> pd.DataFrame:
-    ids = {"trace_id": [bytes(key[0])] * len(records), "span_id": [bytes(key[1])] * len(records)}
-    return pd.DataFrame({**ids, "kind": [kind] * len(records), "record": records})
+    trace_id, span_id, tenant = key
+    cells: tuple[object, ...] = (bytes(trace_id), bytes(span_id), tenant, kind)
+    same = {name: [cell] * len(records) for name, cell in zip((*decoding.KEY, "kind"), cells, strict=True)}
+    return pd.DataFrame({**same, "record": records})
 
 
 def follow(

@@ -13,13 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from otel_llm.audit.kernel.judged_columns import positions_by
-from otel_llm.audit.kernel.samples import sample
+from otel_llm.audit.kernel.judged_columns import gap_counts, positions_by
+from otel_llm.audit.kernel.samples import reals, sample
 from otel_llm.audit.kernel.window_totals import SKETCH
+from otel_llm.slo.columns import LATENCIES, STATISTICS
 from otel_llm.slo.exact import ExactSum
 from otel_llm.slo.fluid.fluid_rate import targets
 from otel_llm.slo.quantiles import Sketch
 from otel_llm.slo.ranks import P50, P99
+from otel_llm.slo.summary import PERCENTILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,10 +34,13 @@ _COUNTS: Final = (
 )  # fmt: skip
 _SUMS: Final = {"goodput_tokens": "met_tokens", "fluid_ok": "fluid", "fluid_due": "due"}
 """Counts that have other names in `samples.sample`."""
-_SKETCHES: Final = ("fluidity", "idle", "ttft", "ttfo", "fluid_tbt")
+_SKETCHES: Final = ("fluidity", "idle", "ttft", "ttfo", "tpot", "e2e", "itl", "fluid_tbt")
+_EXACT: Final = {"benefit": "benefit", "ttft_s": "ttft_sum", "itl_s": "gap_s", "tpot_s": "tpot_sum", "e2e_s": "e2e_sum"}
+"""The exact sums, and their columns in `samples.sample`."""
 _COLUMNS: Final = (
     "slo_class", "measured_at", "start_unix_nano", "end_unix_nano", "outcome", "tokens", "tokens_read", "coverage",
-    "met", "benefit", "fluidity_index", "idle_s", "ttft_s", "ttfo_s", "deadlines", "deadline_misses", "fluid_tbt_ns",
+    "met", "benefit", "fluidity_index", "idle_s", "ttft_s", "ttfo_s", "tpot_s", "e2e_s", "tbt_max_s",
+    "gap_buckets", "gap_counts", "deadlines", "deadline_misses", "fluid_tbt_ns",
 )  # fmt: skip
 
 TOTALS: Final = pa.schema(
@@ -45,14 +50,14 @@ TOTALS: Final = pa.schema(
         *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS),
         pa.field("first_ns", pa.int64()),
         pa.field("last_ns", pa.int64()),
-        pa.field("benefit_terms", pa.list_(pa.float64()), nullable=False),
+        *(pa.field(f"{name}_terms", pa.list_(pa.float64()), nullable=False) for name in _EXACT),
         *(pa.field(name, SKETCH, nullable=False) for name in _SKETCHES),
     ]
 )
 """Partial totals of a class at one place of measuring: rows with one key add up (`merged`).
 
 The counts are of requests and tokens; `first_ns`, `last_ns`: the first commit and the last end, unix ns;
-`benefit_terms`: floats whose exact sum is the benefit; the sketches are of 0..1, s, s and s.
+`..._terms`: floats whose exact sum is the benefit, or all values of a latency; sketches of 0..1, and of seconds.
 """
 
 
@@ -80,10 +85,17 @@ class ClassTotals:
     first_ns: int | None = None
     last_ns: int | None = None
     benefit: ExactSum = field(default_factory=ExactSum)
+    ttft_s: ExactSum = field(default_factory=ExactSum)
+    itl_s: ExactSum = field(default_factory=ExactSum)
+    tpot_s: ExactSum = field(default_factory=ExactSum)
+    e2e_s: ExactSum = field(default_factory=ExactSum)
     fluidity: Sketch = field(default_factory=Sketch)
     idle: Sketch = field(default_factory=Sketch)
     ttft: Sketch = field(default_factory=Sketch)
     ttfo: Sketch = field(default_factory=Sketch)
+    tpot: Sketch = field(default_factory=Sketch)
+    e2e: Sketch = field(default_factory=Sketch)
+    itl: Sketch = field(default_factory=Sketch)
     fluid_tbt: Sketch = field(default_factory=Sketch)
 
     @classmethod
@@ -93,13 +105,19 @@ class ClassTotals:
         counts: dict[str, Any] = {name: int(part.sums[_SUMS.get(name, name)].sum()) for name in _COUNTS}
         found = cls(**counts)
         found.first_ns, found.last_ns = pc.min(table["start_unix_nano"]).as_py(), pc.max(table["end_unix_nano"]).as_py()
-        for benefit in part.sums["benefit"][part.sums["valued"] > 0].tolist():
-            found.benefit.add(benefit)
+        for name, column in _EXACT.items():
+            exact: ExactSum = getattr(found, name)
+            for term in part.sums[column][part.sums[column] != 0].tolist():
+                exact.add(term)
+        longest = reals(table, "tbt_max_s")
+        found.itl = gap_counts(table).pooled(float(np.nanmax(longest, initial=0.0)))
         for sketch, column, unit in (
             (found.fluidity, "fluidity_index", 1.0),
             (found.idle, "idle_s", 1.0),
             (found.ttft, "ttft_s", 1.0),
             (found.ttfo, "ttfo_s", 1.0),
+            (found.tpot, "tpot_s", 1.0),
+            (found.e2e, "e2e_s", 1.0),
             (found.fluid_tbt, "fluid_tbt_ns", 1e9),
         ):
             values = part.ranked[column]
@@ -112,7 +130,7 @@ class ClassTotals:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self._span(other.first_ns, other.last_ns)
-        for name in ("benefit", *_SKETCHES):
+        for name in (*_EXACT, *_SKETCHES):
             getattr(self, name).merge(getattr(other, name))
 
     def _span(self, first_ns: int | None, last_ns: int | None) -> None:
@@ -124,14 +142,15 @@ class ClassTotals:
     def row(self) -> dict[str, Any]:
         """Return the columns of TOTALS but the key."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        benefit = values.pop("benefit")
-        return values | {"benefit_terms": benefit.terms()} | {name: values[name].parts() for name in _SKETCHES}
+        terms = {f"{name}_terms": values.pop(name).terms() for name in _EXACT}
+        return values | terms | {name: values[name].parts() for name in _SKETCHES}
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> ClassTotals:
         """Return the totals of a row of TOTALS."""
         found = cls(**{name: row[name] for name in (*_COUNTS, "first_ns", "last_ns")})
-        found.benefit = ExactSum(row["benefit_terms"])
+        for name in _EXACT:
+            setattr(found, name, ExactSum(row[f"{name}_terms"]))
         for name in _SKETCHES:
             setattr(found, name, Sketch.of(**row[name]))
         return found
@@ -161,10 +180,15 @@ class ClassTotals:
             "idle_p99_s": self.idle.quantile(P99),
             "ttfo_p50_s": self.ttfo.quantile(P50),
             "ttfo_p99_s": self.ttfo.quantile(P99),
-            "ttft_p50_s": self.ttft.quantile(P50),
-            "ttft_p99_s": self.ttft.quantile(P99),
+            **{key: value for name in LATENCIES for key, value in self._latency(name).items()},
             "fluid_token_rate": 1 / tbt_s if tbt_s else None,
         }
+
+    def _latency(self, name: str) -> dict[str, float | None]:
+        sketch: Sketch = getattr(self, name)
+        mean = getattr(self, f"{name}_s").value / sketch.count if sketch.count else None
+        values = (mean, *(sketch.quantile(share) for share in PERCENTILES))
+        return {f"{name}_{statistic}_s": value for statistic, value in zip(STATISTICS, values, strict=True)}
 
 
 Key = tuple[str, str]

@@ -19,12 +19,14 @@ from otel_llm.export.records import CONTENT, Origin, RequestRecord
 from otel_llm.export.wire import export_request
 from otel_llm.instrumentation.process.flusher import next_look
 from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, Timeline
+from otel_llm.readers.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from otel_llm.backtest.cases.case_reader import Script
     from otel_llm.export.records import AttributeValue, Record
+    from otel_llm.readers.records import StreamKey
 
 T0_NS: Final = 1_767_225_600_000_000_000
 """The reading of all clocks at the start of a test: the first instant of 2026, UTC."""
@@ -39,9 +41,9 @@ class Export:
     raw: bytes
 
 
-def stream_key(script: Script) -> tuple[bytes, bytes, int]:
+def stream_key(script: Script) -> StreamKey:
     """Return the collector's key of a script's stream."""
-    return script.number.to_bytes(16, "big"), script.number.to_bytes(8, "big"), 0
+    return script.number.to_bytes(16, "big"), script.number.to_bytes(8, "big"), DEFAULT_TENANT, 0
 
 
 def exports(scripts: Iterable[Script], until_ns: int) -> list[Export]:
@@ -69,7 +71,7 @@ def _records(script: Script, until_ns: int) -> Iterator[tuple[int, Record]]:
     horizon_ns = T0_NS + until_ns
     if commit_ns > horizon_ns:
         return
-    trace_id, span_id, _ = stream_key(script)
+    trace_id, span_id, _, _ = stream_key(script)
     context = SpanContext(
         int.from_bytes(trace_id, "big"), int.from_bytes(span_id, "big"), is_remote=False, trace_flags=TraceFlags(1)
     )

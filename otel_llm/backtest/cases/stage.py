@@ -136,7 +136,7 @@ class Stage:
         known = self._ids.get(about)
         if known is not None:
             return known
-        return tuple((str(label), str(value)) for label, value in about if value)  # type: ignore[misc]
+        return tuple((str(label), str(value)) for label, value in about if value)  # type: ignore[misc, str-unpack]
 
     # The evaluator's sink.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_llm.shared.formatting import number, share
 
 if TYPE_CHECKING:
     from otel_llm.bench.capacity.capacity_search import CapacityResult, ProbeResult
 
+State = Literal["holds", "fails", "undecided", "not valid"]
+"""The state of a probe in tables and charts."""
 PROBE_HEADINGS: Final = ("rate", "verdict", "requests", "share", "from", "to", "raw", "needed", "backlog", "seconds")
 """The columns of `probe_rows`; rates in requests/s, the growth of the backlog as a share of the rate."""
 
@@ -55,15 +57,26 @@ def probe_rows(result: CapacityResult) -> list[tuple[str, ...]]:
     return [_row(probe) for probe in result.probes]
 
 
+def state(probe: ProbeResult) -> State:
+    """Return the verdict of a probe, `not valid` if the client decided its result."""
+    return probe.verdict if probe.end.invalid is None else "not valid"
+
+
 def _row(probe: ProbeResult) -> tuple[str, ...]:
     found = probe.finding
-    verdict = probe.verdict if probe.end.invalid is None else "not valid"
     shares = ("-", "-", "-", "-", "-")
     if found is not None:
         low, high = found.interval
         shares = (share(found.value), share(low), share(high), share(found.raw), share(float(found.clause.target)))
     growth = "-" if probe.slope is None else ("grows " if probe.backlog_grows else "") + share(probe.slope)
-    return number(probe.rate), verdict, number(probe.end.requests), *shares, growth, number(round(probe.end.seconds, 1))
+    return (
+        number(probe.rate),
+        state(probe),
+        number(probe.end.requests),
+        *shares,
+        growth,
+        number(round(probe.end.seconds, 1)),
+    )
 
 
 def failures(result: CapacityResult) -> str | None:

@@ -6,17 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm.audit.report.charts.line_chart import line_figure
 from otel_llm.audit.report.html_page import page, picture, table, text, values
-from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, failures, probe_rows
+from otel_llm.audit.report.report_model import label
+from otel_llm.bench.capacity.capacity_answer import PROBE_HEADINGS, answer, failures, probe_rows, state
 from otel_llm.shared.formatting import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_llm.bench.capacity.capacity_answer import State
     from otel_llm.bench.capacity.capacity_search import CapacityResult, ProbeResult
-    from otel_llm.bench.capacity.rate_search import Verdict
 
-_COLOURS: dict[Verdict, str] = {"holds": "$delivered", "fails": "$waiting", "undecided": "$muted"}
-_SYMBOLS: dict[Verdict, str] = {"holds": "circle", "fails": "x", "undecided": "diamond-open"}
+_COLOURS: dict[State, str] = {
+    "holds": "$delivered",
+    "fails": "$waiting",
+    "undecided": "$muted",
+    "not valid": "$first",
+}
+_SYMBOLS: dict[State, str] = {
+    "holds": "circle",
+    "fails": "x",
+    "undecided": "diamond-open",
+    "not valid": "triangle-up-open",
+}
 
 
 def render(title: str, result: CapacityResult) -> str:
@@ -39,18 +50,18 @@ def render(title: str, result: CapacityResult) -> str:
 
 def _shares(result: CapacityResult) -> dict[str, Any]:
     traces = []
-    for verdict in _COLOURS:
-        probes = [one for one in result.probes if one.verdict == verdict and one.finding is not None]
+    for kind in _COLOURS:
+        probes = [one for one in result.probes if state(one) == kind and one.finding is not None]
         if not probes:
             continue
         found = [one.finding for one in probes if one.finding is not None]
-        trace = _points(verdict, [one.rate for one in probes], [one.value for one in found], probes)
+        trace = _points(kind, [one.rate for one in probes], [one.value for one in found], probes)
         trace["error_y"] = {
             "type": "data",
             "symmetric": False,
             "array": [max(0.0, one.interval.high - one.value) for one in found],
             "arrayminus": [max(0.0, one.value - one.interval.low) for one in found],
-            "color": _COLOURS[verdict],
+            "color": _COLOURS[kind],
         }
         traces.append(trace)
     figure = line_figure(traces, "rate, requests/s", "share that holds", height=400)
@@ -65,11 +76,11 @@ def _shares(result: CapacityResult) -> dict[str, Any]:
 
 def _search(result: CapacityResult) -> dict[str, Any]:
     traces = []
-    for verdict in _COLOURS:
-        numbered = [(place, one) for place, one in enumerate(result.probes, start=1) if one.verdict == verdict]
+    for kind in _COLOURS:
+        numbered = [(place, one) for place, one in enumerate(result.probes, start=1) if state(one) == kind]
         if numbered:
             places, probes = [place for place, _ in numbered], [one for _, one in numbered]
-            traces.append(_points(verdict, places, [one.rate for one in probes], probes))
+            traces.append(_points(kind, places, [one.rate for one in probes], probes))
     figure = line_figure(traces, "probe", "rate, requests/s", height=320)
     figure["layout"]["yaxis"] = {"title": {"text": "rate, requests/s"}, "type": "log"}
     figure["layout"]["shapes"] = _ends(result, "y")
@@ -87,13 +98,18 @@ def _ends(result: CapacityResult, axis: str) -> list[dict[str, Any]]:
     ]
 
 
-def _points(verdict: Verdict, x: Sequence[float], y: Sequence[float], probes: Sequence[ProbeResult]) -> dict[str, Any]:
+def _points(kind: State, x: Sequence[float], y: Sequence[float], probes: Sequence[ProbeResult]) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": verdict,
-        "marker": {"color": _COLOURS[verdict], "symbol": _SYMBOLS[verdict], "size": 9},
+        "name": kind,
+        "marker": {"color": _COLOURS[kind], "symbol": _SYMBOLS[kind], "size": 9},
         "x": list(x),
         "y": list(y),
-        "text": [f"{number(one.rate)} requests/s, {number(one.end.requests)} requests" for one in probes],
+        "text": [_hover(one) for one in probes],
     }
+
+
+def _hover(probe: ProbeResult) -> str:
+    words = f"{number(probe.rate)} requests/s, {number(probe.end.requests)} requests"
+    return words if probe.end.invalid is None else f"{words}<br>not valid: {label(probe.end.invalid, 200)}"

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?"((?:[^"\\]|\\.)+)"', re.DOTALL)
+from otel_llm.instrumentation.parse.event_template import TEXT_STRING
+
+_TEXT: Final = re.compile(rb'"(?:content|text|reasoning_content|reasoning)": ?' + TEXT_STRING, re.DOTALL)
 """A text that is not empty. Quotation marks inside strings have backslashes, so a match of a key is a key."""
 _COUNTS: Final = re.compile(rb'"(completion_tokens|total_tokens)": ?(\d{1,15})(?=[,}])')
 _COUNTED: Final = b"completion_tokens"

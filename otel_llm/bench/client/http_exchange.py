@@ -17,6 +17,8 @@ EVENT_STREAM: Final = "text/event-stream"
 NOT_STREAMED: Final = "not_streamed"
 BAD_HTTP: Final = "bad_http"
 MOST_ERROR_BYTES: Final = 1 << 16
+MOST_FRAMING_BYTES: Final = 1 << 17
+"""Headers, interim responses, trailers: the parser keeps a line of them until it ends."""
 _OK: Final = 200
 
 
@@ -43,6 +45,7 @@ class Exchange:
         self.body = bytearray()
         self.most_bytes = MOST_ERROR_BYTES
         self._at_ns = 0
+        self._framing_bytes = 0
         self._streams = False
         self._parser = httptools.HttpResponseParser(self)
 
@@ -50,12 +53,15 @@ class Exchange:
         """Read bytes of the connection, read at `at_ns`; return False where they are no HTTP."""
         self.begun = True
         self._at_ns = at_ns
+        self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
+            is_http = self._framing_bytes <= MOST_FRAMING_BYTES
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            is_http = False
+        if not is_http:
             self.reply.fail(at_ns, ERROR, BAD_HTTP)
-            return False
-        return True
+        return is_http
 
     def closed(self, at_ns: int) -> None:
         """Note the end of the connection."""
@@ -82,6 +88,7 @@ class Exchange:
 
     def on_body(self, body: bytes) -> None:
         """Read a part of the body."""
+        self._framing_bytes = 0
         if self._streams:
             self.reply.take(self._at_ns, body)
         elif len(self.body) < self.most_bytes:

@@ -231,7 +231,7 @@ class _Learning:
         try:
             listed = json.loads(bytes(exchange.body))["data"]
             return [str(one["id"]) for one in listed]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
 
 
@@ -247,7 +247,7 @@ def _message(body: bytes) -> str:
     """Return the server's own words, as `: text`, "" where it has none."""
     try:
         stated: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         stated = body.decode("utf-8", "replace")
     for name in ("error", "message", "detail"):
         if isinstance(stated, dict) and name in stated:

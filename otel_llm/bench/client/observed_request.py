@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from otel_llm import semconv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from otel_llm.bench.client.messages import Ended
     from otel_llm.instrumentation.segments.choices import Counted
-
-MOST_TOKENS: Final = 1 << 20
-"""Tokens of a reply that are believed: a server that states more does not count, and each is held in memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +23,8 @@ class ObservedRequest:
     the connect, or of the write on an open connection. `input_tokens`, `output_tokens`: as planned.
 
     `times_ns`, `kinds`: one entry for each token so far, in order of arrival (codes of `slo.classes.KINDS`); a chunk of
-    k tokens has k equal times. A chunk that the server does not count is one token.
+    k tokens has k equal times. A chunk that the server does not count is one token. Tokens beyond MAX_STREAM_TOKENS are
+    left out.
 
     `end_ns`, `outcome` (of `slo.classes.OUTCOMES`): None while it is in flight. `error`: the kind of a failure
     (`http_429`, `refused` ...), None for a reply that completed. `token_basis`: exact, estimated or chunk.
@@ -58,12 +58,13 @@ class ObservedRequest:
         """Append the tokens of chunks."""
         for item in items:
             if isinstance(item, int):
-                self.times_ns.append(item)
-                self.kinds.append(0)
+                if len(self.kinds) < semconv.MAX_STREAM_TOKENS:
+                    self.times_ns.append(item)
+                    self.kinds.append(0)
                 continue
             at_ns, marks = item
             for _, kind, stated, _ in marks:
-                count = min(stated, MOST_TOKENS - len(self.kinds))
+                count = min(stated, semconv.MAX_STREAM_TOKENS - len(self.kinds))
                 self.times_ns.extend([at_ns] * count)
                 self.kinds.extend([kind] * count)
 

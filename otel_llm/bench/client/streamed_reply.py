@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.bench.client.counting_template import CountingTemplate
 from otel_llm.export.records import CONTENT
-from otel_llm.instrumentation.parse.sse import SseParser
+from otel_llm.instrumentation.parse.json_bodies import SniffedBody
 from otel_llm.instrumentation.parse.sse_chunks import ChunkTap
 from otel_llm.instrumentation.segments.chunks import PLAIN, ChunkReader, sized_mark
 from otel_llm.instrumentation.segments.model_chunks import ModelChunks
@@ -40,8 +41,7 @@ class Reply:
         self.error: str | None = None
         self.last_byte_ns = 0
         self._finished_ns: int | None = None
-        self._parser = SseParser(MAX_EVENT_BYTES)
-        self._tap = ChunkTap(self, api, self._parser)
+        self._tap = ChunkTap(self, api, partial(SniffedBody, most=MAX_EVENT_BYTES))
         self._template = CountingTemplate()
         self._newest: Reading = ()
         self._tokens = 0
@@ -50,7 +50,7 @@ class Reply:
     def take(self, at_ns: int, data: bytes) -> None:
         """Read the next bytes of the body, which were read from the socket at `at_ns`."""
         self.last_byte_ns = at_ns
-        begins = self._parser.between
+        begins = self._tap.between
         if begins and not self.done and self._template.of(data):
             assert isinstance(self.reader, ChunkReader)  # noqa: S101
             self.reader.count_one()
@@ -59,7 +59,7 @@ class Reply:
             return
         before = len(self.items)
         self._tap.take(data)
-        if begins and self._parser.between and len(self.items) == before + 1 and not self.reader.plain:
+        if begins and self._tap.between and len(self.items) == before + 1 and not self.reader.plain:
             self._learn(data)
         else:
             self._template.forget()
@@ -120,7 +120,7 @@ class Reply:
 
     def ended(self, outcome: str, error: str | None = None) -> None:
         """Note an event that says that the reply failed, or the end of the body."""
-        if self._parser.lost:
+        if self._tap.lost:
             self.fail(self.last_byte_ns, ERROR, TOO_LONG)
         elif error is not None:
             self.fail(self.last_byte_ns, ERROR, ERROR_EVENT)
@@ -134,7 +134,7 @@ class Reply:
         self.fail(self.last_byte_ns, ERROR, CLIENT_BUG)
 
     def _complete(self) -> None:
-        if self._parser.lost:
+        if self._tap.lost:
             self.fail(self.last_byte_ns, ERROR, TOO_LONG)
         elif not self.done:
             self.end_ns = self.last_byte_ns if self._finished_ns is None else self._finished_ns

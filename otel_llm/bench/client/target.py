@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from otel_llm.export.records import version
+from otel_llm.export.settings import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,13 +64,13 @@ class Target:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").encode("idna").decode(), parts.port
         except ValueError:  # brackets, a port, a name that no resolver takes
-            raise TargetError(f"{url!r} is no URL of an API: {_URL_ADVICE}") from None
+            raise TargetError(f"{without_credentials(url)!r} is no URL of an API: {_URL_ADVICE}") from None
         if parts.scheme not in _PORTS or not host or port == 0:
-            raise TargetError(f"{url!r} is no URL of an API: {_URL_ADVICE}")
+            raise TargetError(f"{without_credentials(url)!r} is no URL of an API: {_URL_ADVICE}")
         if parts.query or parts.fragment or "@" in parts.netloc:
-            raise TargetError(f"{url!r}: leave out user, query and fragment: {_URL_ADVICE}")
+            raise TargetError(f"{without_credentials(url)!r}: leave out user, query and fragment: {_URL_ADVICE}")
         if not _PATH.fullmatch(parts.path):
-            raise TargetError(f"{url!r}: write a path in ASCII without spaces (%20 for one)")
+            raise TargetError(f"{without_credentials(url)!r}: write a path in ASCII without spaces (%20 for one)")
         if not model or not model.isprintable():
             raise TargetError(f"--model {model!r}: name the model, as the server calls it")
         base = parts.path.rstrip("/")

@@ -40,7 +40,7 @@ class PromptLengths:
     per_word: float = 1.0
 
     def words(self, tokens: int) -> int:
-        """Return the number of words, at least one, of a prompt of about so many tokens."""
+        """Return the number of words, at least one, of a prompt of about `tokens` tokens."""
         return max(1, round((tokens - self.fixed) / self.per_word))
 
 
@@ -77,7 +77,7 @@ class Prompts:
         self._shared = self._from(0, shared)
 
     def text(self, number: int, tokens: int) -> str:
-        """Return the prompt of a request, of about so many tokens."""
+        """Return the prompt of a request, of about `tokens` tokens."""
         rest = max(1, self._lengths.words(tokens) - len(self._shared))
         head = self._head(number)[:rest]
         start = ((number + self._salt) * _SCATTER + self._seed) % _CORPUS_WORDS

@@ -6,18 +6,20 @@ import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from otel_llm.audit import load, objectives, terminal, write
 from otel_llm.audit.input import parquet_streams
-from otel_llm.audit.input.load_inputs import BrokenRecordError, Tokens
+from otel_llm.audit.input.load_inputs import BrokenRecordError, SeveralRunsError, Tokens
 from otel_llm.audit.kernel.workers import WorkerError, cores
-from otel_llm.cli.output import comparison_view
+from otel_llm.audit.runs import runs
+from otel_llm.cli.output import comparison_view, runs_view
 from otel_llm.cli.output.echo import CSV_RAW, echo, write_data
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.readers.io.bytestream import STDIN
 from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs, replacing
@@ -30,9 +32,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from otel_llm.audit import Audit
+    from otel_llm.audit.runs import Run
 
 SHIPPED: Final = "Judged by the shipped SLO classes; --slo FILE for your own."
 """The last line of the table: a collector with another file gives other verdicts."""
+RUNS: Final = "Each run is judged by itself; --run NAME|N audits one in full."
+"""The last line of the table of runs."""
+
 
 EXAMPLES = """
 \b
@@ -44,6 +50,8 @@ Examples:
   otel-llm audit 'runs/**/*.json' --streams runs.parquet   # token times, for later audits
   otel-llm audit journal --fail-on-objective          # exit 1 when an objective is missed
   otel-llm audit new.jsonl --baseline old.jsonl --fail-on-regression
+  otel-llm audit --runs 'runs/*.json'                 # a row for each run
+  otel-llm audit sweep.json --run 3 --html third.html # one run of a file that holds several
   otel-llm audit journal --tiers                      # each class under each class's deadline
 
 \b
@@ -69,7 +77,11 @@ _FILE = click.Path(path_type=Path)
 )
 @click.option("--requests", type=_FILE, metavar="OUT", help="Write a row for each request: .parquet, .csv or .jsonl.")
 @click.option("--windows", type=_FILE, metavar="OUT", help="Write a row for each window and group; same formats.")
-@click.option("--window", default="10s", show_default=True, metavar="LENGTH", help="Length of a window, as 10s or 1m.")
+@click.option(
+    "--window",
+    metavar="LENGTH",
+    help="Length of a window, as 10s or 1m; without it 10s, and shorter for a recording of less than 400 s.",
+)
 @click.option("--html", type=_FILE, metavar="OUT", help="Write the report: one page that needs no network.")
 @click.option("--streams", type=_FILE, metavar="OUT", help="Write the token times as .parquet, for later audits.")
 @click.option(
@@ -78,6 +90,10 @@ _FILE = click.Path(path_type=Path)
     default="stated",
     show_default=True,
     help="Judge the total that a reply states of itself, or the tokens as they were recorded.",
+)
+@click.option("--runs", "by_run", is_flag=True, help="Audit each file by itself, and print a row for each run.")
+@click.option(
+    "--run", metavar="NAME|N", help="Audit one run of a file that holds several: its name in --runs, or its number."
 )
 @click.option("--csv-raw", is_flag=True, help=CSV_RAW)
 @click.option("--strict", is_flag=True, help="Stop at the first broken record, and exit 1.")
@@ -93,10 +109,12 @@ def audit(
     form: str,
     requests: Path | None,
     windows: Path | None,
-    window: str,
+    window: str | None,
     html: Path | None,
     streams: Path | None,
     tokens: Tokens,
+    by_run: bool,
+    run: str | None,
     csv_raw: bool,
     strict: bool,
     jobs: int | None,
@@ -107,26 +125,41 @@ def audit(
 
     PATH is a file, a folder, a quoted pattern such as 'runs/**/*.json', or - for standard input: journals of
     `otel-llm collect`, OTLP as the OpenTelemetry Collector writes it, traces of other stores, results of benchmark
-    tools, Parquet or CSV of token times; plain, gzip or zstd. The format is detected from the content.
+    tools, Parquet or CSV of token times; plain, gzip or zstd. The format is detected from the content. Of a result
+    file with several runs of a benchmark, each is judged by itself, and a row is printed for each.
     """
+    about_one = any(path is not None for path in (requests, windows, html, streams))
+    about_one = about_one or fail_on_objective or comparison.asked or run is not None
+    if by_run and about_one:
+        raise click.UsageError("--runs prints a row for each run; leave out what is about one recording")
     outputs = [(requests, write.ENDINGS), (windows, write.ENDINGS), (html, (".html",)), (streams, (".parquet",))]
     try:
         written = [(path, endings) for path, endings in outputs if path is not None]
         write.check_outputs(written, Inputs(recordings=(*paths, *comparison.baseline), files=[slo]))
-        with reading_files(paths) as advance, _written(streams) as observe:
-            found = load(
-                *paths,
-                slo=slo,
-                class_name=class_name,
-                window=_length(window),
-                windows=windows is not None or html is not None,
-                jobs=jobs or cores(),
-                strict=strict,
-                observe=comparison.observing(slo, class_name, observe),
-                progress=advance,
-                tokens=tokens,
-            )
-        comparison.read(slo=slo, class_name=class_name, jobs=jobs or cores(), strict=strict, tokens=tokens)
+        judging: dict[str, Any] = {"slo": slo, "class_name": class_name, "tokens": tokens}
+        how = {**judging, "jobs": jobs or cores(), "strict": strict}
+        found: Audit | None = None
+        if not by_run:
+            try:
+                with reading_files(paths) as advance, _written(streams) as observe:
+                    found = load(
+                        *paths,
+                        window=_length(window),
+                        windows=windows is not None or html is not None,
+                        observe=comparison.observing(slo, class_name, observe),
+                        progress=advance,
+                        run=run,
+                        **how,
+                    )
+            except SeveralRunsError as several:
+                if about_one or STDIN in paths:  # which can be read only once
+                    raise click.UsageError(f"{several}, with --run") from several
+        if found is None:
+            _show_runs(list(runs(paths, **how)), form, csv_raw=csv_raw)
+            if form == "table":
+                wide_console().print(RUNS if slo is not None else f"{RUNS} {SHIPPED}", style="dim", markup=False)
+            return
+        comparison.read(**how)
         if requests is not None:
             found.write_requests(requests, csv_raw=csv_raw)
         if windows is not None:
@@ -177,12 +210,14 @@ def _written(path: Path | None) -> Iterator[Callable[[pa.RecordBatch], None] | N
         yield writer.write
 
 
-def _length(window: str) -> str | float:
-    """Return the length of a window, a plain number as seconds, as SLO files have it.
+def _length(window: str | None) -> str | float | None:
+    """Return the length of a window, a plain number as seconds, as SLO files have it; None if it is not stated.
 
     Raises:
         UsageError: it is no duration.
     """
+    if window is None:
+        return None
     try:
         length: str | float = float(window)
     except ValueError:
@@ -192,6 +227,12 @@ def _length(window: str) -> str | float:
     except ValueError as error:
         raise click.UsageError(f"--window: {error}; {DURATION_ADVICE}") from error
     return length
+
+
+def _show_runs(found: list[Run], form: str, *, csv_raw: bool) -> None:
+    runs_view.show(found, form, csv_raw=csv_raw)
+    for note in dict.fromkeys(note for run in found for note in run.audit.skipped.notes):
+        echo(printable(note, 300), err=True)
 
 
 def _print(found: Audit, form: str, csv_raw: bool) -> None:

@@ -21,6 +21,7 @@ from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
 from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.keeping import keeping
 from otel_llm.collector.plain_mode import notice
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
@@ -113,7 +114,7 @@ def collect(  # one parameter an option
     If other machines can reach it, collector.yaml should name certificates and tokens:
       version: 1
       tls: {certificate: server.pem, key: server.key}   # and client_ca: ca.pem for mTLS
-      auth: {tokens_file: tokens.txt}                   # one token a line
+      auth: {tokens_file: tokens.txt}                   # TENANT=TOKEN or a token a line
     """
     lines = BackgroundWriter(echo)
     folder = journal or default_journal()
@@ -150,6 +151,7 @@ def collect(  # one parameter an option
     service.serve()  # `lines` holds the lines of decisions until `start`, after those below
     echo(service.listening())
     echo(service.summary())
+    echo(keeping(settings, folder, decisions=decisions is not None))
     if service.resumed is not None:
         echo(service.resumed)
     more = [line for line in (notice(), opened) if line is not None]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from otel_llm.audit import load_streams, write
+from otel_llm.audit import write
 from otel_llm.audit.compare import sweep
 from otel_llm.audit.compare.bootstrap import RESAMPLES, Drawing
+from otel_llm.audit.input.runs import load_runs
 from otel_llm.audit.report import sweep_page
 from otel_llm.cli.number_options import NumbersError, numbers
 from otel_llm.cli.output.echo import CSV_RAW, write_data
@@ -79,8 +80,9 @@ def sweep_command(
 ) -> None:
     """Judge recordings over ranges of parameters: how much do the figures depend on alpha and the reading speed?
 
-    PATH is a recording of one load, any input of `otel-llm audit`; its load is its requests per second unless `--at`
-    names it. Each load is given once: several files of one run are one PATH, a folder or a quoted pattern.
+    PATH is a recording of one load, any input of `otel-llm audit`; its load is the rate that a result file states, else
+    its requests per second, unless `--at` names it. Each load is given once: several files of one run are one PATH, a
+    folder or a quoted pattern. A result file of several runs (GuideLLM, vLLM, SGLang, genai-perf) is a load for each.
     """
     outputs = [(points, write.ENDINGS), (optima, write.ENDINGS), (html, (".html",))]
     try:
@@ -101,7 +103,8 @@ def sweep_command(
         levels: list[sweep.Level] = []
         for path, load in recordings:
             with reading_files([path]) as advance:
-                levels += sweep.judge_recording(str(path), load_streams(path, progress=advance), classes, speeds, load)
+                for run in load_runs(path, load, advance):
+                    levels += sweep.judge_recording(run.name, run.streams, classes, speeds, run.load_req_s)
         found = sweep.sweep(levels, alphas, drawing)
         if points is not None:
             write.write_table(points, found.points, sweep.POINTS, csv_raw=csv_raw)

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from otel_llm.audit import coverage, load, write
-from otel_llm.audit.compare import bootstrap, gate, tiers
+from otel_llm.audit.compare import bootstrap, comparison_lines, gate, tiers
 from otel_llm.audit.compare import comparison as compare
-from otel_llm.audit.compare.bootstrap import GIVEN
-from otel_llm.audit.summary_figures import FIGURES as WORDS
+from otel_llm.audit.input.load_inputs import SeveralRunsError
+from otel_llm.audit.report.compared import Compared
 from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.readers.records import InputError
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.formatting import number, share
-from otel_llm.shared.printable import MISSING, printable
+from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from otel_llm.audit import Audit
-    from otel_llm.audit.compare.comparison import Change, Comparison
+    from otel_llm.audit.compare.comparison import Comparison
     from otel_llm.audit.compare.tiers import Tiers
 
     Observe = Callable[[pa.RecordBatch], None]
 
 _PATH: Final = click.Path(path_type=Path)
-_WRITES: Final = {key: write for _, figures in WORDS for key, _, write in figures} | {"benefit_mean_tokens": number}
-_STYLES: Final = {"worse": "bold red", "better": "green", "differs": "yellow"}
+_STYLES: Final = {"worse": "bold red", "better": "green", "held": "green", "differs": "yellow"}
 
 
 @dataclass(slots=True)
@@ -45,12 +45,19 @@ class ComparisonOptions:
     """The options of comparisons, and the data read for them."""
 
     baseline: tuple[Path, ...]
+    baseline_run: str | None
     by: tuple[Any, ...]
     drawing: bootstrap.Drawing
     limits: dict[str, gate.Threshold] | None
     as_tiers: bool
     _old: Audit | None = None
     _judging: tiers.Judging | None = None
+    _compared: Compared | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Tell whether a comparison or the tiers were asked for."""
+        return bool(self.baseline) or self.as_tiers
 
     def observing(self, slo: Path | None, class_name: str | None, also: Observe | None) -> Observe | None:
         """Return an observer of batches of streams for `audit.load`, which calls `also`, too; None if unneeded."""
@@ -70,7 +77,10 @@ class ComparisonOptions:
         """Read the baseline, with the arguments `how` of `audit.load`, whose errors it raises."""
         if self.baseline:
             with reading_files(self.baseline) as advance:
-                self._old = load(*self.baseline, windows=False, progress=advance, **how)
+                try:
+                    self._old = load(*self.baseline, windows=False, progress=advance, run=self.baseline_run, **how)
+                except SeveralRunsError as several:
+                    raise InputError(f"{several}, with --baseline-run") from several
 
     def unshown(self, found: Audit) -> list[str]:
         """Return a line for each recording in which the gate has nothing to compare; none without a gate."""
@@ -80,20 +90,27 @@ class ComparisonOptions:
         empty = [(name, side.judged_table) for name, side in sides if not coverage.comparable(side.judged_table)]
         return [f"--fail-on-regression: {name}: {coverage.unjudged(rows)}" for name, rows in empty]
 
+    def compared(self, found: Audit) -> Compared | None:
+        """Return the comparison with the baseline, computed once; None without a baseline."""
+        if self._old is not None and self._compared is None:
+            changes = compare.compare(self._old, found, by=self.by, drawing=self.drawing)
+            decisions = None if self.limits is None else gate.decisions(changes, self.limits)
+            self._compared = Compared(self._old.inputs, changes, decisions)
+        return self._compared
+
     def write_html(self, found: Audit, path: Path) -> None:
-        """Write the report, with the tiers if `--tiers` is set."""
-        if self._judging is None:
-            found.write_html(path)
-            return
+        """Write the report, with the comparison or the tiers that were asked for."""
         from otel_llm.audit.report.report import render
 
-        write.write_text(path, render(found, tiers=self._judging.result()))
+        counted = None if self._judging is None else self._judging.result()
+        write.write_text(path, render(found, tiers=counted, compared=self.compared(found)))
 
     def show(self, found: Audit, form: str, audit: Callable[[Audit, str, bool], None], *, csv_raw: bool) -> bool:
         """Print the comparison or the tiers, else call `audit`; return whether the gate is shut."""
         console = wide_console()
-        if self._old is not None:
-            return _show_comparison(console, self._old, found, self, form, csv_raw=csv_raw)
+        compared = self.compared(found)
+        if self._old is not None and compared is not None:
+            return _show_comparison(console, self._old, found, compared, form, csv_raw=csv_raw)
         if self._judging is None:
             audit(found, form, csv_raw)
             return False
@@ -113,6 +130,7 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of this module to a command, as its argument `comparison`."""
 
     @click.option("--baseline", type=_PATH, multiple=True, metavar="OLD", help="Compare PATH with OLD; repeatable.")
+    @click.option("--baseline-run", metavar="NAME|N", help="The run of OLD, as --run.")
     @click.option(
         "--by",
         type=click.Choice(["model", "instance"]),
@@ -146,6 +164,7 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     def wrapped(
         *args: Any,
         baseline: tuple[Path, ...],
+        baseline_run: str | None,
         by: tuple[str, ...],
         resamples: int,
         seed: int,
@@ -156,9 +175,9 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
         as_tiers: bool,
         **rest: Any,
     ) -> None:
-        if (by or threshold or fail_on_regression) and not baseline:
+        if (by or threshold or fail_on_regression or baseline_run) and not baseline:
             raise click.UsageError(
-                "--by, --threshold and --fail-on-regression compare with a recording: --baseline OLD"
+                "--baseline-run, --by, --threshold and --fail-on-regression compare with a recording: --baseline OLD"
             )
         if threshold and not fail_on_regression:
             raise click.UsageError("--threshold says when to fail: add --fail-on-regression")
@@ -169,38 +188,43 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
             limits = gate.thresholds(threshold) if fail_on_regression else None
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-        command(*args, comparison=ComparisonOptions(baseline, by, drawing, limits, as_tiers), **rest)
+        command(*args, comparison=ComparisonOptions(baseline, baseline_run, by, drawing, limits, as_tiers), **rest)
 
     return wrapped
 
 
-def _show_comparison(
-    console: Console, old: Audit, new: Audit, comparison: ComparisonOptions, form: str, *, csv_raw: bool
-) -> bool:
+def _show_comparison(console: Console, old: Audit, new: Audit, compared: Compared, form: str, *, csv_raw: bool) -> bool:
     """Print the comparison of two audits; return whether the gate is shut."""
-    found = compare.compare(old, new, by=comparison.by, drawing=comparison.drawing)
-    worse = [] if comparison.limits is None else gate.regressions(found, comparison.limits)
+    found, decisions = compared.found, compared.decisions or ()
+    worse = [one.sentence for one in decisions if one.state == "worse"]
     if form == "json":
         both = {"old": old.summary(), "new": new.summary(), "comparison": found.summary(), "regressions": worse}
-        click.echo(json.dumps(both, allow_nan=False))
+        gate = None if compared.decisions is None else [one.row() for one in decisions]
+        click.echo(json.dumps({**both, "gate": gate}, allow_nan=False))
     elif form == "csv":
         write_data(write.csv_text(found.rows, compare.COLUMNS, raw=csv_raw))
     else:
         for table in comparison_tables(found):
             console.print(table)
+        if decisions:
+            lines = comparison_lines.gate_lines(decisions)
+            console.print(_table("--fail-on-regression", comparison_lines.GATE_HEADINGS, lines))
         for note in found.notes:
             console.print(printable(note, 400), style="dim", markup=False)
         for name, one in (("old", old), ("new", new)):
             statement = coverage.statement(one.judged_table, one.skipped.counts, one.counts)
             console.print(f"{name}: {statement}", style="dim", markup=False)
-        console.print(_method(found), style="dim", markup=False)
+        console.print(comparison_lines.method(found), style="dim", markup=False)
     for note in old.skipped.notes:
         echo(f"baseline: {printable(note, 300)}", err=True)
     for sentence in worse:
         echo(f"regression: {printable(sentence, 400)}", err=True)
-    if comparison.limits is not None:
-        for change in gate.undecided(found, comparison.limits):
-            echo(f"not judged: {printable(f'{change.slo_class}, {change.figure}: {change.why}', 400)}", err=True)
+    for decision in decisions:
+        if decision.state == "not judged":
+            sentence = f"{decision.change.slo_class}, {decision.change.figure}: {decision.change.why}"
+            echo(f"not judged: {printable(sentence, 400)}", err=True)
+    if compared.decisions is not None:
+        echo(comparison_lines.gate_sentence(decisions), err=True)
     return bool(worse)
 
 
@@ -219,10 +243,10 @@ def _show_tiers(console: Console, found: Tiers) -> None:
 
 def comparison_tables(found: Comparison) -> list[Table]:
     """Return a table of each group."""
-    groups: dict[tuple[str | None, ...], list[Change]] = {}
-    for change in found.changes:
-        groups.setdefault((change.slo_class, change.measured_at, change.model, change.instance), []).append(change)
-    return [_table(group, changes) for group, changes in groups.items()]
+    return [
+        _table(title, comparison_lines.HEADINGS, comparison_lines.lines(changes))
+        for title, changes in comparison_lines.groups(found.changes)
+    ]
 
 
 def tiers_table(found: Tiers, *names: str) -> Table:
@@ -249,48 +273,16 @@ def tiers_table(found: Tiers, *names: str) -> Table:
     return table
 
 
-def _table(group: tuple[str | None, ...], changes: Sequence[Change]) -> Table:
+def _table(title: str, headings: Sequence[str], lines: Sequence[tuple[str, ...]]) -> Table:
+    """Return a table whose first and last columns hold text."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    name = ", ".join(printable(part, 32) for part in group if part is not None)
-    title = f"{name}: {changes[0].old_requests:,} requests in old, {changes[0].new_requests:,} in new"
     table = Table(title=Text(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    table.add_column("", no_wrap=True)
-    for heading in ("old", "new", "difference", "from", "to", "ratio"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
-    for change in changes:
-        if change.old is None and change.new is None:
-            continue
-        write = _WRITES[change.figure]
-        values = (change.old, change.new, change.difference, change.difference_low, change.difference_high)
-        verdict = change.verdict if change.verdict != "cannot say" else "" if change.figure in GIVEN else change.why
-        cells = [change.figure, *(_signed(write, one, place > 1) for place, one in enumerate(values)), _ratio(change)]
-        table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=_STYLES.get(change.verdict, "dim")))
+    for place, heading in enumerate(headings):
+        inner = 0 < place < len(headings) - 1
+        table.add_column(heading, justify="right" if inner else "left", no_wrap=inner or not place)
+    for *cells, verdict in lines:
+        table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=_STYLES.get(verdict, "dim")))
     return table
-
-
-def _signed(write: Callable[[Any], str], value: float | None, signed: bool) -> str:
-    if value is None:
-        return MISSING
-    if not signed:
-        return write(value)
-    # A difference of shares is in points: `-2 %` would read as a share of the old value.
-    text = f"{number(abs(value) * 100)} pt" if write is share else write(abs(value))
-    return text if value == 0 else f"{'+' if value > 0 else '-'}{text}"
-
-
-def _ratio(change: Change) -> str:
-    return MISSING if change.ratio is None else f"x {number(change.ratio)}"
-
-
-def _method(found: Comparison) -> str:
-    drawing = found.drawing
-    blocks = "" if drawing.block == 1 else f" in blocks of {drawing.block}"
-    return (
-        f"from, to: {share(drawing.level)} bootstrap interval of the difference, {drawing.resamples:,} resamples of "
-        f"the requests{blocks}, seed {drawing.seed}; rates per second of each recording's span as it was. Of 20 "
-        "figures that did not change, one is expected to seem so."
-    )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from otel_llm.cli.output.keys import END
 from otel_llm.cli.output.live_view import held, runway_bar, seconds, share, text, verdicts
-from otel_llm.live.selection import SORTS
+from otel_llm.live.selection import SORTS, row_key
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Screen:
         return Group(*parts, Text(KEYS, style="dim"))
 
     def _keys(self) -> list[str]:
-        return [_key_of(row) for row in self.snapshot.get("streams", ())]
+        return [row_key(row) for row in self.snapshot.get("streams", ())]
 
     def _move(self, key: str) -> None:
         keys = self._keys()
@@ -158,16 +158,12 @@ class Screen:
         followed = self.snapshot.get("followed")
         if followed is not None:
             return [_facts(followed)]
-        judged = [row for row in self.snapshot["recent"] if row["choice"] is not None and _key_of(row) == self.opened]
+        judged = [row for row in self.snapshot["recent"] if row["choice"] is not None and row_key(row) == self.opened]
         return [Text("the stream is no longer in flight", style="bold"), *([verdicts(judged)] if judged else ())]
 
 
 def _name(value: str) -> Text:
     return Text(printable(value or None, _LONGEST_NAME), no_wrap=True, overflow="ellipsis")
-
-
-def _key_of(row: dict[str, Any]) -> str:
-    return f"{row['trace_id']}-{row['span_id']}-{row['choice']}"
 
 
 def _facts(followed: dict[str, Any]) -> Table:

@@ -118,6 +118,11 @@ def notes(found: Backtest) -> Iterator[str]:
         yield f"{plural(recording.backwards, 'record')} received before its predecessor: evaluated at the time of that"
     if live is not None and live.outside:
         yield f"{plural(live.outside, 'decision')} in the files, from before or after this journal: left out"
+    if live is not None and live.left_out:
+        yield (
+            f"{plural(live.left_out, 'decision')} in shadow without a record: there were too many of one rule and "
+            f"tenant; {live.found_again:,} of these rules are taken for them"
+        )
     if live is not None and live.broken:
         yield f"{plural(live.broken, 'line')} of the decision files that cannot be read: left out"
     for reason, count in sorted((*recording.skipped.counts.items(), *found.counts.items())):

@@ -18,6 +18,7 @@ from otel_llm.rules.decisions.files import decision_files, read_back
 from otel_llm.rules.decisions.transitions import NoIdError, find, newest
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.yamlfile import ConfigError, did_you_mean
+from otel_llm.shared.formatting import plural
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:
@@ -95,17 +96,18 @@ def explain(
         if not found.records:
             refuse_others(decisions, found.broken)
         if len(found.matches) != 1:
+            _report_others(0, found.left_out)
             sys.exit(_not_one(id_, list(found.matches)))
         (one,) = found.matches.values()
         for line in in_words(one, found.before, found.after, _rule(rule_files, str(one.first["rule_hash"]))):
             echo(printable(line, LONGEST_LINE))
-        _report_broken(found.broken)
+        _report_others(found.broken, found.left_out)
     except (OSError, ConfigError, NoIdError) as problem:
         raise click.UsageError(str(problem)) from problem
 
 
 def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str | None, trace: str) -> None:
-    found, broken, rules = newest(lines(), last, rule=rule, trace=trace)
+    found, broken, rules, left_out = newest(lines(), last, rule=rule, trace=trace)
     if not rules:
         refuse_others(path, broken)
     for one in found:
@@ -118,7 +120,7 @@ def _list(path: Path, lines: Callable[[], Iterator[str]], last: int, rule: str |
         elif rules and trace:
             of = "" if rule is None else f" of the rule {rule}"
             echo(printable(f"no record{of} has the trace {trace}", LONGEST_LINE), err=True)
-    _report_broken(broken)
+    _report_others(broken, left_out)
 
 
 def _not_one(id_: str, matches: list[str]) -> int:
@@ -130,7 +132,9 @@ def _not_one(id_: str, matches: list[str]) -> int:
     return 1
 
 
-def _report_broken(broken: int) -> None:
+def _report_others(broken: int, left_out: int) -> None:
+    if left_out:
+        echo(f"{plural(left_out, 'decision')} in shadow left out when they were made: see `rules backtest`", err=True)
     if broken:
         words = "1 line is no decision record" if broken == 1 else f"{broken} lines are no decision records"
         echo(words, err=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Annotated, Final, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from otel_llm.actions.config.alerts_and_actions import (
     ActionsShape,
@@ -20,16 +18,20 @@ from otel_llm.actions.config.alerts_and_actions import (
 )
 from otel_llm.actions.config.service import (
     AuthShape,
+    CorsShape,
     DecisionsShape,
     FilesShape,
     MetricsShape,
+    OperatorsShape,
+    RetainBytes,
     TlsShape,
+    WebShape,
     build_auth,
     build_tls,
 )
 from otel_llm.actions.config.target import Duration, TargetShape, target
 from otel_llm.collector.config import settings as config
-from otel_llm.rules.files.schema_errors import StrictModel, config_errors, wrong
+from otel_llm.rules.files.schema_errors import StrictModel, config_errors
 from otel_llm.rules.files.yamlfile import load_yaml
 
 if TYPE_CHECKING:
@@ -40,23 +42,6 @@ if TYPE_CHECKING:
 _MIB: Final = config.MIB
 _LIMITS: Final = config.Limits()
 _JOURNAL: Final = config.JournalSettings()
-_HOST: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.ASCII)
-
-
-def _origin(value: str) -> str:
-    """Check a browser's origin (RFC 6454, section 6.2); it must be written as browsers send it."""
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or value != f"{parts.scheme}://{parts.netloc}" or not parts.hostname:
-        raise wrong(f"{value!r} is no origin", "write https://app.example.com, with its port where it has one")
-    if value != value.lower() or "@" in value or "*" in value:
-        raise wrong(f"{value!r} is no origin", "name each origin, in lower case")
-    return value
-
-
-def _host(value: str) -> str:
-    if not _HOST.fullmatch(value):
-        raise wrong(f"{value!r} is no host name", "write it in lower case, without a port")
-    return value
 
 
 _Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -93,7 +78,7 @@ class _Journal(StrictModel):
     fsync: Literal["always", "interval", "never"] = _JOURNAL.fsync
     fsync_interval: Duration = _JOURNAL.fsync_interval_s
     compress: bool = _JOURNAL.compress
-    retain_bytes: Annotated[int, Field(ge=4096)] | None = None
+    retain_bytes: RetainBytes = None
     retain_seconds: Annotated[float, Field(ge=1)] | None = None
 
     def build(self) -> config.JournalSettings:
@@ -103,17 +88,9 @@ class _Journal(StrictModel):
             fsync=self.fsync,
             fsync_interval_s=self.fsync_interval,
             compress=self.compress,
-            retain_bytes=self.retain_bytes,
+            retain_bytes=self.retain_bytes if "retain_bytes" in self.model_fields_set else "share",
             retain_s=self.retain_seconds,
         )
-
-
-class _Cors(StrictModel):
-    origins: list[Annotated[str, AfterValidator(_origin)]]
-
-
-class _Web(StrictModel):
-    hosts: list[Annotated[str, AfterValidator(_host)]] = Field(default_factory=list)
 
 
 class _Out(TargetShape):
@@ -134,8 +111,9 @@ class _File(StrictModel):
     metrics: MetricsShape = Field(default_factory=MetricsShape)
     tls: TlsShape | None = None
     auth: AuthShape | None = None
-    cors: _Cors = Field(default_factory=lambda: _Cors(origins=[]))
-    web: _Web = Field(default_factory=_Web)
+    operators: OperatorsShape | None = None
+    cors: CorsShape = Field(default_factory=lambda: CorsShape(origins=[]))
+    web: WebShape = Field(default_factory=WebShape)
     forward: TargetShape | None = None
     otlp: _Otlp = Field(default_factory=_Otlp)
     receivers: ReceiverShapes = Field(default_factory=dict)
@@ -168,7 +146,7 @@ def load_settings(path: Path | None) -> config.Settings:
         files=model.files.build(),
         metrics=model.metrics.build(),
         tls=None if model.tls is None else build_tls(file, folder, model.tls),
-        auth=None if model.auth is None else build_auth(file, folder, model.auth),
+        auth=build_auth(file, folder, model.auth, model.operators),
         cors_origins=frozenset(model.cors.origins),
         web_hosts=frozenset(model.web.hosts),
         forward=None if model.forward is None else _forward(file, folder, model.forward),

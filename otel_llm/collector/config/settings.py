@@ -79,8 +79,11 @@ class JournalSettings:
     fsync: Literal["always", "interval", "never"] = "interval"
     fsync_interval_s: float = 0.2
     compress: bool = True
-    retain_bytes: int | None = None
-    """Closed files beyond this size are deleted, the oldest first; None: none is, until the disk is full."""
+    retain_bytes: int | Literal["share"] | None = "share"
+    """Closed files beyond this size are deleted, the oldest first; None: none is, until the disk is full.
+
+    `share`: a share of the volume, see `share_of_volume`.
+    """
     retain_s: float | None = None
     """Closed files older than this are deleted; None: none is."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
-from otel_llm.export.attempt import Attempt, retry_wait_s
+from otel_llm.export.transport.attempt import Attempt, retry_wait_s
 from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from opentelemetry.sdk._logs import ReadableLogRecord
 from opentelemetry.sdk._logs.export import LogRecordExportResult
 
 from otel_llm.collector.export.send_queue import GIVE_UP_S, OutQueue
-from otel_llm.export.attempt import Attempt
+from otel_llm.export.transport.attempt import Attempt
 from otel_llm.shared.otlp_exporters import log_exporter, resource, scope
 
 if TYPE_CHECKING:

@@ -189,6 +189,8 @@ class Connection(HttpToolsProtocol):
                 raise ValueError("too many connections of this peer")  # as in `_count_head`
         self._part = _Part.BODY
         self._overdue_at = self.loop.time() + self._timeouts.body_s * _UNREAD_SHARE
+        if not self.url.startswith(b"/") and (named := httptools.parse_url(self.url).host) is not None:
+            self.headers.append((b"host", named))  # what a target names counts as well (RFC 9112, section 3.2.2)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -69,7 +69,9 @@ class Listeners:
         limits = settings.limits
         self._at = at
         self._settings = settings
-        self.tokens = None if settings.auth is None else Tokens(settings.auth.tokens_file)
+        auth = settings.auth
+        self.tokens = None if auth is None else Tokens(auth.tokens_file)
+        self._operators = None if auth is None or auth.operators_file is None else Tokens(auth.operators_file)
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         refused = self._refused = RefusalCounts()
         self._attach = attach
@@ -91,7 +93,11 @@ class Listeners:
             feed=web.feed,
             healthy=lambda: healthy() or self.grpc.why_unhealthy(),
             ready=lambda: ready() or self.grpc.why_unhealthy(),
-            guard=Guard(names_of(at.web, settings.web_hosts), self.tokens if self._web_needs_token() else None),
+            guard=Guard(
+                names_of(at.web, settings.web_hosts),
+                self.tokens if self._web_needs_token() else None,
+                self._operators,
+            ),
         )
         self.web = HttpServer(page, at.web, option="--web", limits=limits, context=self._web_context())
 
@@ -142,15 +148,17 @@ class Listeners:
         self.web.stop(grace_s)
 
     def reload_tokens(self) -> int:
-        """Read the tokens again, and return how many there are.
+        """Read the tokens of senders and operators again, and return how many there are.
 
         Raises:
-            ConfigError: they cannot be used; the old ones stay.
+            ConfigError: a file cannot be used; the old tokens of both stay.
         """
-        assert self.tokens is not None  # noqa: S101
-        found = self.tokens.reload()
+        both = [tokens for tokens in (self.tokens, self._operators) if tokens is not None]
+        read = [tokens.read() for tokens in both]
+        for tokens, digests in zip(both, read, strict=True):
+            tokens.replace(digests)
         self.grpc.reload()
-        return found
+        return sum(len(digests) for _, digests in read)
 
     def reload_certificates(self) -> bool:
         """Read the certificates again, and return whether they changed.

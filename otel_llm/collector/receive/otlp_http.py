@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from otel_llm.collector.receive.admission import BodyMemory
-    from otel_llm.collector.receive.senders import Accept
+    from otel_llm.collector.receive.senders import Accept, Sender
     from otel_llm.shared.web.tokens import Tokens
 
 PATH: Final = "/v1/traces"
@@ -106,7 +106,7 @@ def otlp_app(
             return Response(made, media_type=PROTOBUF)
         return Response(json.dumps(MessageToDict(ExportTraceServiceResponse.FromString(made))), media_type=JSON)
 
-    def _accept(body: bytes, gzipped: bool, is_json: bool, sender: int) -> bytes:
+    def _accept(body: bytes, gzipped: bool, is_json: bool, sender: Sender) -> bytes:
         raw = gunzip(body, limits.message_bytes) if gzipped else body
         if is_json:
             with one_document:
@@ -137,8 +137,8 @@ def otlp_app(
     )
 
 
-def _check_sender(request: Request, tokens: Tokens | None, origins: frozenset[str]) -> int:
-    """Return the number of a request's sender.
+def _check_sender(request: Request, tokens: Tokens | None, origins: frozenset[str]) -> Sender:
+    """Return a request's sender.
 
     Raises:
         ForbiddenError: the request is of a browser's page whose origin is not listed.
@@ -148,8 +148,8 @@ def _check_sender(request: Request, tokens: Tokens | None, origins: frozenset[st
     for origin in request.headers.getlist("origin"):
         if origin not in origins:
             raise ForbiddenError("no posting from this origin: list it in the settings file (cors: origins)")
-    token = None if tokens is None else tokens.check(request.headers.getlist("authorization"))
-    return sender_of("" if request.client is None else request.client.host, token)
+    bearer = None if tokens is None else tokens.check(request.headers.getlist("authorization"))
+    return sender_of("" if request.client is None else request.client.host, bearer)
 
 
 def _media_type(request: Request) -> str:

@@ -11,7 +11,7 @@ from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from otel_llm.collector.receive.senders import Accept
+    from otel_llm.collector.receive.senders import Accept, Sender
     from otel_llm.shared.errors import RefusalError
 
 NOT_RECEIVED: Final = "not_received"
@@ -57,7 +57,7 @@ class RefusalCounts:
         is counted here.
         """
 
-        def accepted(raw: bytes, sender: int) -> bytes:
+        def accepted(raw: bytes, sender: Sender) -> bytes:
             try:
                 return accept(raw, sender)
             except (BusyError, UnavailableError) as refusal:

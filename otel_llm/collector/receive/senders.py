@@ -13,19 +13,30 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from queue import Empty
 from threading import Lock
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from otel_llm.core.fair_shares import has_room
 from otel_llm.shared.web.peers import peer_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
+    from otel_llm.shared.web.tokens import Bearer
 
 T = TypeVar("T")
-Accept: TypeAlias = Callable[[bytes, int], bytes]
-"""Takes an `ExportTraceServiceRequest` and the number of its sender; returns the response, or raises a refusal."""
 
-UNKNOWN: Final = 0
+
+class Sender(NamedTuple):
+    """The sender of an export: a number for fair scheduling, and the tenant of its token; None without tokens."""
+
+    number: int
+    tenant: str | None = None
+
+
+Accept: TypeAlias = Callable[[bytes, Sender], bytes]
+"""Takes an `ExportTraceServiceRequest` and its sender; returns the response, or raises a refusal."""
+
+UNKNOWN: Final = Sender(0)
 """The sender of exports without one; its use is not charged to another."""
 FORGIVEN_SHARE: Final = 0.1
 """The use of a sender decays by this share of a core: by 0.1 s of CPU time each second, down to 0."""
@@ -33,8 +44,6 @@ MOST_USED_S: Final = 10.0
 """The use of a sender is capped here: it is next at the latest when another sender has used as much."""
 ALIKE_S: Final = 0.05
 """Senders whose use differs by less are served in order of arrival."""
-_RESERVED: Final = 8
-"""One eighth of the room is reserved for senders that have less than an eighth of it."""
 _SWEEP: Final = 64
 _MOST_A_RECORD_S: Final = 0.000_2
 _TOKENS_A_RECORD: Final = 1_000
@@ -49,10 +58,11 @@ def charged_s(cpu_s: float, spans: int, tokens: int) -> float:
     return min(cpu_s, (1 + spans + tokens / _TOKENS_A_RECORD) * _MOST_A_RECORD_S)
 
 
-def sender_of(host: str, token: bytes | None = None) -> int:
-    """Return the number of a sender, at least 1: a hash of its token, or of its address where it has none."""
-    name = token or peer_of(host).encode("utf-8", "replace")
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), "little") or 1
+def sender_of(host: str, bearer: Bearer | None = None) -> Sender:
+    """Return a sender; its number, at least 1, is a hash of its token, or of its address if it has none."""
+    name = peer_of(host).encode("utf-8", "replace") if bearer is None else bearer.digest
+    number = int.from_bytes(blake2b(name, digest_size=8).digest(), "little") or 1
+    return Sender(number, None if bearer is None else bearer.tenant)
 
 
 @dataclass(slots=True)
@@ -204,10 +214,7 @@ class FairQueue(Generic[T]):
 
 
 class Room:
-    """The room for waiting exports, for use from any thread.
-
-    The last eighth is reserved for senders that have less than an eighth waiting: one sender cannot fill the room.
-    """
+    """The room for waiting exports and their bytes, shared by senders (`has_room`); for use from any thread."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -221,10 +228,8 @@ class Room:
         """Take room for an export; return False where there is none."""
         with self._lock:
             own = self._of.get(sender, [0, 0])
-            for at, (held, most) in enumerate(((self.count, self._most), (self.bytes, self._most_bytes))):
-                reserved = most // _RESERVED
-                if held >= most or (reserved and held >= most - reserved and own[at] >= reserved):
-                    return False
+            if not has_room(own[0], self.count, self._most) or not has_room(own[1], self.bytes, self._most_bytes):
+                return False
             self._of[sender] = [own[0] + 1, own[1] + size]
             self.count += 1
             self.bytes += size

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from otel_llm.actions.execute.circuit_breaker import CIRCUIT_OPEN
 from otel_llm.live.histogram import Histogram
 from otel_llm.rules.prometheus.exposed_metrics import COLLECTOR_PREFIX
 
@@ -106,15 +107,30 @@ OWN_METRICS: Final = (
     OwnMetric(
         "folded_groups", "counter", "{group}", "Instances and classes that rules see as `other`.", "folded_groups"
     ),
+    OwnMetric("gave_way", "counter", "{entry}", "Entries that gave way in a full table.", "gave_way.", "table"),
     OwnMetric("in_flight", "gauge", "{stream}", "Streams between commit and verdict.", "in_flight"),
     # The evaluator.
     OwnMetric("queue", "gauge", "{export}", "Export requests accepted and not yet evaluated.", "queue"),
     OwnMetric("lag_seconds", "gauge", "s", "Age of the oldest of them.", "lag_seconds"),
     OwnMetric("decisions", "counter", "{decision}", "Decisions of rules.", "decisions"),
+    OwnMetric(
+        "decisions_left_out",
+        "counter",
+        "{decision}",
+        "Those in shadow without a record or line of their own: too many of one rule and tenant.",
+        "decisions_left_out",
+    ),
+    OwnMetric(
+        "verdicts_left_out",
+        "counter",
+        "{verdict}",
+        "Verdicts without a line on the console: too many of one tenant.",
+        "verdicts_left_out",
+    ),
     # Alerts.
     OwnMetric("alerts_firing", "gauge", "{alert}", "Alerts that fire.", "alerts_firing"),
     OwnMetric(
-        "alerts_left_out", "counter", "{decision}", "Firings without an alert: too many fire.", "alerts_left_out"
+        "alerts_left_out", "counter", "{decision}", "Firings without an alert: the table is full.", "alerts_left_out"
     ),
     OwnMetric(
         "alerts_unwritten",
@@ -136,6 +152,14 @@ OWN_METRICS: Final = (
     ),
     OwnMetric("actions", "counter", "{action}", "Enforced actions, without alerts, by outcome.", "actions.", "outcome"),
     OwnMetric("actions_open", "gauge", "{action}", "Enforced actions without an outcome yet.", "actions_open"),
+    OwnMetric(
+        "action_circuit_open",
+        "gauge",
+        "{state}",
+        "1 while no actions are sent to a receiver or engine, which did not answer in time, else 0.",
+        CIRCUIT_OPEN,
+        "target",
+    ),
     OwnMetric("action_tries", "counter", "{attempt}", "Requests sent for them.", "action_tries"),
     # The live page.
     OwnMetric("viewers", "gauge", "{viewer}", "Viewers of the live page.", "viewers"),

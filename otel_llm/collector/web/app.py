@@ -16,7 +16,7 @@ from starlette.routing import Route
 from otel_llm.collector.receive.errors import BadRequestError, answer, challenge
 from otel_llm.live.page import EVENTS_PATH, EVENTS_TYPE, FILE_HEADERS, PAGE_HEADERS, PIECE_BYTES, static_files
 from otel_llm.live.selection import SelectionError, selection_of
-from otel_llm.shared.errors import RefusalError
+from otel_llm.shared.errors import ForbiddenError, RefusalError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ def web_app(
     *,
     metrics: Callable[[], bytes],
     streams: Callable[[Selection], Any],
-    requests: Callable[[], Any],
+    requests: Callable[[str | None], Any],
     feed: Feed,
     healthy: Callable[[], str | None],
     ready: Callable[[], str | None],
@@ -51,7 +51,7 @@ def web_app(
     Args:
         metrics: returns Prometheus text.
         streams, requests: return values that JSON can hold; a NaN in them is a bug, answered 500. `streams` gets the
-            selection of the request's parameters.
+            selection of the request's parameters, `requests` the tenant that the viewer is confined to, or None.
         feed: gives the events of the live page.
         healthy, ready: return None, or the reason why not.
         guard: checks requests to all paths but `OPEN_PATHS`; the files of the page need its host name, but no token.
@@ -67,28 +67,33 @@ def web_app(
     def as_json(value: Any) -> Response:
         return _response(json.dumps(value, allow_nan=False), "application/json")
 
-    answers: dict[str, Callable[[], Response]] = {
-        "/metrics": lambda: _response(metrics(), PROMETHEUS_TEXT),
-        "/healthz": lambda: state(healthy()),
-        "/readyz": lambda: state(ready()),
-        "/v1/requests": lambda: as_json(requests()),
+    def scrape(tenant: str | None) -> Response:
+        if tenant is not None:
+            raise ForbiddenError("metrics are of all tenants: use the token of an operator (operators: tokens_file)")
+        return _response(metrics(), PROMETHEUS_TEXT)
+
+    answers: dict[str, Callable[[str | None], Response]] = {
+        "/metrics": scrape,
+        "/healthz": lambda _: state(healthy()),
+        "/readyz": lambda _: state(ready()),
+        "/v1/requests": lambda tenant: as_json(requests(tenant)),
     }
 
-    def check(request: Request) -> None:
-        if guard is None or request.url.path in OPEN_PATHS:
-            return
-        if request.url.path in files:
+    def check(request: Request) -> str | None:
+        """Return the tenant that the viewer is confined to; None: all."""
+        if guard is None or request.scope["path"] in OPEN_PATHS:
+            return None
+        if request.scope["path"] in files:
             guard.check_host(request.headers)
-        else:
-            guard.check(request.headers)
+            return None
+        return guard.check(request.headers)
 
     def endpoint(request: Request) -> Response:
         try:
-            check(request)
-            path = request.url.path
+            tenant, path = check(request), request.scope["path"]
             if path == STREAMS_PATH:
-                return as_json(streams(selection_of(request.query_params)))
-            return answers[path]() if path in answers else _file(path)
+                return as_json(streams(selection_of(request.query_params).within(tenant)))
+            return answers[path](tenant) if path in answers else _file(path)
         except SelectionError as error:
             return _refused(BadRequestError(str(error)))
         except RefusalError as refusal:
@@ -96,15 +101,15 @@ def web_app(
         except TimeoutError:
             return _plain("busy, try again", HTTPStatus.SERVICE_UNAVAILABLE)
         except Exception:  # noqa: BLE001 - logged, and answered 500
-            _log.exception("%s could not be answered: this is a bug", request.url.path)
+            _log.exception("%s could not be answered: this is a bug", request.scope["path"])
             return _plain("internal error", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def events(request: Request) -> Response:
         try:
-            check(request)
+            tenant = check(request)
             if request.method == "HEAD":
                 return _response("", EVENTS_TYPE)
-            return _Events(feed, feed.join(selection_of(request.query_params)))
+            return _Events(feed, feed.join(selection_of(request.query_params).within(tenant)))
         except SelectionError as error:
             return _refused(BadRequestError(str(error)))
         except RefusalError as refusal:

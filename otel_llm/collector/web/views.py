@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from otel_llm.collector.pipeline import Pipeline
     from otel_llm.live.feed import Collected
-    from otel_llm.live.selection import Filter, Selection, StreamKey
+    from otel_llm.live.selection import Filter, Selection
+    from otel_llm.readers.records import StreamKey
 
 LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "verdicts (JSON)": "/v1/requests"}
 
@@ -46,9 +47,9 @@ class Web:
         """Return the selected streams in flight, in their order, and the last verdicts and decisions."""
         return self._pipeline.call(lambda: self._streams(selection))
 
-    def requests(self) -> dict[str, Any]:
-        """Return the last verdicts, oldest first, as rows of `--requests`."""
-        return {"requests": self._pipeline.call(lambda: [row() for row in self._pipeline.sinks.recent])}
+    def requests(self, tenant: str | None) -> dict[str, Any]:
+        """Return the last verdicts of a tenant, or of all (None), oldest first, as rows of `--requests`."""
+        return {"requests": self._pipeline.call(lambda: [row() for row in self._pipeline.sinks.recent.of(tenant)])}
 
     def metrics(self) -> bytes:
         """Return the Prometheus text (format 0.0.4), at most a second old."""
@@ -66,8 +67,10 @@ class Web:
         found = streams_in_flight(evaluator.table, pipeline.sinks, now_ns, selection.filter)
         if selection.stream is not None:
             found["followed"] = followed_stream(evaluator, evaluator.live, selection.stream, now_ns)
-        counts = {"in_flight": len(evaluator.live), "judged": evaluator.counts["judged"]}
-        return {**found, **counts, "queue": pipeline.counts()["queue"]}
+        if (tenant := selection.filter.tenant) is not None:
+            return {**found, "judged": pipeline.sinks.judged_of[tenant]}
+        queue, judged = pipeline.counts()["queue"], evaluator.counts["judged"]
+        return {**found, "in_flight": len(evaluator.live), "judged": judged, "queue": queue}
 
 
 def families(pipeline: Pipeline) -> Iterator[Metric]:

@@ -1,12 +1,14 @@
 """The cache of compiled kernels: a folder, named by a hash of everything that the machine code depends on.
 
-It is in `OTEL_LLM_CACHE_DIR`, else in the installation (`lib/otel-llm` of its environment), or, if that is not writable
-and has no such folder, in the user's cache. Kernels are machine code that this process runs: a folder is refused if its
-owner is neither this user nor root, or if others may write to it.
+It is in `OTEL_LLM_CACHE_DIR`, else in the installation (`lib/otel-llm` of its environment), or, if neither can be used,
+in the user's cache. Kernels are machine code that this process runs: a folder is used only if no other user than this
+one and root can replace it or what is in it (`trusted_folder`). Then it stays so: what others cannot rename now they
+cannot rename between the check and a read.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -29,6 +31,9 @@ KEPT_FOLDERS: Final = 8
 _COMPLETE: Final = "complete"
 """The file that marks a folder with all kernels."""
 _LOCK: Final = "lock"
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_MOST_LINKS: Final = 40
+"""As many as Linux follows in one path."""
 
 
 class KernelCache:
@@ -55,19 +60,20 @@ class KernelCache:
 
     def _use(self, place: Path) -> str | None:
         """Use the folder in a place if that is safe and possible; else return the reason."""
-        path = place / self.name
         try:
-            if not path.is_dir():
-                place.mkdir(parents=True, exist_ok=True)
-                _remove_old(place)
+            inside = trusted_folder(place, create=True)
+            path = inside / self.name
+            if not os.path.lexists(path):
+                _remove_old(inside)
                 with suppress(FileExistsError):  # another process has just created it
                     path.mkdir(mode=0o700)  # others cannot reach its files, whatever their modes
-            problem = why_unsafe(path)
+            _refuse_unsafe(path)
+            _refuse_unsafe_files(path)
             complete = (path / _COMPLETE).exists()
+        except UnsafeFolderError as error:
+            return str(error)
         except OSError as error:
             return error.strerror or str(error)
-        if problem is not None:
-            return problem
         if os.access(path, os.W_OK):
             with suppress(OSError):
                 os.utime(path)  # now it is the last used one
@@ -110,16 +116,74 @@ class KernelCache:
             self.give_up(str(error))
 
 
-def why_unsafe(folder: Path) -> str | None:
-    """Return why a folder is unsafe for machine code; None where only this user or root can have written to it."""
+class UnsafeFolderError(Exception):
+    """Another user than this one and root can replace a folder, or what is in it; the message says how."""
+
+
+def trusted_folder(path: Path, *, create: bool = False) -> Path:
+    """Return a folder's path without links, if only this user and root can replace a component of it.
+
+    Each component and each link on the way belongs to this user or root, and others may not write to it. They may if
+    it has the sticky bit, as /tmp: there they can neither rename nor remove what is not theirs. With `create`, missing
+    folders are created, and checked like the others, since another user may have been first.
+
+    Raises:
+        UnsafeFolderError: it is not so.
+        OSError: a component cannot be read or created.
+    """
+    at, ahead = Path("/"), list(reversed(path.absolute().parts[1:]))
+    links = 0
+    _refuse_unsafe(at, sticky=True)
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        at /= name
+        if create:
+            with suppress(FileExistsError):
+                at.mkdir(mode=0o755)
+        if at.is_symlink():
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            _refuse_owner(at, at.lstat())
+            target = at.readlink()
+            at = Path("/") if target.is_absolute() else at.parent
+            ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+            continue
+        _refuse_unsafe(at, sticky=True)
+    return at
+
+
+def _refuse_unsafe(folder: Path, *, sticky: bool = False) -> None:
+    """Raise UnsafeFolderError where others may write to a folder; with `sticky`, not for one that has this bit."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        return "it is not a folder"
+        raise UnsafeFolderError(f"{folder} is not a folder")
+    _refuse_owner(folder, found)
+    if found.st_mode & _OTHERS_WRITE and not (sticky and found.st_mode & stat.S_ISVTX):
+        raise UnsafeFolderError(f"others may write to {folder} ({stat.filemode(found.st_mode)})")
+
+
+def _refuse_owner(path: Path, found: os.stat_result) -> None:
     if found.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to another user ({found.st_uid})"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others may write to it ({stat.filemode(found.st_mode)})"
-    return None
+        raise UnsafeFolderError(f"{path} belongs to another user ({found.st_uid})")
+
+
+def _refuse_unsafe_files(folder: Path) -> None:
+    """Raise UnsafeFolderError where others can have written to a file of a folder that is theirs no more."""
+    reached = folder.lstat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
+    for file in folder.iterdir():
+        try:
+            found = file.lstat()
+        except FileNotFoundError:  # another process has just replaced it
+            continue
+        if not stat.S_ISREG(found.st_mode):
+            raise UnsafeFolderError(f"{file} is not a file")
+        _refuse_owner(file, found)
+        if reached and found.st_mode & _OTHERS_WRITE:
+            raise UnsafeFolderError(f"others may write to {file} ({stat.filemode(found.st_mode)})")
 
 
 def fingerprint(facts: Iterable[str]) -> str:
@@ -150,8 +214,8 @@ def _sources() -> list[tuple[str, Traversable]]:
 def _candidate_folders() -> Iterator[Path]:
     if stated := os.environ.get(VARIABLE):
         yield Path(stated).absolute()
-        return
-    yield Path(sysconfig.get_path("data")) / "lib" / "otel-llm"
+    else:
+        yield Path(sysconfig.get_path("data")) / "lib" / "otel-llm"
     stated = os.environ.get("XDG_CACHE_HOME", "")
     with suppress(RuntimeError):  # a user without a home
         yield (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "otel-llm"  # noqa: PTH117

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import time
 from importlib import import_module
@@ -34,7 +35,9 @@ def prepare(report: Callable[[str], None]) -> None:
     if cache.path is None:
         why = "; ".join(cache.refused)
         report(f"compiling the kernels, about {ABOUT_S} s at every start: {why}; {VARIABLE} names another folder")
-    elif not cache.complete:
+    elif os.environ.get(VARIABLE) and cache.refused:
+        report(f"{VARIABLE} is not used: {cache.refused[0]}")
+    if cache.path is not None and not cache.complete:
         report(f"compiling the kernels, once, about {ABOUT_S} s; kept in {cache.path}")
     begun = time.monotonic()
     for module in pkgutil.walk_packages(core.__path__, f"{core.__name__}."):

@@ -11,18 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_llm.core.kernel import kernel
-from otel_llm.core.limits import MAX_MESSAGE_TOKENS
 from otel_llm.core.scanning import tags
 from otel_llm.core.scanning.foreign_span import is_foreign
 from otel_llm.core.scanning.protobuf import is_text, length, skip, tag
 from otel_llm.core.scanning.span_columns import (
-    ALL_TOKENS,
     BEGIN,
     CLASS,
-    EXPANDED,
     FOREIGN,
     MORE_ROOM,
-    MOST_EXPANDED,
     OTHER,
     PIECES,
     PLAIN,
@@ -65,6 +61,7 @@ def _scope_spans(
     end: int,
     spans: Ints,
     times: Ints,
+    counts: Ints,
     kinds: Bytes,
     attributes: Ints,
     pieces: Ints,
@@ -90,10 +87,9 @@ def _scope_spans(
             if number == len(spans):
                 return MORE_ROOM
             row = spans[number]
-            what = read_span(data, begin, at, row, times, kinds, attributes, filled)
+            what = read_span(data, begin, at, row, times, counts, kinds, attributes, filled)
             if what < 0:
-                too_many = filled[ALL_TOKENS] > MAX_MESSAGE_TOKENS or filled[EXPANDED] > MOST_EXPANDED
-                return UNREADABLE if too_many else MORE_ROOM
+                return MORE_ROOM
             if what == OTHER and is_foreign(data, begin, at):
                 what = FOREIGN
             row[CLASS], row[BEGIN], row[STOP], row[RESOURCE] = what, begin, at, resource
@@ -112,13 +108,14 @@ def _scope_spans(
 
 
 @kernel(
-    "int64(Array(uint8, 1, 'C', readonly=True), int64[:, ::1], int64[::1], uint8[::1], int64[:, ::1], int64[:, ::1],"
-    " int64[::1])"
+    "int64(Array(uint8, 1, 'C', readonly=True), int64[:, ::1], int64[::1], int64[::1], uint8[::1], int64[:, ::1],"
+    " int64[:, ::1], int64[::1])"
 )
 def scan(
     data: Bytes,
     spans: Ints,
     times: Ints,
+    counts: Ints,
     kinds: Bytes,
     attributes: Ints,
     pieces: Ints,
@@ -129,7 +126,8 @@ def scan(
     Args:
         data: (B,), its bytes.
         spans: (S, SPAN_COLUMNS), written.
-        times: (N,), written: the times of all tokens, unix ns.
+        times: (N,), written: the times of all token events, unix ns.
+        counts: (N,), written: how many tokens each stands for.
         kinds: (N,), written: their kinds.
         attributes: (A, 2), written: the begin and end of each attribute's field.
         pieces: (P, PIECE_COLUMNS), written.
@@ -163,7 +161,7 @@ def scan(
             if inner < 0:
                 return UNREADABLE
             if found == tags.SCOPE_SPANS:
-                answer = _scope_spans(data, begin, inner, spans, times, kinds, attributes, pieces, filled)
+                answer = _scope_spans(data, begin, inner, spans, times, counts, kinds, attributes, pieces, filled)
                 if answer != READ:
                     return answer
             elif found == tags.RESOURCE:

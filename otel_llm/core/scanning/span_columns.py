@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from otel_llm.core.limits import MAX_MESSAGE_TOKENS
-
 # Classes of spans.
 PLAIN: Final = 0
 """A segment of choice 0, not the first, without further attributes, its tokens of one kind and none after its end."""
@@ -37,8 +35,8 @@ FIRST_TOKEN: Final = 11
 CHOICE: Final = 12
 KIND: Final = 13
 """A segment's kind of tokens, if it has one; a request span's SpanKind."""
-TOKENS: Final = 14
-"""The begin (14) and end (15) of its tokens among all."""
+EVENTS: Final = 14
+"""The begin (14) and end (15) of its token events among all."""
 ATTRIBUTES: Final = 16
 """The begin (16) and end (17) of its attributes among all."""
 NAME_AT: Final = 18
@@ -48,7 +46,9 @@ LATE: Final = 21
 """1: a token is after the segment's end."""
 LAST_BYTE_NS: Final = 22
 """The newest byte that a segment states; 0: none."""
-SPAN_COLUMNS: Final = 23
+TOKENS: Final = 23
+"""How many tokens its events stand for."""
+SPAN_COLUMNS: Final = 24
 
 # Pieces of the message around the spans, (kind, resource, begin, end): each is a message for protobuf to check. A
 # resource or scope in two pieces is left to protobuf, so that there are no more pieces than parts.
@@ -58,15 +58,14 @@ PIECE_COLUMNS: Final = 4
 
 # Indexes of `filled`.
 SPANS: Final = 0
-ALL_TOKENS: Final = 1
+ALL_EVENTS: Final = 1
+"""The token events of all spans with a row of their own."""
 ALL_ATTRIBUTES: Final = 2
 PIECES: Final = 3
 RESOURCES: Final = 4
 PLAIN_SPANS: Final = 5
-EXPANDED: Final = 6
-"""Tokens beyond one for each event, also of spans that protobuf reads."""
-MOST_EXPANDED: Final = 2 * MAX_MESSAGE_TOKENS
-"""The limit of EXPANDED: an event of 40 bytes can claim a million tokens, in a span that protobuf must read."""
+MORE_TOKENS: Final = 6
+"""The tokens of these events beyond one each."""
 COUNTS: Final = 7
 
 # Answers.

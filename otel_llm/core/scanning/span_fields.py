@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
 from otel_llm.core.kernel import kernel
-from otel_llm.core.limits import MAX_MESSAGE_TOKENS, MAX_TIME_NS, MAX_TOKENS
+from otel_llm.core.limits import MAX_TIME_NS, MAX_TOKENS
 from otel_llm.core.loads import word
 from otel_llm.core.scanning import tags
 from otel_llm.core.scanning.protobuf import LENGTH, is_same, is_text, length, skip, tag, varint
 from otel_llm.core.scanning.span_columns import (
     ALL_ATTRIBUTES,
-    ALL_TOKENS,
+    ALL_EVENTS,
     ATTRIBUTES,
     CHOICE,
     END_NS,
     ERROR,
-    EXPANDED,
+    EVENTS,
     FIRST_TOKEN,
     KIND,
     LAST_BYTE_NS,
     LATE,
-    MOST_EXPANDED,
+    MORE_TOKENS,
     NAME_AT,
     NAME_END,
     OTHER,
@@ -80,18 +80,18 @@ def _status(data: Bytes, at: int, end: int, code: int) -> int:
 
 @kernel()
 def read_span(
-    data: Bytes, at: int, end: int, row: Ints, times: Ints, kinds: Bytes, attributes: Ints, filled: Ints
+    data: Bytes, at: int, end: int, row: Ints, times: Ints, counts: Ints, kinds: Bytes, attributes: Ints, filled: Ints
 ) -> int:
-    """Read a span's fields into its row; return its class, -1 if an array is full or a limit on tokens is exceeded."""
+    """Read a span's fields into its row; return its class, -1 if an array is full."""
     trace = span_id = parent = name = name_end = -1
     start_ns = end_ns = latest_ns = 0
     span_kind = code = 0
     seq = first_token = -1
     choice = last_byte_ns = 0
     events = counted = placed = False
-    token, attribute = filled[ALL_TOKENS], filled[ALL_ATTRIBUTES]
-    first, others = token, attribute
-    room = min(len(times), MAX_MESSAGE_TOKENS)
+    event, attribute = filled[ALL_EVENTS], filled[ALL_ATTRIBUTES]
+    first, others = event, attribute
+    tokens = 0
     kind, mixed = 0, False
     while at < end:
         field = at
@@ -110,21 +110,17 @@ def read_span(
                 time_ns, number, code_of_kind = read_token(data, begin, at)
                 if time_ns < 0:
                     return OTHER
-            if token - first + number > MAX_TOKENS:
+            tokens += number
+            if tokens > MAX_TOKENS:
                 return OTHER
-            if token + number > room:
-                filled[ALL_TOKENS] = token + number
+            if event == len(times):
+                filled[ALL_EVENTS] = event
                 return -1
-            if token == first:
+            if event == first:
                 kind = code_of_kind
             mixed |= kind != code_of_kind
-            filled[EXPANDED] += number - 1
-            if filled[EXPANDED] > MOST_EXPANDED:
-                return -1
-            for place in range(token, token + number):
-                times[place] = time_ns
-                kinds[place] = code_of_kind
-            token += number
+            times[event], counts[event], kinds[event] = time_ns, number, code_of_kind
+            event += 1
             latest_ns = max(latest_ns, time_ns)
             events = True
         elif found == tags.ATTRIBUTE:
@@ -211,7 +207,7 @@ def read_span(
         owner = parent
         if owner < 0 or seq < 0 or first_token < 0:
             return OTHER
-        late = token > first and latest_ns > end_ns
+        late = event > first and latest_ns > end_ns
         plain = seq > 0 and choice == 0 and others == attribute and not mixed and not late
         found = PLAIN if plain else SEGMENT
         row[SEQ], row[FIRST_TOKEN], row[CHOICE] = seq, first_token, choice
@@ -227,7 +223,8 @@ def read_span(
         return OTHER
     row[TRACE], row[TRACE + 1], row[TRACE + 2] = word(data, trace), word(data, trace + 8), word(data, owner)
     row[START_NS], row[END_NS] = start_ns, end_ns
-    row[TOKENS], row[TOKENS + 1] = first, token
+    row[EVENTS], row[EVENTS + 1], row[TOKENS] = first, event, tokens
     row[ATTRIBUTES], row[ATTRIBUTES + 1] = others, attribute
-    filled[ALL_TOKENS], filled[ALL_ATTRIBUTES] = token, attribute
+    filled[ALL_EVENTS], filled[ALL_ATTRIBUTES] = event, attribute
+    filled[MORE_TOKENS] += tokens - (event - first)
     return found

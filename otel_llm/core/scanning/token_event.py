@@ -8,7 +8,7 @@ import numpy as np
 
 from otel_llm import semconv
 from otel_llm.core.kernel import kernel
-from otel_llm.core.limits import MAX_COUNT, MAX_TIME_NS
+from otel_llm.core.limits import MAX_COUNT, MAX_EVENT_TOKENS, MAX_TIME_NS
 from otel_llm.core.loads import byte, word
 from otel_llm.core.scanning import tags
 from otel_llm.core.scanning.protobuf import is_same, length, skip, tag, varint
@@ -120,7 +120,7 @@ def read_token(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
         if key < 0:
             return -1, 0, 0
         if is_same(data, key, key_end, _COUNT_KEY):
-            count = int_value(data, value, value_end)
+            count = int_value(data, value, value_end, MAX_EVENT_TOKENS)
         elif is_same(data, key, key_end, _KIND_KEY):
             kind = _token_kind(data, value, value_end)
         else:

@@ -21,6 +21,7 @@ from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
 from otel_llm.evaluate.own_streams.looks import Looks
 from otel_llm.evaluate.own_streams.own_stream import UNSTATED, Identity, OwnStream, Statement, write
 from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
+from otel_llm.evaluate.streams.stream_in_flight import Group
 from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.usage import Meter
 from otel_llm.readers.rows import verdict_row
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClass, SloClasses
+    from otel_llm.slo.token_events import TokenEvents
     from otel_llm.slo.verdict import Verdict
 
 __all__ = ["LOOK_EVERY_NS", "FirstHand", "Identity", "OwnStream"]
@@ -85,11 +87,11 @@ class FirstHand:
             ValueError: a stream with this key is in flight.
         """
         if key in self.streams:
-            raise ValueError(f"stream {key[0].hex()} {key[1].hex()} {key[2]} is in flight already")
+            raise ValueError(f"stream {key[0].hex()} {key[1].hex()} {key[3]} is in flight already")
         self._catch_up(now_ns)
         slo, unknown = self.classes.choose(identity.declared_class, identity.attributes)
         self.counts["unknown_slo_class"] += unknown
-        group = (slo.name, identity.model or "", identity.instance or "", identity.measured_at)
+        group = Group(slo.name, identity.model or "", identity.instance or "", identity.measured_at, key[2])
         arithmetic = Stream(slo, commit_ns, identity.input_tokens)
         stream = OwnStream(self._table, key, identity, slo, arithmetic, group, identity.exact_resume)
         stream.slot = self._table.take(stream, None)
@@ -104,18 +106,17 @@ class FirstHand:
             self.groups.wake(now_ns)
         return stream
 
-    def tokens(self, stream: OwnStream, times_ns: Sequence[int], kinds: Sequence[int] | None, now_ns: int) -> None:
-        """Add tokens, read from the backend at `times_ns` (unix ns); arguments and errors are those of `Stream.extend`.
+    def tokens(self, stream: OwnStream, events: TokenEvents, now_ns: int) -> None:
+        """Add tokens, read from the backend at their times (unix ns); errors are those of `Stream.extend`.
 
         Timers that are due before them run first. An error changes nothing.
         """
-        if not times_ns:
+        if not events.times_ns:
             return
-        if self._next_ns < times_ns[0]:
-            self.advance(min(times_ns[0], now_ns) - 1)
-        if self._now_ns < now_ns:
-            self._now_ns = now_ns
-        stream.stream.extend(times_ns, kinds)
+        if self._next_ns < events.times_ns[0]:
+            self.advance(min(events.times_ns[0], now_ns) - 1)
+        self._now_ns = max(self._now_ns, now_ns)
+        stream.stream.extend(*events)
         self._evaluate_soon(stream, now_ns)
 
     def heard(self, stream: OwnStream, now_ns: int) -> None:
@@ -216,7 +217,7 @@ class FirstHand:
         """
         if stream.ended_ns is not None:
             return None
-        recorded = len(stream.stream.times_ns)
+        recorded = stream.stream.tokens
         verdict, resolved = final_verdict(stream.stream, stream.resolved(end_ns, outcome, stated), end_ns)
         self._catch_up(now_ns)
         write(self._table, (stream,), now_ns)
@@ -237,11 +238,6 @@ class FirstHand:
         finally:
             self._table.release(stream.slot, None)
         return verdict
-
-    def refuted(self, decision: Decision, now_ns: int) -> None:
-        """Allow a retry of an action that was given up because its stream had continued; see `RuleEngine.refuted`."""
-        if self.rules.refuted(decision, now_ns):
-            self._next_ns = min(self._next_ns, self._earliest())
 
     # Time.
 
@@ -361,12 +357,11 @@ class FirstHand:
 
     def _serve(self, stream: OwnStream, instance: str, now_ns: int) -> None:
         """Set the replica that serves a stream from now on."""
-        slo_class, model, before, measured_at = stream.group
-        if before:
+        if stream.instance:
             self._settle(stream, now_ns)
         if stream.identity.instance is None:
             stream.name_instance(instance)
-        stream.group = (slo_class, model, instance, measured_at)
+        stream.group = stream.group._replace(instance=instance)
         self._table.name(stream.slot, stream.group, stream.slo)
 
     def _settle(self, stream: OwnStream, now_ns: int) -> None:
@@ -384,7 +379,7 @@ class FirstHand:
         if self.groups is not None:
             self.groups.close(stream, None)
         stream.judge_by(slo)
-        stream.group = (slo.name, *stream.group[1:])
+        stream.group = stream.group._replace(slo_class=slo.name)
         self._table.name(stream.slot, stream.group, slo)
 
     def _write(self) -> None:

@@ -46,16 +46,19 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What is known of a stream's tokens at its end, as its last segment and its request span will state it.
+    """What is known of a stream at its end, as its segments and its request span will state it.
 
-    `token_basis`: how they were counted; `output_tokens` and `reasoning_tokens`: the reply's own total, and the part of
-    it that is reasoning, if the request has one choice. `finish_reason`: why the model stopped.
+    `token_basis`: how its tokens were counted; `output_tokens` and `reasoning_tokens`: the reply's own total, and the
+    part of it that is reasoning, if the request has one choice. `finish_reason`: why the model stopped. `queue_s`: the
+    time in the relay's queue; `relay_lag_s`: how long bytes of it waited for the relay's event loop.
     """
 
     token_basis: str | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
     finish_reason: str | None = None
+    queue_s: float | None = None
+    relay_lag_s: float | None = None
 
 
 UNSTATED: Final = Statement()
@@ -75,7 +78,7 @@ class OwnStream(Grouped):
     slo: SloClass
     stream: Stream
     group: Group
-    """The present class, model, instance and measured_at; unknown names are empty."""
+    """The present group."""
     exact_resume: bool
     token_basis: str | None = None
     """How the tokens are counted; None before the first."""
@@ -162,7 +165,7 @@ class OwnStream(Grouped):
         """Judge all tokens again, by another class."""
         old = self.stream
         self.slo, self.stream = slo, Stream(slo, old.commit_ns, old.input_tokens)
-        self.stream.extend(old.times_ns, old.kinds)
+        self.stream.extend(*old.events)
         self.stream.skewed = old.skewed
         self.written_tokens = None
 
@@ -172,7 +175,8 @@ class OwnStream(Grouped):
         return Resolved(
             trace_id=self.key[0],
             span_id=self.key[1],
-            choice=self.key[2],
+            tenant=self.key[2],
+            choice=self.key[3],
             declared_class=who.declared_class,
             attributes=dict(who.attributes),
             model=who.model,
@@ -185,13 +189,15 @@ class OwnStream(Grouped):
             end_ns=end_ns,
             coverage=None if outcome == "lost" else 1.0,
             complete=True,
-            known_tokens=len(stream.times_ns),
+            known_tokens=stream.tokens,
             known_until_ns=end_ns,
             input_tokens=stream.input_tokens,
             output_tokens=stated.output_tokens,
             reasoning_tokens=stated.reasoning_tokens,
+            queue_s=stated.queue_s,
             exact_resume=who.exact_resume,
             offset_ns=0,
+            relay_lag_s=stated.relay_lag_s,
         )
 
 
@@ -204,12 +210,11 @@ def write(table: StreamTable, streams: Iterable[OwnStream], now_ns: int) -> None
         slots.append(stream.slot)
         known.append(stream.watermark_ns)
         times = stream.stream.times_ns
-        if stream.written_tokens != len(times):
-            stream.written_tokens = len(times)
+        if stream.written_tokens != stream.stream.tokens:
+            stream.written_tokens = stream.stream.tokens
             moved.append(stream)
-            rows.append(
-                (stream.slot, len(times), stream.stream.last_ns, times[0] if times else stream.stream.commit_ns)
-            )
+            first_ns = times[0] if times else stream.stream.commit_ns
+            rows.append((stream.slot, stream.written_tokens, stream.stream.last_ns, first_ns))
     if slots:
         table.watermark_ns[slots] = table.receipt_ns[slots] = known
     if moved:

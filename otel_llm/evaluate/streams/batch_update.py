@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
 
-_TIME_BYTES: Final = 8
+_VALUE_BYTES: Final = 8
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
     counted = np.zeros(core.COUNTS, np.int64)
     while not core.apply(
         table.rows,
-        table.fresh_ns,
+        table.buffer,
         places,
         slots,
         plain.seq,
@@ -61,6 +62,8 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
         plain.kind,
         plain.offsets,
         plain.times_ns,
+        plain.counts,
+        plain.tokens,
         now_ns,
         lateness_ns,
         in_order,
@@ -83,17 +86,21 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
 
 
 def _append(table: StreamTable, plain: SegmentColumns, slots: Ints, places: Ints) -> None:
-    """Append the tokens of these segments to the token arrays of their streams."""
-    data = plain.times_ns.data.cast("B")
-    times, streams = table.times, table.streams
-    begin, stop = plain.offsets[places] * _TIME_BYTES, plain.offsets[places + 1] * _TIME_BYTES
-    kinds = plain.kind[places].tolist()
-    for slot, start, end, kind in zip(slots[places].tolist(), begin.tolist(), stop.tolist(), kinds, strict=True):
-        own = times[slot]
-        if own is not None and kind == CONTENT:
-            own.frombytes(data[start:end])
+    """Append the token events of these segments to the arrays of their streams."""
+    data, numbers = plain.times_ns.data.cast("B"), plain.counts.data.cast("B")
+    arrays, streams = table.arrays, table.streams
+    begin, stop = plain.offsets[places], plain.offsets[places + 1]
+    counted = plain.tokens[places] > stop - begin
+    columns = (slots[places], begin * _VALUE_BYTES, stop * _VALUE_BYTES, plain.kind[places], counted)
+    for slot, start, end, kind, several in zip(*(column.tolist() for column in columns), strict=True):
+        own = arrays[slot]
+        if own is not None and kind == CONTENT and not (several and own.counts is None):
+            own.times_ns.frombytes(data[start:end])
+            if own.counts is not None:
+                own.counts.frombytes(numbers[start:end])
             continue
         stream = streams[slot]
         assert stream is not None  # noqa: S101  a slot that is found is in use
-        stream.tokens_so_far.append(bytes(data[start:end]), kind)
-        table.attach_times(slot, stream.tokens_so_far.plain_times)
+        counts = array("q", bytes(numbers[start:end])) if several else None
+        stream.tokens_so_far.append(array("q", bytes(data[start:end])), kind, counts)
+        table.attach(slot, stream.tokens_so_far.open_arrays)

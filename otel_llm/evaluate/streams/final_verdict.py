@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from otel_llm import semconv
 from otel_llm.readers.spans.attributes import text_of
-from otel_llm.slo.stated_total import RESAMPLED, StatedReply, restated
+from otel_llm.slo.stated_total import RESAMPLED, StatedReply, restated_events
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
@@ -30,16 +30,15 @@ def stated_reply(resolved: Resolved, verdict: Verdict, recorded: int, learned: b
         return None  # it states what cannot be: the recorded tokens stand
     named = resolved.attributes
     provider = text_of(named, semconv.GEN_AI_PROVIDER_NAME) or text_of(named, semconv.GEN_AI_SYSTEM) or ""
-    return StatedReply(resolved.model or "", provider, recorded, verdict.tokens, learned is True)
+    return StatedReply(resolved.model or "", provider, recorded, verdict.tokens, learned is True, resolved.tenant)
 
 
 def final_verdict(stream: Stream, resolved: Resolved, end_ns: int) -> tuple[Verdict, Resolved]:
     """Return the verdict on a complete stream, and its facts with the basis of the tokens that were judged."""
-    tokens = restated(stream.times_ns, stream.kinds, stream.commit_ns, resolved.stated)
-    if tokens is None:
+    events = restated_events(stream.events, stream.commit_ns, resolved.stated)
+    if events is None:
         return stream.finish(end_ns, resolved.outcome), resolved
-    times_ns, kinds = tokens
     judged = Stream(stream.slo, stream.commit_ns, stream.input_tokens)
-    judged.extend(times_ns.tolist(), kinds)
+    judged.extend(*events)
     judged.skewed = stream.skewed
     return judged.finish(end_ns, resolved.outcome), replace(resolved, token_basis=RESAMPLED)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from otel_llm import semconv
 from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT, StreamEvent, StreamState, following
-from otel_llm.evaluate.streams.stream_in_flight import Grouped
+from otel_llm.evaluate.streams.stream_in_flight import UNGROUPED, Grouped
 from otel_llm.evaluate.streams.stream_table import PARTS
+from otel_llm.readers.segment_columns import key_bytes
 from otel_llm.readers.spans.attributes import text_of
 from otel_llm.slo.stream import Stream
+from otel_llm.slo.token_events import TokenEvents, joined
 from otel_llm.slo.windows import Ledger
 
 if TYPE_CHECKING:
@@ -39,9 +42,8 @@ class LiveStream(Grouped):
     shift_ns: int
     """Subtracted from the stream's times to place them in windows."""
     key: StreamKey = field(init=False)
-    """(trace id, span id, choice)."""
-    group: Group = ("", "", "", "")
-    """The group in windows and counters; unknown names are empty."""
+    group: Group = UNGROUPED
+    """The group in windows and counters."""
     exact_resume: bool = False
     token_basis: str | None = None
     """How the tokens are counted, as their segments state it."""
@@ -54,8 +56,8 @@ class LiveStream(Grouped):
     windows: Ledger | None = None
     waiting: list[int] = field(default_factory=list)
     """The numbers of received segments that wait for an earlier one."""
-    early: list[tuple[int, int]] = field(default_factory=list)
-    """The sent times and kinds of tokens from before the commit; the arithmetic places them at the commit."""
+    early: list[tuple[int, int, int]] = field(default_factory=list)
+    """The sent times, kinds and counts of token events before the commit; the arithmetic places them at the commit."""
     ended_ns: int | None = None
     outcome: str | None = None
     known: Resolved | None = None
@@ -63,21 +65,21 @@ class LiveStream(Grouped):
     _arithmetic: Stream | None = None
 
     def __post_init__(self) -> None:
-        self.key = (self.parts.trace_id, self.parts.span_id, self.choice)
+        self.key = (*self.parts.key, self.choice)
 
     def take_slot(self, *, offset_ns: int, watermark_ns: int, receipt_ns: int) -> None:
         """Take a slot of the table."""
-        self.slot = self.table.take(self, self.table_key)
+        self.slot = self.table.take(self, self.table_key, self.parts.tenant)
         self.table.offset_ns[self.slot] = offset_ns
         self.table.watermark_ns[self.slot] = watermark_ns
         self.table.receipt_ns[self.slot] = receipt_ns
-        self.table.part[self.slot] = crc32(self.parts.trace_id + self.parts.span_id) % PARTS
+        self.table.part[self.slot] = crc32(key_bytes(self.parts.key)) % PARTS
         since_ns = self.parts.since_ns
         self.table.found_ns[self.slot] = receipt_ns if since_ns is None else min(since_ns, receipt_ns)
 
     @property
     def table_key(self) -> bytes | None:
-        """Return the key of the stream in the table; None for choices other than 0."""
+        """Return the ids by which the table finds the stream; None for choices other than 0."""
         return None if self.choice else self.parts.trace_id + self.parts.span_id
 
     @property
@@ -116,7 +118,9 @@ class LiveStream(Grouped):
         parts = self.parts.stream(self.choice)
         table, slot, prefix = self.table, self.slot, parts.prefix
         if prefix.segments < (segments := table.segments.item(slot)):
-            prefix.segments, prefix.tokens = segments, table.tokens.item(slot)
+            tokens = table.tokens.item(slot)
+            parts.tokens += tokens - prefix.tokens
+            prefix.segments, prefix.tokens = segments, tokens
             prefix.end_ns = max(prefix.end_ns, table.watermark_ns.item(slot))
         return parts
 
@@ -195,14 +199,23 @@ class LiveStream(Grouped):
         if old is None:
             self.table.watermark_ns[self.slot] = commit_ns
         else:
-            times, kinds = old.times_ns[old.skewed :], old.kinds
-            early = [time for time, _ in self.early]
-            if kinds is None and not any(kind for _, kind in self.early):
-                arithmetic.extend([*early, *times])
-            else:
-                later = bytes(len(times)) if kinds is None else kinds[old.skewed :]
-                arithmetic.extend([*early, *times], bytes(kind for _, kind in self.early) + later)
+            arithmetic.extend(*self._as_sent(old))
         self._write_columns()
+
+    def _as_sent(self, old: Stream) -> TokenEvents:
+        """Return the events of the arithmetic, those from before the commit at the times that were sent."""
+        if not self.early:
+            return old.events
+        placed = Counter((max(time, old.commit_ns), kind, count) for time, kind, count in self.early)
+        sent = list(self.early)
+        times, kinds, counts = old.events
+        for one in zip(times, kinds or bytes(len(times)), counts or [1] * len(times), strict=True):
+            if placed[one]:
+                placed[one] -= 1
+            else:
+                sent.append(one)
+        every_time, every_kind, every_count = zip(*sent, strict=True)
+        return TokenEvents(every_time, bytes(every_kind), every_count)
 
     def mark_begun(self, end_ns: int) -> None:
         """Note a commit without tokens, at `end_ns`: the next segment can be applied by columns."""
@@ -221,9 +234,9 @@ class LiveStream(Grouped):
         counting = self.token_basis, self.token_ratio_learned
         if self.waiting:
             arithmetic = self.stream
-            tokens = len(arithmetic.times_ns)
+            tokens = arithmetic.tokens
             self._apply(arithmetic)
-            if len(arithmetic.times_ns) != tokens and self.parts.stream(self.choice).ending is None:
+            if arithmetic.tokens != tokens and self.parts.stream(self.choice).ending is None:
                 self._write_columns()
         if self.state in IN_FLIGHT and bool(self.waiting) is not (self.state is StreamState.GAP):
             self.move(StreamEvent.GAP_OPENED if self.waiting else StreamEvent.GAP_CLOSED)
@@ -244,13 +257,13 @@ class LiveStream(Grouped):
             if segment.first_token > applied:
                 break
             if segment.times_ns:
-                if min(segment.times_ns) < arithmetic.commit_ns:
-                    pairs = zip(segment.times_ns, segment.kinds or bytes(held.tokens), strict=True)
-                    self.early += [pair for pair in pairs if pair[0] < arithmetic.commit_ns]
-                arithmetic.extend(segment.times_ns, segment.kinds)
                 if segment.attributes:
                     self._note_counting(segment)
-                segment.times_ns, segment.kinds = [], None  # the arithmetic has them, eight bytes each
+                times, kinds, counts = events = received.take_events(seq)
+                if min(times) < arithmetic.commit_ns:
+                    every = zip(times, kinds or bytes(len(times)), counts or [1] * len(times), strict=True)
+                    self.early += [one for one in every if one[0] < arithmetic.commit_ns]
+                arithmetic.extend(*events)
             applied = max(applied, held.next_token)
             watermark_ns = max(watermark_ns, segment.end_ns)
             last_byte_ns = max(last_byte_ns, segment.last_byte_ns)
@@ -278,7 +291,7 @@ class LiveStream(Grouped):
         table.ahead[slot] = False
         table.last_ns[slot] = arithmetic.last_ns
         table.first_ns[slot] = arithmetic.times_ns[0] if arithmetic.times_ns else arithmetic.commit_ns
-        table.attach_times(slot, arithmetic.plain_times)
+        table.attach(slot, arithmetic.open_arrays)
 
     def end(self, ended_ns: int, outcome: str) -> None:
         """Note the end; later segments are not applied by columns."""
@@ -310,18 +323,10 @@ class LiveStream(Grouped):
             return False
         return received.has(0) and request is not None
 
-    def token_times(self) -> tuple[list[int], bytes | None]:
-        """Return the times (unix ns) and kinds (None: all content) of all received tokens, applied ones first."""
-        rest, rest_kinds = self.received.token_times()
-        if self._arithmetic is None:
-            return rest, rest_kinds
-        arithmetic = self.tokens_so_far
-        times, kinds = list(arithmetic.times_ns), arithmetic.kinds
-        if not rest:
-            return times, kinds
-        if kinds is None and rest_kinds is None:
-            return times + rest, None
-        return times + rest, (kinds or bytes(len(times))) + (rest_kinds or bytes(len(rest)))
+    def token_events(self) -> TokenEvents:
+        """Return the events (unix ns) of all received tokens, applied ones first."""
+        rest = self.received.token_events()
+        return rest if self._arithmetic is None else joined([self.tokens_so_far.events, rest])
 
     def identify(self, slo: SloClass, group: Group, *, exact_resume: bool) -> None:
         """Set the identity."""

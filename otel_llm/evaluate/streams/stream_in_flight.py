@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.rules.language.snapshot import StreamView
 
 if TYPE_CHECKING:
@@ -12,12 +13,22 @@ if TYPE_CHECKING:
     from otel_llm.slo.stream import Stream
     from otel_llm.slo.windows import Ledger
 
-Group = tuple[str, str, str, str]
-"""SLO class, model, instance and measured_at: the key by which streams are aggregated."""
+
+class Group(NamedTuple):
+    """The key by which streams are aggregated; unknown names are empty."""
+
+    slo_class: str
+    model: str
+    instance: str
+    measured_at: str
+    tenant: str = DEFAULT_TENANT
+
+
+UNGROUPED: Final = Group("", "", "", "")
 
 
 class Grouped:
-    """The parts of a stream's `group`; unknown names are empty."""
+    """The parts of a stream's `group`."""
 
     __slots__ = ()
     group: Group
@@ -25,22 +36,22 @@ class Grouped:
     @property
     def slo_class(self) -> str:
         """Return the SLO class."""
-        return self.group[0]
+        return self.group.slo_class
 
     @property
     def model(self) -> str:
         """Return the model."""
-        return self.group[1]
+        return self.group.model
 
     @property
     def instance(self) -> str:
         """Return the replica that serves it now."""
-        return self.group[2]
+        return self.group.instance
 
     @property
     def measured_at(self) -> str:
         """Return the place of measurement: client, relay or server."""
-        return self.group[3]
+        return self.group.measured_at
 
 
 class StreamInFlight(StreamView, Protocol):
@@ -93,4 +104,4 @@ class StreamInFlight(StreamView, Protocol):
 
 def group_of(resolved: Resolved, slo: SloClass) -> Group:
     """Return the group of a stream of a class."""
-    return (slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at)
+    return Group(slo.name, resolved.model or "", resolved.instance or "", resolved.measured_at, resolved.tenant)

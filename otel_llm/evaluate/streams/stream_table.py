@@ -8,33 +8,33 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from otel_llm.core import stream_columns
-from otel_llm.core.stream_columns import INDEX_WIDTH, NEVER, WIDTH
+from otel_llm.core.stream_columns import BUFFERS_COUNTS, BUFFERS_NOTHING, BUFFERS_TIMES, INDEX_WIDTH, NEVER, WIDTH
 from otel_llm.evaluate.streams.column_views import ColumnViews
 from otel_llm.evaluate.streams.running_many import RunningMany
+from otel_llm.readers.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
-    from array import array
-
     import numpy.typing as npt
 
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.slo.classes import SloClass
+    from otel_llm.slo.stream import EventArrays
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]
 
 MOST_GROUPS: Final = 65_536
 """The most groups without a stream in flight that are remembered: their names are telemetry."""
-FRESH: Final = 64
-"""The token times of a stream that are buffered here: appending each segment's to its array took a twelfth of the CPU
-time."""
+BUFFER: Final = 64
+"""The values of a stream that are buffered here: times of token events, or half as many and their counts. Appending
+each segment's to its arrays took a twelfth of the CPU time."""
 PARTS: Final = 32
 """The number of parts in which streams are charged before a window closes."""
-_TIME_BYTES: Final = 8
+_VALUE_BYTES: Final = 8
 FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
-    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "prefiltered", "known_tokens", "plain",
+    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "prefiltered", "known_tokens", "buffers",
     "fresh", "windowed_tokens", "windowed_idle_ns", "last_byte_ns", "known_byte_ns",
 )  # fmt: skip
 _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "in_flight": False, "part": 0}
@@ -62,7 +62,7 @@ class Block(ColumnViews):
     ahead: Ints
     prefiltered: Ints
     known_tokens: Ints
-    plain: Ints
+    buffers: Ints
     fresh: Ints
     windowed_tokens: Ints
     windowed_idle_ns: Ints
@@ -87,34 +87,37 @@ class StreamTable(Block):
     - `part`: the one of `PARTS` in which it is charged early. It depends on the request only: after a restart a stream
       has another slot and must be charged at the same instants.
 
-    `times[slot]` is the array of a stream's token times where all tokens are read (`plain`). The last `fresh` of them
-    are buffered in `fresh_ns[slot]` until `flush_fresh`, or until the buffer is full.
+    `arrays[slot]` are the times of a stream's token events and, unless each is one token, their counts, if all tokens
+    are content and read. The last `fresh` events are buffered in `buffer[slot]`, as `buffers` says, until
+    `flush_fresh`, or until the buffer is full.
     """
 
     __slots__ = (
-        *_SEARCHED, "_class_at", "_first_slots", "_free", "_group_at", "_index", "_most_groups", "_seed", "classes",
-        "fresh_ns", "groups", "size", "streams", "times",
+        *_SEARCHED, "_class_at", "_first_slots", "_free", "_group_at", "_index", "_most_groups", "_seed", "_tenants",
+        "arrays", "buffer", "classes", "groups", "size", "streams",
     )  # fmt: skip
     due_ns: Ints
     found_ns: Ints
     charged_ns: Ints
     in_flight: Bools
     part: Ints
-    fresh_ns: Ints
+    buffer: Ints
 
     def __init__(self, *, most_groups: int = MOST_GROUPS, first_slots: int = FIRST_SLOTS) -> None:
         super().__init__(np.zeros((0, WIDTH), dtype=np.int64))
         self._most_groups, self._first_slots = most_groups, first_slots
         self.size = 0
         self.streams: list[StreamInFlight | None] = []
-        self.times: list[array[int] | None] = []
+        self.arrays: list[EventArrays | None] = []
         self.groups: list[Group] = []
         self.classes: list[SloClass] = []
         self._group_at: dict[Group, int] = {}
         self._class_at: dict[int, int] = {}
         self._free: list[int] = []
-        self.fresh_ns = np.empty((0, FRESH), dtype=np.int64)
+        self.buffer = np.empty((0, BUFFER), dtype=np.int64)
         self._index = np.zeros((1, INDEX_WIDTH), dtype=np.int64)
+        self._tenants = {DEFAULT_TENANT: 0}
+        """The number of each tenant in the index; tenants are named by tokens, so there are few."""
         self._seed = secrets.randbits(62)  # secret, so that a sender cannot choose keys that collide
         for name, empty in _SEARCHED.items():
             setattr(self, name, np.full(0, empty))
@@ -122,31 +125,31 @@ class StreamTable(Block):
     def __len__(self) -> int:
         return self.size - len(self._free)
 
-    def take(self, stream: StreamInFlight, key: bytes | None) -> int:
-        """Return a slot for a stream; `find` finds it by `key` (trace id and span id)."""
+    def take(self, stream: StreamInFlight, ids: bytes | None, tenant: str = DEFAULT_TENANT) -> int:
+        """Return a slot for a stream; `find` finds it by its ids (trace id and span id) and its tenant."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
         self.rows[slot] = 0
         self.charged_ns[slot] = 0
         self.streams[slot] = stream
-        if key is not None:
+        if ids is not None:
             from otel_llm.core.slot_index import put  # a process that owns its streams loads no kernels
 
-            put(self._index, self._seed, np.frombuffer(key, np.int64), slot)
+            put(self._index, self._seed, self._number_of(tenant), np.frombuffer(ids, np.int64), slot)
         return slot
 
-    def release(self, slot: int, key: bytes | None) -> None:
+    def release(self, slot: int, ids: bytes | None, tenant: str = DEFAULT_TENANT) -> None:
         """Free a slot."""
-        self.streams[slot] = self.times[slot] = None
+        self.streams[slot] = self.arrays[slot] = None
         self.in_flight[slot] = False
         self.ready[slot] = self.prefiltered[slot] = 0
         self.due_ns[slot] = self.found_ns[slot] = self.charged_ns[slot] = NEVER
         self._free.append(slot)
-        if key is not None:
+        if ids is not None:
             from otel_llm.core.slot_index import drop
 
-            drop(self._index, self._seed, np.frombuffer(key, np.int64), slot)
+            drop(self._index, self._seed, self._number_of(tenant), np.frombuffer(ids, np.int64), slot)
 
     def name(self, slot: int, group: Group, slo: SloClass) -> None:
         """Set the group and the class of a stream."""
@@ -170,41 +173,57 @@ class StreamTable(Block):
         self._group_at = {group: at for at, group in enumerate(self.groups)}
         self.group[:] = member
 
-    def find(self, ids: Ints) -> Ints:
-        """Return the slot of each key, (S,) int64, -1 for none; `ids`: (S, 3) int64, as in `SegmentColumns`."""
+    def find(self, ids: Ints, tenant: str = DEFAULT_TENANT) -> Ints:
+        """Return the slot of each stream of a tenant, (S,) int64, -1 for none.
+
+        `ids`: (S, 3) int64, as in `SegmentColumns`.
+        """
         from otel_llm.core.slot_index import find
 
         found = np.empty(len(ids), dtype=np.int64)
-        find(self._index, self._seed, ids, found)
+        find(self._index, self._seed, self._number_of(tenant), ids, found)
         return found
 
-    def attach_times(self, slot: int, times: array[int] | None) -> None:
-        """Append token times of a stream to this array from now on; None: they are stored elsewhere."""
-        self.times[slot] = times
-        self.plain[slot] = times is not None
+    def attach(self, slot: int, arrays: EventArrays | None) -> None:
+        """Append the token events of a stream to these arrays from now on; None: they are stored elsewhere."""
+        self.arrays[slot] = arrays
+        if arrays is None:
+            self.buffers[slot] = BUFFERS_NOTHING
+        else:
+            self.buffers[slot] = BUFFERS_TIMES if arrays.counts is None else BUFFERS_COUNTS
         self.fresh[slot] = 0
 
     def flush_fresh(self, slot: int) -> None:
-        """Append the buffered token times of a stream, `fresh` of them, to its array."""
-        times = self.times[slot]
-        assert times is not None  # noqa: S101  only then are they buffered
-        times.frombytes(self.fresh_ns[slot, : self.fresh.item(slot)].tobytes())
+        """Append the buffered token events of a stream, `fresh` of them, to its arrays."""
+        self._append(slot, self.buffer[slot].tobytes(), 0, self.fresh.item(slot))
         self.fresh[slot] = 0
 
     def flush_fresh_many(self, slots: Ints) -> None:
-        """Append the buffered token times of many streams, (S,) int64; `fresh` of each is ~n for n tokens."""
-        data = self.fresh_ns[slots].tobytes()
-        at = range(0, len(data), FRESH * _TIME_BYTES)
+        """Append the buffered token events of many streams, (S,) int64; `fresh` of each is ~n for n events."""
+        data = self.buffer[slots].tobytes()
+        at = range(0, len(data), BUFFER * _VALUE_BYTES)
         for slot, start, fresh in zip(slots.tolist(), at, (~self.fresh[slots]).tolist(), strict=True):
             if fresh:
-                times = self.times[slot]
-                assert times is not None  # noqa: S101  as above
-                times.frombytes(data[start : start + fresh * _TIME_BYTES])
+                self._append(slot, data, start, fresh)
         self.fresh[slots] = 0
+
+    def _append(self, slot: int, data: bytes, start: int, events: int) -> None:
+        """Append events of a buffer, which begins at `start` of `data`."""
+        arrays = self.arrays[slot]
+        assert arrays is not None  # noqa: S101  only then are they buffered
+        times, counts = arrays
+        times.frombytes(data[start : start + events * _VALUE_BYTES])
+        if counts is not None:
+            start += BUFFER // 2 * _VALUE_BYTES
+            counts.frombytes(data[start : start + events * _VALUE_BYTES])
 
     def slots_in_flight(self) -> Ints:
         """Return the slots of the streams between commit and end, (S,) int64."""
         return np.flatnonzero(self.in_flight)
+
+    def groups_in_flight(self) -> list[Group]:
+        """Return the groups of the streams between commit and end."""
+        return [self.groups[at] for at in np.flatnonzero(np.bincount(self.group[self.in_flight])).tolist()]
 
     def now_ns(self, slots: Ints, now_ns: int | Ints) -> Ints:
         """Return each stream's now, not before its last token, (S,) unix ns; `now_ns`: the collector's."""
@@ -214,6 +233,9 @@ class StreamTable(Block):
     def runway_ns(self, slots: Ints, now_ns: int) -> Ints:
         """Return the runway of each reader at its stream's now, (S,) ns."""
         return self.running.runway_ns(slots, self.now_ns(slots, now_ns))
+
+    def _number_of(self, tenant: str) -> int:
+        return self._tenants.setdefault(tenant, len(self._tenants))
 
     def _grow(self) -> None:
         size = max(self._first_slots, 2 * self.size)
@@ -226,12 +248,12 @@ class StreamTable(Block):
             column = np.full(size, empty)
             column[: self.size] = getattr(self, name)
             setattr(self, name, column)
-        fresh_ns = np.empty((size, FRESH), dtype=np.int64)
-        fresh_ns[: self.size] = self.fresh_ns
-        self.fresh_ns = fresh_ns
+        buffer = np.empty((size, BUFFER), dtype=np.int64)
+        buffer[: self.size] = self.buffer
+        self.buffer = buffer
         more = size - self.size
         self.streams += [None] * more
-        self.times += [None] * more
+        self.arrays += [None] * more
         self._free += range(size - 1, self.size - 1, -1)
         self.size = size
         self._grow_index()

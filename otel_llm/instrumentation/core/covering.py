@@ -6,25 +6,31 @@ import contextlib
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from otel_llm import semconv
+from otel_llm.instrumentation.segments.outcomes import error_type
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 
     from otel_llm.instrumentation.core.recording import Recording
 
 T = TypeVar("T")
+HTTP_ERRORS: Final = 400
 
 
 class Cover:
     """One call, or one tracked stream, whose requests an outer instrumentation records already.
 
     `live` until it ends: a task that begins meanwhile inherits the context, and with it the cover, for its own life.
+    `recording`: whose trace the requests' headers carry; `tried`: whose attempts they are.
     """
 
-    __slots__ = ("live", "recording")
+    __slots__ = ("live", "recording", "tried")
 
-    def __init__(self, recording: Recording | None = None) -> None:
+    def __init__(self, recording: Recording | None = None, tried: Recording | None = None) -> None:
         self.live = True
         self.recording = recording
+        self.tried = tried or recording
 
 
 cover: Final[ContextVar[Cover | None]] = ContextVar("otel_llm_cover", default=None)
@@ -44,9 +50,12 @@ def carrier() -> Recording | None:
 
 
 @contextlib.contextmanager
-def covering(recording: Recording | None = None) -> Iterator[None]:
-    """Keep hooks further down from recording requests made inside; these carry the trace of `recording`."""
-    present = Cover(recording)
+def covering(recording: Recording | None = None, tried: Recording | None = None) -> Iterator[None]:
+    """Keep hooks further down from recording requests made inside; these carry the trace of `recording`.
+
+    They are attempts of it, or of `tried`, whose headers are put in otherwise.
+    """
+    present = Cover(recording, tried)
     token = cover.set(present)
     try:
         yield
@@ -55,6 +64,51 @@ def covering(recording: Recording | None = None) -> Iterator[None]:
         # A dropped coroutine is closed in the context of the garbage collector.
         with contextlib.suppress(ValueError):
             cover.reset(token)
+
+
+_model: Final[ContextVar[object]] = ContextVar("otel_llm_model", default=None)
+"""The model of the attempt that is being made."""
+
+
+@contextlib.contextmanager
+def attempting(model: object = None) -> Iterator[None]:
+    """Make a call for `model` inside, by default the outer call's: an attempt of the recording that covers it."""
+    present = cover.get()
+    recording = None if present is None or not is_covered() else present.tried
+    if recording is None:
+        yield
+        return
+    failed, recording.failed_attempt = recording.failed_attempt, None
+    if failed is not None:  # the reader waits on, for this attempt
+        recording.event(semconv.ATTEMPT_EVENT, *failed)
+    token = _model.set(model or _model.get())
+    try:
+        yield
+    except Exception as error:
+        attempt_failed(recording, error_type(error))
+        raise
+    finally:
+        with contextlib.suppress(ValueError):  # as in `covering`
+            _model.reset(token)
+
+
+def attempt_answered(status: object) -> None:
+    """Note the HTTP status of the answer to an attempt."""
+    present = cover.get()
+    if present is None or present.tried is None or not isinstance(status, int) or status < HTTP_ERRORS:
+        return
+    if is_covered():
+        attempt_failed(present.tried, str(status))
+
+
+def attempt_failed(recording: Recording, error: str, model: object = None) -> None:
+    """Note that an attempt failed, by its `error.type`; if another follows, it becomes an event.
+
+    Of attempts inside an attempt, the outermost is noted last. The model is by default that of the present attempt.
+    """
+    stated = model or _model.get()
+    asked = {semconv.ATTEMPT_MODEL: stated} if isinstance(stated, str) else {}
+    recording.failed_attempt = recording.clock_ns(), {**asked, semconv.ERROR_TYPE: error}
 
 
 # Between two chunks, while the application runs, nothing is covered.

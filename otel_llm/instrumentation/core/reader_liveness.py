@@ -38,6 +38,7 @@ class ReaderLiveness:
     def open(self, stream: object, inner: object) -> None:
         """Watch a stream that gets its chunks from `inner`; if that is a generator, it shows whether it is running."""
         self.opened_ns = self._clock_ns()
+        self.collected = False
         self._stream = weakref.ref(stream, self._on_collected)
         with contextlib.suppress(TypeError):  # it allows no weak reference, and so cannot be watched
             self._inner = weakref.ref(inner)

@@ -86,4 +86,4 @@ class RecorderEnvironment(Protocol):
         """Cut the recording at once."""
 
     def warn(self, bug: BaseException) -> None:
-        """Log our failure, once."""
+        """Log our failure."""

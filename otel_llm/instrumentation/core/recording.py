@@ -74,6 +74,7 @@ class Recording:
         self._gpu: gpu.Mark | None = None
         self._outer: Reader | None = None
         self._beneath: str | None = None
+        self.failed_attempt: tuple[int, Mapping[str, AttributeValue]] | None = None  # when, and its attributes
 
     @property
     def done(self) -> bool:
@@ -133,13 +134,13 @@ class Recording:
     def announce(self, context: Context, late: Mapping[str, AttributeValue] | None = None) -> None:
         """Send segment 0: a user waits. The request span is begun, or found, in `context`, unless it was before.
 
-        `late`: attributes learned since the commit, under `otel_llm.`.
+        `late`: attributes learned since the commit.
         """
         if self._done or self._announced:
             return
         self._announced = True
         if late:
-            self._request = replace(self._request, ours={**self._request.ours, **late})
+            self._request = self._request.learned(late)
         request, environment = self._request, self._environment
         resource = environment.resource()
         if self._span is None:
@@ -335,6 +336,8 @@ class Recording:
         # With None: the last reading, unless a later time was recorded already.
         if self._done:  # also checked before the lock, which in a forked child may never be released
             return
+        if (failure := self.reader.said.failure) is not None:  # whatever its reader made of it
+            outcome, error = outcomes.ERROR, error or failure
         offset_ns = self._request.offset_ns
         with self._lock:
             if self._done:

@@ -194,11 +194,14 @@ def is_inference(span: Span) -> bool:
 
     A span over two requests (a fallback to another model) belongs to the first: it identifies the segments.
     """
+    return stands_for_inference(span) and semconv.MEASURED_AT not in (getattr(span, "attributes", None) or {})
+
+
+def stands_for_inference(span: Span) -> bool:
+    """Return whether an open span is an inference."""
     if not span.is_recording():
         return False
     attributes = getattr(span, "attributes", None) or {}
-    if semconv.MEASURED_AT in attributes:
-        return False
     return (
         attributes.get(semconv.GEN_AI_OPERATION_NAME) in semconv.INFERENCE_OPERATIONS
         or attributes.get(OPENINFERENCE_KIND) == "LLM"

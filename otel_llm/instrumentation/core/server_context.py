@@ -40,7 +40,8 @@ MAX_CALLS: Final = 256
 class ServerReader:
     """The server's reading of its reply: by the sent text, and by the engine where one counts the tokens.
 
-    `adopted`: an engine counts them, one by one. `input_tokens`, `output_tokens` are the engine's counts.
+    `adopted`: an engine counts them, one by one; `doubted`: it stated more than are believed. `input_tokens`,
+    `output_tokens` are the engine's counts.
     """
 
     plain = False
@@ -48,7 +49,7 @@ class ServerReader:
     def __init__(self, text: Reader | None) -> None:
         self._text = text
         self._said = Statements() if text is None else text.said
-        self.adopted = False
+        self.adopted = self.doubted = False
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
 
@@ -73,7 +74,7 @@ class ServerReader:
     def basis(self, choice: int) -> str:
         """Return the basis of a choice's token counts."""
         if self.adopted or self._text is None:
-            return "exact"
+            return "estimated" if self.doubted else "exact"
         return self._text.basis(choice)
 
 
@@ -142,12 +143,12 @@ class ServerContext:
         self.recording = recording
         self._beginning = threading.RLock()
 
-    def announce(self) -> None:
-        """Announce the recording that is held."""
+    def announce(self, late: Mapping[str, AttributeValue] | None = None) -> None:
+        """Announce the recording that is held; `late`: attributes learned since the commit."""
         if self.recording is not None and self._beginning is not None:
             with self._beginning:
                 self._begun = True
-                self.recording.announce(self.surroundings())
+                self.recording.announce(self.surroundings(), late)
 
     def join(self, call: ModelCall) -> None:
         """Remember a model call of this request, by a weak reference."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
 from otel_llm.export.clock import monotonic_s, wall_s
-from otel_llm.export.grpc import GrpcSender
-from otel_llm.export.http import HttpSender, printable_reason
 from otel_llm.export.settings import TRACES_PATH
+from otel_llm.export.transport.grpc import GrpcSender
+from otel_llm.export.transport.http import HttpSender, printable_reason
 
 if TYPE_CHECKING:
     import requests

@@ -21,6 +21,7 @@ from otel_llm.instrumentation.request import propagation, request_builder
 from otel_llm.instrumentation.request.wishes import Wishes
 from otel_llm.instrumentation.segments.outcomes import ERROR
 from otel_llm.instrumentation.segments.statements import Statements
+from otel_llm.instrumentation.segments.token_estimate import MOST_A_CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,13 +35,17 @@ if TYPE_CHECKING:
 
 
 class EngineReader:
-    """The facts of a reply in an engine: counts are exact, since each token was counted where it was made."""
+    """The facts of a reply in an engine: counts are exact, since each token was counted where it was made.
+
+    `doubted`: a step of the engine stated more tokens than are believed.
+    """
 
     plain = False
 
     def __init__(self) -> None:
         self.said = Statements()
         self.said.output_tokens = 0
+        self.doubted = False
 
     def plain_size(self, chunk: object) -> int:  # noqa: ARG002
         """Return 0: an engine may make several tokens in a step."""
@@ -52,7 +57,7 @@ class EngineReader:
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return the basis of the token counts."""
-        return "exact"
+        return "estimated" if self.doubted else "exact"
 
     def count(self, tokens: int) -> None:
         """Count tokens that the engine made."""
@@ -87,9 +92,18 @@ class Generation:
         return self._unfinished <= 0
 
     def tokens(self, now_ns: int, count: int, choice: int = 0, reasoning: int = 0) -> None:
-        """Note that `count` tokens were made by `now_ns` (monotonic), the first `reasoning` of them reasoning."""
+        """Note that `count` tokens were made by `now_ns` (monotonic), the first `reasoning` of them reasoning.
+
+        An engine's number is no list of tokens: beyond `MOST_A_CHUNK` it is not believed.
+        """
         recording = self._recording
         try:
+            if count > MOST_A_CHUNK:
+                count, reasoning = MOST_A_CHUNK, min(reasoning, MOST_A_CHUNK)
+                if self._reader is not None:
+                    self._reader.doubted = True
+                elif self._upstream is not None:
+                    self._upstream.reader.doubted = True
             kind = CONTENT
             if self._reader is not None:
                 self._reader.count(count)

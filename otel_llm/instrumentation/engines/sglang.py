@@ -10,14 +10,15 @@ Only streamed requests are recorded: the tokens of others are returned in lumps,
 from __future__ import annotations
 
 import inspect
-import logging
 import os
 import pkgutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
+from otel_llm.export import host_log
 from otel_llm.export.clock import perf_counter_s
+from otel_llm.export.host_log import OWN_CHARS, shown
 from otel_llm.instrumentation.engines import engine_request as engine
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation
@@ -40,8 +41,6 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
 ABORT: Final = "abort"
 NOT_THE_SERVER: Final = 400
 """An abort with an HTTP status of at least this is the engine's own; without one a client asked for it."""
-
-_log: Final = logging.getLogger("otel_llm")
 
 
 class _Request:
@@ -249,7 +248,8 @@ def register() -> None:
     if runtime.disabled() or _off():
         return
     if (what := moved()) is not None:
-        _log.warning("otel_llm does not know this version of SGLang and records nothing of it: %s", what)
+        words = "otel_llm does not know this version of SGLang and records nothing of it: %s"
+        host_log.warning(words, shown(what, OWN_CHARS))
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

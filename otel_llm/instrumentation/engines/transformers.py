@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
+from otel_llm.export import host_log
+from otel_llm.export.host_log import OWN_CHARS, shown
 from otel_llm.instrumentation.engines.transformers_batching import (
     begin,
     hook_batches,
@@ -39,8 +40,6 @@ else:
 USER: Final = "otel-llm-transformers"
 LEFT: Final = "_GenerationCancelled"
 """Raised out of `generate` by `transformers serve` when its client has left."""
-
-_log: Final = logging.getLogger("otel_llm")
 
 
 class TransformersInstrumentor(BaseInstrumentor):  # type: ignore[misc]
@@ -76,11 +75,8 @@ def _imported(
     try:
         hook(patches, module)
     except Exception as error:  # noqa: BLE001
-        _log.warning(
-            "otel_llm does not know this version of transformers and records nothing of %s: %s",
-            module.__name__,
-            error,
-        )
+        words = "otel_llm does not know this version of transformers and records nothing of %s: %s"
+        host_log.warning(words, module.__name__, shown(error, OWN_CHARS))
 
 
 # A single request, with a streamer.

@@ -10,12 +10,11 @@ import contextvars
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.instrumentation.utils import is_instrumentation_enabled
-
 from otel_llm import semconv
 from otel_llm.export.clock import wall_ns
 from otel_llm.instrumentation.engines import engine_request as engine
 from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request.suppression import is_suppressed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +32,7 @@ PASSED_OVER: Final = frozenset({"FINISHED", "PENDING"})
 def begin(model: Any, *, stream: bool, request_id: str | None, **more: Any) -> Generation | None:
     """Return the generation of a request that a model received now, None where it is not recorded."""
     running = runtime.running()
-    if running is None or not is_instrumentation_enabled():
+    if running is None or is_suppressed(running, "transformers"):
         return None
     try:
         name = getattr(getattr(model, "config", None), "name_or_path", None) or type(model).__name__

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 import os
 import re
 from contextvars import ContextVar
@@ -20,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 import wrapt
 
 from otel_llm import semconv
+from otel_llm.export import host_log
 from otel_llm.export.clock import monotonic_ns, wall_s
+from otel_llm.export.host_log import OWN_CHARS, shown
 from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.engines.engine_request import EngineReader
@@ -56,7 +57,6 @@ LONGEST_WAY_S: Final = 60.0
 """A request that claims to have arrived longer ago than this, or later than now, arrived now: the clock was set."""
 
 _PROMPT: Final = re.compile(r"-(\d{1,4})$")
-_log: Final = logging.getLogger("otel_llm")
 _asked: Final[ContextVar[tuple[str | None, Mapping[str, str] | None] | None]] = ContextVar(
     "otel_llm_vllm_asked", default=None
 )
@@ -93,7 +93,8 @@ def hooked(patch: Callable[[Any], Patches]) -> Callable[[Any], None]:
         try:
             _patches.append(patch(module))
         except Exception as moved:  # noqa: BLE001
-            _log.warning("otel_llm does not know this version of vLLM and does not record its engine: %s", moved)
+            words = "otel_llm does not know this version of vLLM and does not record its engine: %s"
+            host_log.warning(words, shown(moved, OWN_CHARS))
 
     return hook
 
@@ -136,7 +137,7 @@ def _engine_init(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             runtime.start(runtime.configured)
         except Exception as bug:  # noqa: BLE001
-            _log.warning("otel_llm cannot start and records nothing", exc_info=bug)
+            host_log.warning("otel_llm cannot start and records nothing: %s", bug)
 
     return init
 

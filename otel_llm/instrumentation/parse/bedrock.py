@@ -13,7 +13,7 @@ from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.parse.messages import COMPLETE, MessagesReader
 from otel_llm.instrumentation.parse.sse_chunks import View
 from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, text_mark
-from otel_llm.instrumentation.segments.statements import Statements, count_of
+from otel_llm.instrumentation.segments.statements import Statements, count_of, total_of
 from otel_llm.instrumentation.segments.text_size import size_in
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ TEXTS: Final = ("generation", "outputText", "completion", "text")
 """The members with the text of a chunk: Llama, Titan, Anthropic's text completions, Cohere."""
 LISTS: Final = ("outputs", "generations")
 """The members with a list of members with a `text`: Mistral, Cohere's oldest."""
-ENDS: Final = ("stop_reason", "completionReason", "finish_reason", "is_finished")
-"""Members that are true once the reply is complete."""
+REASONS: Final = ("stop_reason", "completionReason", "finish_reason")
+"""Members with the reason once the reply is complete."""
+FINISHED: Final = "is_finished"
 
 _viewing: Final = json.JSONDecoder(object_hook=View)
 _plain: Final = json.JSONDecoder()
@@ -83,15 +84,13 @@ class ConverseReader(_Counted):
             )
         if "metadata" in _dict(event):
             usage = _dict(_dict(event["metadata"]).get("usage"))
-            stated = [tokens for name in INPUT if (tokens := count_of(usage.get(name))) is not None]
-            if stated:
-                self.said.input_tokens = sum(stated)
+            self.said.input_tokens = total_of(*(count_of(usage.get(name)) for name in INPUT))
             _, read, written = INPUT
             self.said.use_cache(usage.get(read), usage.get(written))
             self.said.output_tokens = count_of(usage.get("outputTokens"))
         if "messageStop" in _dict(event):
             self.said.finish(0, _dict(event["messageStop"]).get("stopReason"))
-            return COMPLETE
+            return FRAMING if self.said.failure else COMPLETE
         return FRAMING
 
 
@@ -158,9 +157,11 @@ class _TextReader(_Counted):
                 members = _dict(parts[0])
                 break
         reading = text_mark(CONTENT, next((text for name in TEXTS if (text := members.get(name))), None))
-        for name in ENDS:
-            self.said.finish(0, members.get(name))
-        return reading + COMPLETE if any(members.get(name) for name in ENDS) else reading
+        if reading:
+            self.said.goes_on(0)
+        ends = [self.said.finish(0, members.get(name)) for name in REASONS]
+        finished = any(ends) or (members.get(FINISHED) is True and not self.said.failure)
+        return reading + COMPLETE if finished else reading
 
 
 class _ChoicesReader(ChunkReader):
@@ -187,7 +188,7 @@ def _reader_of(chunk: Any) -> _ChoicesReader | _TextReader | ConverseReader | Me
         return MessagesReader()
     if "choices" in members:
         return _ChoicesReader()
-    return _TextReader() if members.keys() & {*TEXTS, *LISTS, "is_finished"} else None
+    return _TextReader() if members.keys() & {*TEXTS, *LISTS, FINISHED} else None
 
 
 def _dict(value: Any) -> Mapping[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.export.records import KIND_NAMES
-from otel_llm.instrumentation.segments.chunks import FRAMING, sized_mark
+from otel_llm.instrumentation.segments.chunks import FRAMING, SPECIAL_TOKENS, ChoiceState, most_tokens, sized_mark
 from otel_llm.instrumentation.segments.statements import Statements
 from otel_llm.instrumentation.segments.text_size import UNSIZED, size_of, size_of_json_string
+from otel_llm.instrumentation.segments.token_estimate import MOST_A_CHUNK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +18,13 @@ if TYPE_CHECKING:
 
 
 class CallbackReader:
-    """A reader of chunks by the application's callbacks; without them a text has its size, any other is a token."""
+    """A reader of chunks by the application's callbacks; without them a text has its size, any other is a token.
 
-    __slots__ = ("_basis", "_count", "_kind", "counts", "plain", "said")
+    What `count` returns may be a number of the reply's: it is used as a server's own count is, up to one token for each
+    byte of a text and `MOST_A_CHUNK` for an object of any other kind.
+    """
+
+    __slots__ = ("_basis", "_count", "_kind", "_one", "counts", "plain", "said")
 
     def __init__(
         self,
@@ -29,6 +35,7 @@ class CallbackReader:
         self._kind = kind
         self._count = count
         self._basis = "chunk" if count is None else basis
+        self._one = ChoiceState()
         self.plain = kind is None and count is None
         self.counts = count is not None
         self.said = Statements()
@@ -43,14 +50,25 @@ class CallbackReader:
         if kind is None:
             return FRAMING
         code = KIND_NAMES.index(kind)
-        if self._count is None:
-            return sized_mark(code, _size(chunk)) if isinstance(chunk, str) else ((0, code, 1, False),)
-        count = self._count(chunk)
-        return ((0, code, count, False),) if count > 0 else FRAMING
+        if self._count is not None:
+            count = index(self._count(chunk))
+            if count <= 0:
+                return FRAMING
+            most = count if count <= SPECIAL_TOKENS else _most(chunk)  # which is no less
+            if self._one.difference(count, 0, 1, most):
+                return ((0, code, count, False),)
+        return sized_mark(code, _size(chunk)) if isinstance(chunk, str) else ((0, code, 1, False),)
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return where the token counts come from."""
-        return self._basis
+        return "estimated" if self._one.contradicted else self._basis
+
+
+def _most(chunk: object) -> int:
+    """Return the most tokens of a chunk that are believed."""
+    if isinstance(chunk, str):
+        return most_tokens(size_of(chunk))
+    return most_tokens(len(chunk)) if isinstance(chunk, bytes | bytearray) else MOST_A_CHUNK
 
 
 def _size(chunk: str) -> int:

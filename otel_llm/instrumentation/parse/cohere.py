@@ -9,11 +9,9 @@ from typing import Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading, text_mark
-from otel_llm.instrumentation.segments.statements import count_of, text_of
+from otel_llm.instrumentation.segments.statements import count_of
 
 MESSAGE_END: Final = "message-end"
-FAILURES: Final = ("ERROR", "TIMEOUT")
-"""Finish reasons of a failed server."""
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
 """Events of a complete reply."""
 
@@ -39,15 +37,14 @@ class CohereReader(ChunkReader):
         """Return what an event carries; anything that is no event carries no token."""
         said = self.said
         if said.response_id is None:
-            said.response_id = text_of(getattr(chunk, "id", None))
+            said.name(getattr(chunk, "id", None), None)
         delta = getattr(chunk, "delta", None)
         if getattr(chunk, "type", None) == MESSAGE_END:
             tokens = getattr(getattr(delta, "usage", None), "tokens", None)
             said.input_tokens = count_of(getattr(tokens, "input_tokens", None))
             said.output_tokens = count_of(getattr(tokens, "output_tokens", None))
-            reason = getattr(delta, "finish_reason", None)
-            said.finish(0, reason)
-            return FRAMING if reason in FAILURES else COMPLETE
+            said.finish(0, getattr(delta, "finish_reason", None))
+            return FRAMING if said.failure else COMPLETE
         message = getattr(delta, "message", None)
         content = getattr(message, "content", None)
         function = getattr(getattr(message, "tool_calls", None), "function", None)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.chunks import FRAMING, MAX_CHOICES, UNSEEN_TOKENS, ChunkReader
-from otel_llm.instrumentation.segments.statements import count_of, text_of
+from otel_llm.instrumentation.segments.chunks import FRAMING, UNSEEN_TOKENS, ChunkReader, choice_of
+from otel_llm.instrumentation.segments.statements import count_of, total_of
 from otel_llm.instrumentation.segments.text_size import UNSIZED, bytes_of, size_in, size_of_json
 
 if TYPE_CHECKING:
@@ -34,9 +34,8 @@ class GeminiReader(ChunkReader):
     def __call__(self, chunk: Any) -> Reading:
         """Return what a chunk carries; anything that is no chunk carries no token."""
         said = self.said
-        if said.response_id is None:
-            said.response_id = text_of(getattr(chunk, "responseId", None)) or ""
-            said.response_model = text_of(getattr(chunk, "modelVersion", None))
+        if not said.named:
+            said.name(getattr(chunk, "responseId", None), getattr(chunk, "modelVersion", None))
         usage = getattr(chunk, "usageMetadata", None)
         shown = count_of(getattr(usage, "candidatesTokenCount", None))
         thoughts = count_of(getattr(usage, "thoughtsTokenCount", None))
@@ -45,17 +44,16 @@ class GeminiReader(ChunkReader):
             said.input_tokens = prompt
         said.use_cache(getattr(usage, "cachedContentTokenCount", None))
         if shown is not None or thoughts is not None:
-            said.output_tokens, said.reasoning_tokens = (shown or 0) + (thoughts or 0), thoughts
+            said.output_tokens, said.reasoning_tokens = total_of(shown, thoughts), thoughts
         candidates = getattr(chunk, "candidates", None)
         if not isinstance(candidates, list) or not candidates:
             blocked = getattr(getattr(chunk, "promptFeedback", None), "blockReason", None)
-            said.finish(0, blocked)
-            return FRAMING if blocked is None else ((0, CONTENT, 0, True),)
+            return ((0, CONTENT, 0, True),) if said.finish(0, blocked) else FRAMING
         marks: list[Mark] = []
         for candidate in candidates:
-            index = count_of(getattr(candidate, "index", None)) or 0
-            self._several |= index > 0 or len(candidates) > 1
-            if index < MAX_CHOICES:
+            index = choice_of(getattr(candidate, "index", None))
+            self._several |= index != 0 or len(candidates) > 1
+            if index is not None:
                 marks += self._candidate(index, candidate, shown, thoughts)
         return tuple(marks)
 
@@ -83,9 +81,9 @@ class GeminiReader(ChunkReader):
                 *most, last = others
                 marks += [(index, kind, 1, False) for kind in most]
                 marks.append((index, last, count - len(most), False))
-        reason = getattr(candidate, "finishReason", None)
-        self.said.finish(index, reason)
-        if reason is not None:
+        if marks:
+            self.said.goes_on(index)
+        if self.said.finish(index, getattr(candidate, "finishReason", None)):
             marks.append((index, CONTENT, 0, True))
         return marks
 

@@ -1,10 +1,11 @@
-"""Decode an HTTP/1.1 message body as it is read from the connection: remove framing and compression.
+"""Decode an HTTP/1.1 message body: remove framing as it is read from the connection, and compression.
 
-Source: RFC 9112, sections 6.3 (length) and 7.1 (chunked); RFC 9110, section 8.4.1 (codings).
+Source: RFC 9112, sections 6.3 (length) and 7.1 (chunked); RFC 9110, section 8.4.1 (codings); RFC 8878 (zstd).
 """
 
 from __future__ import annotations
 
+import io
 import zlib
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -17,20 +18,92 @@ MAX_PIECE_BYTES: Final = 1 << 16
 MAX_LINE_BYTES: Final = 1 << 16
 """A longer line between chunks is no framing; http.client has the same limit."""
 
-_PLAIN: Final = frozenset({"", "identity"})
+MAX_WINDOW_BYTES: Final = 1 << 23
+"""The most memory that a zstd frame may claim for its window: what RFC 8878 asks decoders to support."""
+MAX_CODINGS: Final = 2
+"""The most codings of one body that are unpacked, one after another."""
+MAX_MEMBERS: Final = 64
+"""The most members of a gzip body: each costs a copy of all that follow."""
+
+_COMPRESSIONS: Final = frozenset({"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress", "dcb", "dcz"})
+"""The registered codings that change a body; servers also send words that mean none."""
 _ZLIB: Final = frozenset({"gzip", "x-gzip", "deflate"})
 _GZIP_OR_ZLIB: Final = 47
 """`wbits` of zlib: either header, detected."""
+_HEADLESS: Final = -15
+"""`wbits` of deflate without a header, which some clients send."""
 
 
 class BodyError(ValueError):
     """The bytes do not match the response's headers."""
 
 
+def coding_of(stated: str) -> str:
+    """Return the codings in a Content-Encoding that change the body, in lower case; "" for none."""
+    names = (name.strip().lower() for name in stated.split(","))
+    return ", ".join(name for name in names if name in _COMPRESSIONS)
+
+
+def unpacked(body: bytes, coding: str, limit: int) -> bytes | None:
+    """Return a whole body without its compression; `coding` is the value of Content-Encoding.
+
+    None if it is longer than `limit` bytes, damaged, cut off, or in a coding that cannot be unpacked here; a zstd body
+    that was cut off gives its beginning. Memory: `limit` and one window, whatever the body claims.
+    """
+    names = [name for name in coding_of(coding).split(", ") if name]
+    if len(names) > MAX_CODINGS:
+        return None
+    found: bytes | None = body
+    for name in reversed(names):
+        if found is not None:
+            found = _inflated(found, limit) if name in _ZLIB else _of_zstd(found, limit) if name == "zstd" else None
+    return None if found is None or len(found) > limit else found
+
+
+def _inflated(body: bytes, limit: int) -> bytes | None:
+    try:
+        return _members(body, limit, _GZIP_OR_ZLIB)
+    except zlib.error:
+        try:
+            return _members(body, limit, _HEADLESS)
+        except zlib.error:
+            return None
+
+
+def _members(body: bytes, limit: int, wbits: int) -> bytes | None:
+    """Return the members of a gzip body together, or the one deflate stream."""
+    if not body:
+        return b""
+    found = bytearray()
+    for _ in range(MAX_MEMBERS):
+        unpacker = zlib.decompressobj(wbits)
+        found += unpacker.decompress(body, limit + 1 - len(found))
+        if len(found) > limit or not unpacker.eof:
+            return None
+        body = unpacker.unused_data.lstrip(b"\0")  # gzip allows zeros behind a member
+        if not body:
+            return bytes(found)
+    return None
+
+
+def _of_zstd(body: bytes, limit: int) -> bytes | None:
+    try:
+        import zstandard  # an application need not have it
+    except ImportError:
+        return None
+    unpacker = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES)
+    try:
+        with unpacker.stream_reader(io.BytesIO(body), read_across_frames=True) as frames:
+            found: bytes = frames.read(limit + 1)
+            return found
+    except zstandard.ZstdError:
+        return None
+
+
 class HttpBody:
     """A parser of one body from its first byte on.
 
-    `length` is that of the body in bytes, None where it ends with the connection; it means nothing where the body is
+    `length` is that of the body in bytes, None if it ends with the connection; it means nothing if the body is
     `chunked`. `coding` is the value of Content-Encoding. Any way of cutting the bytes gives the same body.
 
     Raises:
@@ -40,8 +113,8 @@ class HttpBody:
     __slots__ = ("_chunked", "_left", "_line", "_trailer", "_unpacker", "complete")
 
     def __init__(self, *, chunked: bool, length: int | None, coding: str) -> None:
-        coding = coding.strip().lower()
-        if coding not in _PLAIN and coding not in _ZLIB:
+        coding = coding_of(coding)
+        if coding and coding not in _ZLIB:
             raise BodyError(f"cannot unpack {coding}")
         self._unpacker = zlib.decompressobj(_GZIP_OR_ZLIB) if coding in _ZLIB else None
         self._chunked = chunked

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.chunks import FRAMING, text_mark
-from otel_llm.instrumentation.segments.statements import Statements, count_of, member, text_of
+from otel_llm.instrumentation.segments.statements import Statements, count_of, member, total_of
 from otel_llm.instrumentation.segments.text_size import size_in
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class MessagesReader:
         if name == "content_block_delta":
             reading = _generated(getattr(chunk, "delta", None), DELTAS)
             self._thinks &= not reading
+            if reading:
+                self.said.goes_on(0)
             return reading
         if name == "content_block_start":
             block = getattr(chunk, "content_block", None)
@@ -76,17 +78,14 @@ class MessagesReader:
             self._thinks = False
         elif name == "message_start":
             message = getattr(chunk, "message", None)
-            self.said.response_id = text_of(getattr(message, "id", None))
-            self.said.response_model = text_of(getattr(message, "model", None))
+            self.said.name(getattr(message, "id", None), getattr(message, "model", None))
             self._use(getattr(message, "usage", None))
             self.said.output_tokens = None  # the first event cannot know the later tokens
         elif name == "message_delta":
             self._use(getattr(chunk, "usage", None))
-            reason = getattr(getattr(chunk, "delta", None), "stop_reason", None)
-            self.said.finish(0, reason)
-            if reason is not None:
+            if self.said.finish(0, getattr(getattr(chunk, "delta", None), "stop_reason", None)):
                 return COMPLETE
-        elif name == "message_stop":
+        elif name == "message_stop" and not self.said.failure:
             return COMPLETE
         return FRAMING
 
@@ -95,8 +94,7 @@ class MessagesReader:
         for name in INPUT:
             if (tokens := count_of(getattr(usage, name, None))) is not None:
                 self._input[name] = tokens
-        if self._input:
-            self.said.input_tokens = sum(self._input.values())
+        self.said.input_tokens = total_of(*self._input.values())
         _, written, read = INPUT
         self.said.use_cache(self._input.get(read), self._input.get(written))
         if (tokens := count_of(getattr(usage, "output_tokens", None))) is not None:
@@ -111,5 +109,6 @@ class MessagesReader:
 
 
 def _generated(part: Any, kinds: Mapping[str, tuple[str, int]]) -> Reading:
-    where = kinds.get(getattr(part, "type", None) or "")
+    name = getattr(part, "type", None)
+    where = kinds.get(name) if isinstance(name, str) else None
     return FRAMING if where is None else text_mark(where[1], getattr(part, where[0], None))

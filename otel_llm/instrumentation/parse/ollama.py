@@ -9,7 +9,7 @@ from typing import Any
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading
-from otel_llm.instrumentation.segments.statements import count_of, text_of
+from otel_llm.instrumentation.segments.statements import count_of
 from otel_llm.instrumentation.segments.text_size import size_in, size_of_json
 
 
@@ -22,10 +22,11 @@ class OllamaReader(ChunkReader):
         """Return what a line carries; anything that is no line of a reply carries no token."""
         said = self.said
         if said.response_model is None:
-            said.response_model = text_of(getattr(chunk, "model", None))
+            said.name(None, getattr(chunk, "model", None))
         done = getattr(chunk, "done", None) is True
         if done:
             said.finish(0, getattr(chunk, "done_reason", None))
+            done = not said.failure
             said.input_tokens = count_of(getattr(chunk, "prompt_eval_count", None))
             said.output_tokens = count_of(getattr(chunk, "eval_count", None))
         message = getattr(chunk, "message", chunk)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.segments.chunks import FRAMING, text_mark
-from otel_llm.instrumentation.segments.statements import Statements, count_of, member, text_of
+from otel_llm.instrumentation.segments.stated_errors import ERROR, FAILED, error_of
+from otel_llm.instrumentation.segments.statements import Statements, count_of, member
 from otel_llm.instrumentation.segments.text_size import size_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from otel_llm.instrumentation.segments.chunks import Reading
 
@@ -42,9 +43,8 @@ DELTAS: Final[Mapping[str, int]] = {
 """Events of the model's output, and their kind. All others are framing, as is the output of a server's tool."""
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
 """Events of a complete reply."""
-FAILED: Final = "response.failed"
 ENDS: Final = frozenset({"response.completed", "response.incomplete", FAILED, "response.cancelled"})
-FAILURES: Final = frozenset({FAILED, "error"})
+FAILURES: Final = frozenset({FAILED, ERROR})
 FINISHES: Final = {"response.completed": "stop", FAILED: "error"}
 """Finish reasons of ends that state none."""
 
@@ -52,15 +52,13 @@ FINISHES: Final = {"response.completed": "stop", FAILED: "error"}
 class ResponsesReader:
     """A reader of the events of one response.
 
-    Events have no counts: a delta has the size of its text. `on_failure` is called with the code of the error
-    (`_OTHER` without one) when the server reports a failure: the SDK raises nothing then, the events just end.
+    Events have no counts: a delta has the size of its text.
     """
 
-    __slots__ = ("on_failure", "plain", "said")
+    __slots__ = ("plain", "said")
 
     def __init__(self) -> None:
         self.plain = True
-        self.on_failure: Callable[[str], None] | None = None
         self.said = Statements()
 
     @staticmethod
@@ -80,9 +78,8 @@ class ResponsesReader:
             return text_mark(kind, getattr(chunk, "delta", None))
         response = getattr(chunk, "response", None)
         said = self.said
-        if said.response_id is None and response is not None:
-            said.response_id = text_of(getattr(response, "id", None))
-            said.response_model = text_of(getattr(response, "model", None))
+        if response is not None and not said.named:
+            said.name(getattr(response, "id", None), getattr(response, "model", None))
         if name in ENDS:
             incomplete = member(getattr(response, "incomplete_details", None), "reason")
             said.finish(0, incomplete or FINISHES.get(name))
@@ -91,10 +88,10 @@ class ResponsesReader:
             said.use_cache(member(getattr(usage, "input_tokens_details", None), "cached_tokens"))
             said.output_tokens = count_of(getattr(usage, "output_tokens", None))
             said.reasoning_tokens = count_of(member(getattr(usage, "output_tokens_details", None), "reasoning_tokens"))
-        if name in FAILURES and self.on_failure is not None:
-            error = chunk if name == "error" else getattr(response, "error", None)
-            self.on_failure(text_of(getattr(error, "code", None)) or "_OTHER")
-        return COMPLETE if name in ENDS and name not in FAILURES else FRAMING
+        if name in FAILURES:  # the SDK raises nothing then, the events just end
+            said.failure = error_of(chunk)
+            return FRAMING
+        return COMPLETE if name in ENDS else FRAMING
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return the basis of a choice's token counts."""

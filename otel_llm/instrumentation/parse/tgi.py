@@ -10,6 +10,7 @@ from typing import Any
 from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation.segments.chunks import FRAMING, ChunkReader, Reading
 from otel_llm.instrumentation.segments.statements import count_of
+from otel_llm.instrumentation.segments.text_size import size_in
 
 
 class TgiReader(ChunkReader):
@@ -23,14 +24,18 @@ class TgiReader(ChunkReader):
     def __call__(self, chunk: Any) -> Reading:
         """Return what an event carries; anything that is no event carries no token."""
         token = getattr(chunk, "token", None)
-        count = 1 if token is not None and getattr(token, "special", None) is not True else 0
+        count = 0
         if token is not None:
-            self._choices[0].counted = True
+            one = self._choices[0]
+            one.counted = True
+            if getattr(token, "special", None) is not True:
+                count = 1 if one.believes(1) else -size_in(getattr(token, "text", None))
         finished = isinstance(getattr(chunk, "generated_text", None), str)
         if (details := getattr(chunk, "details", None)) is not None:
             self.said.input_tokens = count_of(getattr(details, "input_length", None))
             self.said.output_tokens = count_of(getattr(details, "generated_tokens", None))
             self.said.finish(0, getattr(details, "finish_reason", None))
+            finished &= not self.said.failure
         return ((0, CONTENT, count, finished),) if count or finished else FRAMING
 
     def basis(self, choice: int) -> str:

@@ -8,7 +8,7 @@ from otel_llm.instrumentation.parse.cohere import CohereReader
 from otel_llm.instrumentation.parse.gemini import GeminiReader
 from otel_llm.instrumentation.parse.json_bodies import JsonArray, JsonLines
 from otel_llm.instrumentation.parse.ollama import OllamaReader
-from otel_llm.instrumentation.parse.sse_chunks import APIS, SSE, Api
+from otel_llm.instrumentation.parse.sse_chunks import APIS, COMPLETIONS, SSE, Api
 from otel_llm.instrumentation.parse.tgi import TgiReader
 
 AZURE: Final = "azure.ai.openai"
@@ -26,6 +26,7 @@ WIRES: Final[tuple[tuple[str, Api], ...]] = (
     (":streamGenerateContent", GEMINI),
     ("/api/chat", Api("chat", OllamaReader, provider="ollama", asks="default", parsers=_NDJSON)),
     ("/api/generate", Api("text_completion", OllamaReader, provider="ollama", asks="default", parsers=_NDJSON)),
+    ("/completion", COMPLETIONS),
     ("/v2/chat", Api("chat", CohereReader, provider="cohere")),
     ("/generate_stream", Api("text_completion", TgiReader, provider="tgi", asks="path")),
 )

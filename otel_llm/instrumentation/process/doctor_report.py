@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from otel_llm.export import host_log
 from otel_llm.export.clock import wall_ns
 
 if TYPE_CHECKING:
@@ -104,8 +105,8 @@ class Reporter:
                 self._changed = False
                 part.write_text(json.dumps(self._report()), encoding="utf-8")
                 part.replace(path)
-        except Exception:  # noqa: BLE001  the doctor is gone, or the disk is full: the application goes on
-            _log.debug("otel_llm could not write for its doctor", exc_info=True)
+        except Exception as error:  # noqa: BLE001  the doctor is gone, or the disk is full: the application goes on
+            host_log.say(logging.DEBUG, "otel_llm could not write for its doctor: %s", error)
         finally:
             self._writing = False
 

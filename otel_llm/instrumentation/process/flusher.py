@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from otel_llm.export import threads
+from otel_llm.export import host_log, threads
 from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, MS
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ second. A check so shortly before all streams are cut would only cut many of the
 LINGER_NS: Final = 2_000 * MS
 """How long the thread keeps its rhythm without streams, so that not every request must wake it."""
 
-_log: Final = logging.getLogger("otel_llm")
 
 Item = TypeVar("Item")
 
@@ -182,9 +181,8 @@ class Flusher:
                     busy_ns = now_ns
                 elif now_ns - busy_ns < LINGER_NS:
                     next_ns = now_ns + FLUSH_INTERVAL_NS
-            except Exception:  # noqa: BLE001  a recording guards itself; any other failure must not end the thread
-                with contextlib.suppress(Exception):
-                    _log.debug("otel_llm could not cut its streams", exc_info=True)
+            except Exception as bug:  # noqa: BLE001  a recording guards itself; any other failure must not end the thread
+                host_log.say(logging.DEBUG, "otel_llm could not cut its streams: %s", bug)
             for asked in settling:
                 asked.done = True
             self._idle = next_ns is None

@@ -10,24 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import wrapt
 
-from otel_llm.export import threads
+from otel_llm.export import host_log, threads
 from otel_llm.export.clock import monotonic_s
 from otel_llm.instrumentation.process.patches import Patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXIT_S: Final = 5.0
-"""The longest wait of an ending process for queued records."""
 FORCED_S: Final = 0.5
-"""The same after a second signal, which asks for haste."""
+"""The longest wait of an ending process for queued records after a second signal, which asks for haste."""
 POLL_S: Final = 0.01
 UVICORN: Final = "uvicorn.server"
 CANCELLED_S: Final = 1.0
@@ -42,14 +39,16 @@ GUNICORN: Final = (
 )
 """Module, class and method that a worker calls when its grace begins, and by how many seconds it may be late."""
 
-_log: Final = logging.getLogger("otel_llm")
-
 
 class Stoppable(Protocol):
     """The recorder of a process, as a graceful stop needs it; `runtime.Runtime` in an application."""
 
-    def settle(self, *, exiting: bool = False, within_s: float = EXIT_S) -> None:
-        """Send the recorded data, `within_s`; `exiting`: end the open streams too. Blocks its thread."""
+    @property
+    def exit_s(self) -> float:
+        """Return the longest wait of an ending process for queued records."""
+
+    def settle(self, *, exiting: bool = False, within_s: float | None = None) -> None:
+        """Send the recorded data, within `within_s` or `exit_s`; `exiting`: end the open streams too. Blocks."""
 
     def leave_in(self, seconds: float) -> None:
         """End in so many seconds the streams that are open then; takes no lock."""
@@ -72,8 +71,8 @@ class Stops:
         def hooked(module: Any) -> None:
             try:
                 hook(module)
-            except Exception:  # noqa: BLE001  an unknown version of a server serves as before
-                _log.warning("otel_llm does not know this %s: a stop may lose last segments", name, exc_info=True)
+            except Exception as moved:  # noqa: BLE001  an unknown version of a server serves as before
+                host_log.warning("otel_llm does not know this %s: a stop may lose last segments: %s", name, moved)
 
         wrapt.register_post_import_hook(hooked, name)
 
@@ -143,11 +142,15 @@ async def _send_before_signal(running: Stoppable, server: Any) -> None:
         await asyncio.wait(tasks, timeout=CANCELLED_S)
     # After a signal the process ends by it next. A server stopped by a program may leave other streams open.
     exiting = bool(getattr(server, "_captured_signals", ()))
-    await settled(running, exiting=exiting, within_s=FORCED_S if hurry else EXIT_S)
+    await settled(running, exiting=exiting, within_s=FORCED_S if hurry else None)
 
 
-async def settled(running: Stoppable, *, exiting: bool = False, within_s: float = EXIT_S) -> None:
-    """Wait until the recorded data is sent, at most `within_s`; the event loop, asyncio's or trio's, runs on."""
+async def settled(running: Stoppable, *, exiting: bool = False, within_s: float | None = None) -> None:
+    """Wait until the recorded data is sent, at most `within_s` or the recorder's `exit_s`.
+
+    The event loop, asyncio's or trio's, runs on.
+    """
+    within_s = running.exit_s if within_s is None else min(within_s, running.exit_s)
     done: list[bool] = []
 
     def settle() -> None:

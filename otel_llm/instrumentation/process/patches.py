@@ -1,8 +1,11 @@
-"""Replace functions of a library, and restore them only where ours are still in place; disguised subclasses."""
+"""Replace functions of a library by hooks of the same shape, and restore them only where ours are still in place;
+disguised subclasses."""
 
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -24,23 +27,35 @@ class Patches:
     """The replacements of one instrumentation; all undone together."""
 
     def __init__(self) -> None:
-        self._made: list[tuple[type, str, object, object]] = []
+        self._made: list[tuple[Any, str, object, object]] = []
+        self._hooks: list[tuple[object, Callable[..., Any]]] = []
 
-    def replace(self, owner: type, name: str, replacement: Callable[[Any], Callable[..., Any]]) -> None:
-        """Replace a class's method by `replacement(original)`, which looks like the original.
+    def replace(self, owner: Any, name: str, replacement: Callable[[Any], Callable[..., Any]]) -> None:
+        """Replace a function of a class or a module by `replacement(original)`, in the shape of the original.
 
-        Raises AttributeError where there is no such method, and undoes the replacements before it: half of an
-        instrumentation is none.
+        A function that has two names stays one function. Raises AttributeError if there is no such function, and
+        undoes the replacements before it: half of an instrumentation is none.
         """
-        own = owner.__dict__.get(name, _ABSENT)
         try:
-            original = getattr(owner, name)
+            found = inspect.getattr_static(owner, name)
+            original = found.__func__ if isinstance(found, classmethod) else getattr(owner, name)
         except AttributeError:
             self.undo()
             raise
-        ours = functools.wraps(original)(replacement(original))
+        if any(hook is original for _, hook in self._hooks):
+            return
+        hook = next((hook for theirs, hook in self._hooks if theirs is original), None)
+        if hook is None:
+            hook = functools.wraps(original)(_of_its_kind(replacement(original), original))
+            self._hooks.append((original, hook))
+        self._set(owner, name, type(found)(hook) if isinstance(found, classmethod | staticmethod) else hook)
+        home, told = sys.modules.get(getattr(original, "__module__", None) or ""), getattr(original, "__name__", name)
+        if inspect.ismodule(owner) and getattr(home, told, None) is original:  # pickle looks there
+            self._set(home, told, hook)
+
+    def _set(self, owner: Any, name: str, ours: object) -> None:
+        self._made.append((owner, name, owner.__dict__.get(name, _ABSENT), ours))
         setattr(owner, name, ours)
-        self._made.append((owner, name, own, ours))
 
     def undo(self) -> None:
         """Restore the originals where ours are in place; beneath another's, ours stays and passes through."""
@@ -52,3 +67,18 @@ class Patches:
             else:
                 setattr(owner, name, own)
         self._made.clear()
+        self._hooks.clear()
+
+
+def _of_its_kind(hook: Callable[..., Any], original: Any) -> Callable[..., Any]:
+    """Return the hook as a coroutine function exactly if the original is one, whatever both return."""
+    if inspect.iscoroutinefunction(hook) == inspect.iscoroutinefunction(original):
+        return hook
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return hook(*args, **kwargs)
+
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        return await hook(*args, **kwargs)
+
+    return awaited if inspect.iscoroutinefunction(original) else called

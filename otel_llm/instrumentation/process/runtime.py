@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import random
 import sys
@@ -14,17 +13,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from opentelemetry import trace
 
 from otel_llm import semconv
-from otel_llm.export import threads
+from otel_llm.export import host_log, threads
 from otel_llm.export.clock import monotonic_ns, monotonic_s
 from otel_llm.export.delivery import SpanExporterDelivery
 from otel_llm.export.endpoints import usable_settings
+from otel_llm.export.host_log import HostLog, Shown
 from otel_llm.export.outbox import CAPACITY, Outbox
 from otel_llm.export.routing import outbox_for
+from otel_llm.export.settings import exit_timeout_s
+from otel_llm.export.undelivered import tell
 from otel_llm.instrumentation.core.genai_metrics import Metrics
 from otel_llm.instrumentation.core.renamed_attributes import NAMES, named
 from otel_llm.instrumentation.core.tally import Tally
+from otel_llm.instrumentation.process.detected_resource import detected
 from otel_llm.instrumentation.process.flusher import Flusher
-from otel_llm.instrumentation.process.graceful_stop import EXIT_S, Stops
+from otel_llm.instrumentation.process.graceful_stop import Stops
 from otel_llm.instrumentation.process.unrecorded import Unrecorded
 from otel_llm.instrumentation.process.wall_anchor import WallAnchor
 from otel_llm.instrumentation.segments.model_chunks import KnownModels
@@ -47,7 +50,6 @@ Measures = Literal["off", "requests", "chunks"]
 
 SAMPLING: Final[tuple[Sampling, ...]] = ("always", "parent")
 MEASURES: Final[tuple[Measures, ...]] = ("off", "requests", "chunks")
-_log: Final = logging.getLogger("otel_llm")
 
 
 class Runtime:
@@ -84,7 +86,7 @@ class Runtime:
         self.outbox: Outbox | RoutedOutbox = (
             outbox_for(usable_settings(), queue_segments)
             if exporter is None
-            else Outbox(SpanExporterDelivery(exporter), queue_segments)
+            else Outbox(SpanExporterDelivery(exporter), queue_segments, where=type(exporter).__name__)
         )
         self.flusher = Flusher(clock_ns, self._measure)
         # Not the random module's own generator, which an application may seed: ids would repeat in every process.
@@ -98,7 +100,9 @@ class Runtime:
         self._leaves_after: tuple[object, ...] = (self, self)
         self._finalizer: Any = None
         self._stop_by_s: float | None = None  # the deadline of the stop that began since the newest stream
-        self._warned = False
+        self._told_lost = False  # whether that stop said what it lost
+        self.exit_s = exit_timeout_s()
+        self.log = HostLog(lambda: clock_ns() / 1e9)
 
     @property
     def dropped(self) -> int:
@@ -122,7 +126,7 @@ class Runtime:
             if isinstance(theirs, Resource):
                 resource = theirs
             else:
-                resource = self._detected = self._detected or _detected()
+                resource = self._detected = self._detected or detected()
             if not resource.attributes.get(semconv.SERVICE_INSTANCE_ID):
                 resource = resource.merge(Resource({semconv.SERVICE_INSTANCE_ID: self._instance_id}))
             self._resource = (theirs, resource)
@@ -135,6 +139,7 @@ class Runtime:
     def watch(self, recording: Flushable) -> None:
         """Cut the recording from now on."""
         self._stop_by_s = None
+        self._told_lost = False
         self._leave_before(self.provider(), None if self.metrics is None else self.metrics.provider())
         self.flusher.add(recording)
 
@@ -143,13 +148,9 @@ class Runtime:
         self.flusher.urge(recording)
 
     def warn(self, bug: BaseException) -> None:
-        """Log our failure, once; the application's stream goes on as without us."""
-        level = logging.DEBUG if self._warned else logging.WARNING
-        self._warned = True
-        with contextlib.suppress(Exception):
-            _log.log(
-                level, "otel_llm failed and records this stream no further; the stream itself is unharmed", exc_info=bug
-            )
+        """Log our failure; the application's stream goes on as without us."""
+        words = "otel_llm failed and records this stream no further; the stream itself is unharmed: %s"
+        self.log.warning(words, bug)
 
     def _measure(self) -> None:
         if self.metrics is not None:
@@ -162,14 +163,16 @@ class Runtime:
         """Count a request with an unknown SLO class; warn once."""
         self.refused_classes += 1
         if self.refused_classes == 1:  # the name is not logged: it may be anything
-            _log.warning("otel_llm: a request named an SLO class that is not among slo_classes; it gets the default")
+            host_log.warning(
+                "otel_llm: a request named an SLO class that is not among slo_classes; it gets the default"
+            )
 
     def refuse_reply(self, where: str, content_type: str, remedy: str) -> None:
         """Count a server's answer without tokens at a recorded path; warn once."""
         self.refused_replies += 1
         if self.refused_replies == 1:
             sort = content_type or "no content type"
-            _log.warning("otel_llm: a reply of %s (%s) shows no tokens. %s", where, sort, remedy)
+            host_log.warning("otel_llm: a reply of %s (%s) shows no tokens. %s", where, sort, Shown(remedy))
 
     def flush(self, timeout_s: float) -> bool:
         """Cut all streams and send what is queued; return whether all of it was settled in time."""
@@ -177,24 +180,30 @@ class Runtime:
         settled = self.flusher.settle(timeout_s)
         return self.outbox.flush(max(until_s - monotonic_s(), 0.0)) and settled
 
-    def stop(self, timeout_s: float) -> bool:
-        """Stop recording: send the recorded data, forget the streams that go on."""
-        self.flusher.settle(timeout_s)
-        self.flusher.stop(timeout_s)
+    def stop(self, timeout_s: float | None = None) -> bool:
+        """Stop recording: send the recorded data within `timeout_s` or `exit_s`, forget the streams that go on."""
+        until_s = monotonic_s() + (self.exit_s if timeout_s is None else timeout_s)
+        self.flusher.settle(max(until_s - monotonic_s(), 0.0))
+        self.flusher.stop(max(until_s - monotonic_s(), 0.0))
         self.unrecorded.settle()
         atexit.unregister(self.leave)
         self._cancel_finalizer()
-        return self.outbox.close(timeout_s)
+        settled = self.outbox.close(max(until_s - monotonic_s(), 0.0))
+        self._tell_lost()
+        return settled
 
-    def settle(self, *, exiting: bool = False, within_s: float = EXIT_S) -> None:
-        """Send the recorded data before a server stops; wait `within_s` at most, and for no endpoint that fails.
+    def settle(self, *, exiting: bool = False, within_s: float | None = None) -> None:
+        """Send the recorded data before a server stops, within `within_s` or `exit_s`; wait for no endpoint that fails.
 
-        `exiting`: end the open streams too.
+        `exiting`: the process ends, and with it the open streams.
         """
+        within_s = self.exit_s if within_s is None else within_s
         with contextlib.suppress(Exception):
             settled = self.flusher.settle(min(self.stop_time_left_s(), within_s), exiting=exiting)
             if self.outbox.flush(min(self.stop_time_left_s(), within_s), patient=False) and settled:
                 self._stop_by_s = None  # nothing of this stop is left to be waited for
+            elif exiting:
+                self._tell_lost()
 
     def leave_in(self, seconds: float) -> None:
         """End in so many seconds the streams that are open then: the process is killed soon after.
@@ -208,12 +217,16 @@ class Runtime:
         with contextlib.suppress(Exception):
             self.flusher.settle(self.stop_time_left_s(), exiting=True)
             self.outbox.close(self.stop_time_left_s())
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        self._told_lost = self._told_lost or tell(self.outbox.undelivered())
 
     def stop_time_left_s(self) -> float:
-        """Return how long a stop may still wait: several handlers may hear of one, and share `EXIT_S`."""
+        """Return how long a stop may still wait: several handlers may hear of one, and share `exit_s`."""
         now_s = self.clock_ns() / 1e9
-        if self._stop_by_s is None or now_s > self._stop_by_s + EXIT_S:  # none, or one of long ago
-            self._stop_by_s = now_s + EXIT_S
+        if self._stop_by_s is None or now_s > self._stop_by_s + self.exit_s:  # none, or one of long ago
+            self._stop_by_s = now_s + self.exit_s
         return max(self._stop_by_s - now_s, 0.0)
 
     def after_fork(self) -> None:
@@ -223,6 +236,8 @@ class Runtime:
         self._leaves_after = (self, self)
         self._finalizer = None  # the parent's
         self._stop_by_s = None
+        self._told_lost = False
+        self.log = HostLog(self.log.clock_s)
         self._random.seed()
         self.tally = Tally()
         self.models = KnownModels()
@@ -301,24 +316,6 @@ def configured(
     return runtime
 
 
-def _detected() -> Resource:
-    """Return the shared resource of this process and its forks.
-
-    It is detected once for all of them, since the SDK runs its detectors in a thread pool, which stands still in a
-    worker that eventlet has patched. An instance id that the SDK made up is left out: each fork has its own.
-    """
-    from opentelemetry.sdk import resources
-
-    resource = resources.Resource.create()
-    made_up = getattr(resources, "ServiceInstanceIdResourceDetector", None)  # not in every version
-    attributes = dict(resource.attributes)
-    if made_up is not None:
-        made = made_up().detect().attributes.get(semconv.SERVICE_INSTANCE_ID)
-        if attributes.get(semconv.SERVICE_INSTANCE_ID) == made:
-            attributes.pop(semconv.SERVICE_INSTANCE_ID, None)
-    return resources.Resource(attributes, resource.schema_url)
-
-
 def disabled() -> bool:
     """Return whether the application's environment switches OpenTelemetry off."""
     return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
@@ -360,7 +357,7 @@ def leave(user: str) -> None:
         stop()
 
 
-def stop(timeout_s: float = EXIT_S) -> bool:
+def stop(timeout_s: float | None = None) -> bool:
     """Stop the runtime, if one runs; return whether all recorded data was settled in time."""
     with _lock:
         _users.clear()

@@ -8,7 +8,6 @@ A2A, which are JSON-RPC; GraphQL; images, audio) are not meant.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import re
 from contextvars import ContextVar
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
+from otel_llm.export import host_log
+from otel_llm.export.host_log import Shown, shown
 from otel_llm.instrumentation.core.covering import is_covered
 from otel_llm.instrumentation.parse.sse_chunks import api_of, media_type
 from otel_llm.instrumentation.parse.wires import WIRES
@@ -33,7 +34,6 @@ MAX_BODY_BYTES: Final = 1 << 20
 """A longer request is not parsed, and so not counted."""
 SETTLES_NS: Final = 1_000_000_000
 """How long after the answer `track` may still claim the stream."""
-MAX_PATH: Final = 100
 
 _PROMPT: Final = re.compile(rb'"(?:' + "|".join(PROMPT_KEYS).encode() + rb')"\s*:')
 _JSON_RPC: Final = re.compile(rb'"jsonrpc"\s*:')
@@ -45,15 +45,17 @@ _WARNING: Final = (
     f"{WARNING_BEGINS}: %s. Wrap what reads it in otel_llm.track(...); "
     "see docs/stacks/not-recorded.md. Others are only counted: `otel-llm doctor -- COMMAND` lists them."
 )
-
-_log: Final = logging.getLogger("otel_llm")
+_SUPPRESSED: Final = (
+    "otel_llm did not record a streamed reply of %s: instrumentation was suppressed around the call. "
+    "If another instrumentation did that, see docs/stacks/not-recorded.md. This is said once for each stack."
+)
 
 
 @dataclass(slots=True, eq=False)
 class _Passed:
     """One stream that passed; `claimed`: the application records it by `track`."""
 
-    what: str
+    what: Shown
     at_ns: int
     claimed: bool = False
 
@@ -74,6 +76,13 @@ class Unrecorded:
         self._clock_ns = clock_ns
         self._first: _Passed | None = None
         self._warned = False
+        self._suppressed: set[str] = set()
+
+    def suppressed(self, stack: str) -> None:
+        """Say the first reply of a stack that is not recorded because telemetry is suppressed."""
+        if stack not in self._suppressed:
+            self._suppressed.add(stack)
+            host_log.warning(_SUPPRESSED, stack)
 
     def answered(self, library: str, host: str | None, path: str, body: object, content_type: str) -> None:
         """Count an answer to a POST that no hook records; never raises.
@@ -88,9 +97,10 @@ class Unrecorded:
             if api_of(path, WIRES) is None and is_prompt(
                 path, body
             ):  # a known API that is not recorded has its own warning
-                self._pass(f"POST {host or ''}{_VARIES.sub('*', path)[:MAX_PATH]} ({kind}) over {library}")
-        except Exception:  # noqa: BLE001
-            _log.debug("otel_llm could not judge an answer", exc_info=True)
+                where = f"{shown(host or '')}{shown(_VARIES.sub('*', path))}"
+                self._pass(Shown(f"POST {where} ({kind}) over {library}"))
+        except Exception as bug:  # noqa: BLE001
+            host_log.say(logging.DEBUG, "otel_llm could not judge an answer: %s", bug)
 
     def claim(self) -> None:
         """Note that `track` records the last stream of this context."""
@@ -108,10 +118,9 @@ class Unrecorded:
         if first is None or first.claimed or self._warned:
             return
         self._warned = True
-        with contextlib.suppress(Exception):
-            _log.warning(_WARNING, first.what)
+        host_log.warning(_WARNING, first.what)
 
-    def _pass(self, what: str) -> None:
+    def _pass(self, what: Shown) -> None:
         self._tally.pass_by(what)
         passed = _Passed(what, self._clock_ns())
         _latest.set(passed)

@@ -17,13 +17,17 @@ from opentelemetry.trace import NonRecordingSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_llm import semconv
+from otel_llm.instrumentation.core.covering import attempt_answered as attempt_answered
+from otel_llm.instrumentation.core.covering import attempt_failed as attempt_failed
+from otel_llm.instrumentation.core.covering import attempting as attempting
 from otel_llm.instrumentation.core.covering import carrier as carrier
 from otel_llm.instrumentation.core.covering import covering as covering
 from otel_llm.instrumentation.core.covering import is_covered as is_covered
 from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request.w3c_headers import baggage_of, traceparent_of, tracestate_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, MutableMapping
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping
     from contextvars import Token
 
     from opentelemetry.context import Context
@@ -37,7 +41,13 @@ Attached = tuple["Context", "Token[Context]"]
 
 TRACEPARENT: Final = "traceparent"
 SLO_CLASS_HEADER: Final = "x-slo-class"
-_READ: Final = frozenset({TRACEPARENT, "tracestate", "baggage", SLO_CLASS_HEADER})
+_READ: Final[Mapping[str, Callable[[str], str]]] = {
+    TRACEPARENT: traceparent_of,
+    "tracestate": tracestate_of,
+    "baggage": baggage_of,
+    SLO_CLASS_HEADER: str,
+}
+"""The headers that are read, and what returns the part of one that is passed on."""
 _READ_BYTES: Final = frozenset(name.encode() for name in _READ)
 _CLASS: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """The valid names of a class. Text of a network becomes an attribute, a label, a line, so no other is accepted."""
@@ -113,6 +123,7 @@ def extract(headers: Iterable[tuple[bytes, bytes]], running: Runtime | None = No
             if name in _READ:
                 text = value.decode("latin-1")
                 carrier[name] = f"{carrier[name]},{text}" if name in carrier else text
+        carrier = {name: part for name, text in carrier.items() if (part := _READ[name](text))}
         context = current
         if not trace.get_current_span(current).get_span_context().is_valid:
             context = _trace_context.extract(carrier, current)

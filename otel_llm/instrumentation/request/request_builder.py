@@ -11,7 +11,8 @@ from otel_llm import semconv
 from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.request.propagation import admitted
 from otel_llm.instrumentation.request.wishes import NO_WISHES, Wishes
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
+from otel_llm.instrumentation.segments.statements import text_of
+from otel_llm.semconv import MAX_CHOICES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +54,7 @@ def request(
     anchor of the process.
     """
     monotonic_ns = runtime.clock_ns()
+    model = text_of(model)
     stated = slo_class or admitted(runtime, baggage.get_baggage(semconv.SLO_CLASS, context)) or runtime.slo_class
     identity = {
         semconv.GEN_AI_OPERATION_NAME: operation,
@@ -75,7 +77,6 @@ def request(
         ours={key: value for key, value in private.items() if value is not None},
         gen_ai=runtime.named({key: value for key, value in identity.items() if value is not None}),
         span_only=span_only or {},
-        asks_usage=wishes.usage,
         says_complete=says_complete,
         server=server,
         stack=stack,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.instrumentation.segments.chunks import choices_of
-from otel_llm.instrumentation.segments.statements import MAX_TEXT, member, text_of
+from otel_llm.instrumentation.segments.statements import member, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What a request asks for: the number of choices, final usage, the conversation, the level of reasoning."""
+    """What a request asks for: the number of choices, the conversation, the level of reasoning."""
 
     choices: int = 1
-    usage: bool = False
     conversation: str | None = None
     reasoning_level: str | None = None
 
@@ -41,11 +40,6 @@ def wishes_of(asked: Mapping[str, Any]) -> Wishes:
     )
     return Wishes(
         choices_of(count),
-        member(asked.get("stream_options"), "include_usage") is True,
-        _short(text_of(conversation) or text_of(member(conversation, "id"))),
-        _short(level),
+        text_of(conversation) or text_of(member(conversation, "id")),
+        level,
     )
-
-
-def _short(text: str | None) -> str | None:
-    return None if text is None else text[:MAX_TEXT]

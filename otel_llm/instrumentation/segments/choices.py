@@ -9,6 +9,7 @@ from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING
 from otel_llm.instrumentation.segments.outcomes import COMPLETED
 from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, Timeline
+from otel_llm.semconv import MAX_CHOICES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,8 +25,8 @@ Item = int | tuple[int, "int | tuple[Mark, ...]"]
 """The same, or behind the time the size of a text of content of choice 0 that the server did not count."""
 _COUNTED, _SIZED, _READ = range(3)
 """The forms of an item."""
-USAGE_NS: Final = 1_000_000_000
-"""How long a complete choice waits for the reply's usage, if the request asked for it."""
+GOES_ON_NS: Final = 5_000_000_000
+"""How long the only choice of a reply stays open after a finish reason if the reply has not ended."""
 
 
 class Reader(Protocol):
@@ -54,11 +55,10 @@ class Choices:
     """The streams of one request, all committed at the same instant.
 
     Times of items are monotonic ns; `offset_ns`, added to them, makes unix ns, in which everything else is: the one
-    anchor that the request keeps. `asks_usage`: the server states its usage behind the reply.
+    anchor that the request keeps.
     """
 
     __slots__ = (
-        "_asks_usage",
         "_chunk_ns",
         "_commit_ns",
         "_estimates",
@@ -86,15 +86,12 @@ class Choices:
         identity: Mapping[str, AttributeValue],
         reader: Reader,
         estimates: Estimates,
-        *,
-        asks_usage: bool = False,
     ) -> None:
         self._commit_ns = commit_ns
         self._offset_ns = offset_ns
         self._origin = origin
         self._getrandbits = getrandbits
         self._identity = identity
-        self._asks_usage = asks_usage
         self._estimates = estimates
         self.reader = reader
         self._timelines = {choice: self._timeline(choice) for choice in range(count)}
@@ -141,6 +138,7 @@ class Choices:
         if self.first_visible_ns is None:
             self._first(times_ns[0], CONTENT)
         if not self._timelines[0].closed:
+            self._timelines[0].ended_ns = None
             self._timelines[0].take(times_ns)
 
     def _take_texts(self, times_ns: Sequence[int], sizes: Sequence[int]) -> None:
@@ -159,6 +157,7 @@ class Choices:
         if count:  # else its text is a part of a token that was counted before
             if self.first_visible_ns is None:
                 self._first(at_ns, kind)
+            timeline.ended_ns = None  # an earlier finish reason was not its last
             timeline.take_marked(at_ns, kind, count)
 
     def _estimate(self, choice: int) -> TokenEstimate:
@@ -170,6 +169,8 @@ class Choices:
             for choice, kind, count, finished in marks:
                 timeline = self._timelines.get(choice)
                 if timeline is None:
+                    if not 0 <= choice < MAX_CHOICES:
+                        continue
                     timeline = self._timelines[choice] = self._timeline(choice)
                     commits.append(timeline.commit(self._identity))
                 if timeline.closed:
@@ -204,9 +205,10 @@ class Choices:
     ) -> list[Segment]:
         """Return the segments of all choices at `now_ns`.
 
-        A choice that the server declared complete is closed one flush later, or later still if the request asked for
-        the usage that may follow. `more` returns further attributes of a last segment; `last_byte_ns`: when the newest
-        byte was received (monotonic), 0 if only chunks are seen.
+        A choice that the server declared complete is closed one flush later if the reply has others. The only one waits
+        for the end of the reply, `GOES_ON_NS` at most: usage may follow, and servers state reasons too early. `more`
+        returns further attributes of a last segment; `last_byte_ns`: when the newest byte was received (monotonic), 0
+        if only chunks are seen.
         """
         segments = []
         newest_ns = max(self.newest_ns or 0, last_byte_ns + self._offset_ns if last_byte_ns else 0)
@@ -216,8 +218,10 @@ class Choices:
             timeline.state(self.basis_of(timeline.choice), self._estimates.learned(timeline.choice))
             if timeline.ended_ns is None:
                 segments += timeline.cut(now_ns, newest_ns)
-            elif now_ns - timeline.ended_ns >= (USAGE_NS if self._awaits_usage else FLUSH_INTERVAL_NS):
+            elif now_ns - timeline.ended_ns >= (GOES_ON_NS if self.count == 1 else FLUSH_INTERVAL_NS):
                 segments += self._close(timeline, timeline.ended_ns, COMPLETED, more())
+            else:
+                segments += timeline.cut(timeline.ended_ns)
         return segments
 
     def last(self, end_ns: int, outcome: str, more: Mapping[str, AttributeValue]) -> list[Segment]:
@@ -244,12 +248,11 @@ class Choices:
             more = {**more, semconv.GEN_AI_RESPONSE_FINISH_REASONS: (reason,)}
         return timeline.last(end_ns, outcome, basis, more)
 
-    @property
-    def _awaits_usage(self) -> bool:
-        return self._asks_usage and self.count == 1 and self.reader.said.output_tokens is None
-
     def basis_of(self, choice: int) -> str:
         """Return the basis of a choice's token counts: exact, chunk or estimated."""
+        timeline = self._timelines.get(choice)
+        if timeline is not None and timeline.full:
+            return "estimated"  # tokens were left out
         return self._estimates.basis(choice, self.reader.basis(choice))
 
     def _learn(self, timeline: Timeline, basis: str) -> None:

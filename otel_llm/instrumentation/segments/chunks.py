@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
-from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
+from otel_llm.instrumentation.segments.stated_errors import error_of, kind_of
+from otel_llm.instrumentation.segments.statements import Statements, count_of
 from otel_llm.instrumentation.segments.text_size import UNSIZED, bytes_of, size_in, size_of
 from otel_llm.instrumentation.segments.think_tag import ThinkTag
 
@@ -37,8 +39,6 @@ SPECIAL_TOKENS: Final = 8
 """The most tokens of a chunk with text that left none: vLLM counts special tokens, and does not show them."""
 
 _REASONING: Final = ("reasoning_content", "reasoning")
-MAX_CHOICES: Final = 128
-"""The most choices that the API allows; a later choice is ignored."""
 
 
 def text_mark(kind: int, text: object, *, finished: bool = False) -> Reading:
@@ -53,7 +53,14 @@ def sized_mark(kind: int, size: int, *, finished: bool = False) -> Reading:
 
 def choices_of(stated: object) -> int:
     """Return the number of choices in a request's `n`; 1 for a missing or impossible one."""
-    return stated if type(stated) is int and 0 < stated <= MAX_CHOICES else 1
+    return stated if type(stated) is int and 0 < stated <= semconv.MAX_CHOICES else 1
+
+
+def choice_of(stated: object) -> int | None:
+    """Return the choice of a stated index, 0 if none is stated, None for an impossible one: its choice is ignored."""
+    if stated is None or stated == 0:
+        return 0
+    return stated if type(stated) is int and 0 < stated < semconv.MAX_CHOICES else None
 
 
 def plain_size(chunk: Any) -> int:
@@ -76,13 +83,13 @@ class ChoiceState:
 
     `tokens`: those counted so far; of choice 0 no longer once the reader is plain. `kind`: of the newest text. `runs`:
     it has running usage. `counted`, `guessed`: the server counted a chunk, or did not; `contradicted`: its counts do
-    not add up. `finished`: it is complete. `tag`: of raw thinking, once there is text.
+    not add up, or to too much. `finished`: it is complete. `tag`: of raw thinking, once there is text.
     """
 
-    __slots__ = ("contradicted", "counted", "finished", "guessed", "kind", "runs", "tag", "tokens")
+    __slots__ = ("_believed", "contradicted", "counted", "finished", "guessed", "kind", "runs", "tag", "tokens")
 
     def __init__(self) -> None:
-        self.tokens = 0
+        self.tokens = self._believed = 0
         self.kind = CONTENT
         self.runs = self.counted = self.guessed = self.contradicted = self.finished = False
         self.tag: ThinkTag | None = None
@@ -118,8 +125,7 @@ class ChoiceState:
         """
         most = most_tokens(size)
         count = -size
-        if listed is not None and listed <= most:
-            self.counted = True
+        if listed is not None and listed <= most and self.believes(listed):
             count = listed
         elif running is not None and (self.runs or not (self.guessed or closes)):
             self.runs = True  # a total on the closing chunk alone has no times of tokens
@@ -138,7 +144,16 @@ class ChoiceState:
         if not least <= tokens <= most:  # text without a token, a count that went back or is absurd
             self.contradicted = True
             return -size
-        return tokens
+        return tokens if self.believes(tokens) else -size
+
+    def believes(self, tokens: int) -> bool:
+        """Return whether the server's count of a chunk is used: not if all would be more than MAX_STREAM_TOKENS."""
+        self.counted = True
+        if self._believed + tokens > semconv.MAX_STREAM_TOKENS:
+            self.contradicted = True
+            return False
+        self._believed += tokens
+        return True
 
 
 class ChunkReader:
@@ -184,9 +199,8 @@ class ChunkReader:
     def __call__(self, chunk: Any) -> Reading:
         """Return the reading of a chunk; anything that is no chunk has no token."""
         said = self.said
-        if said.response_id is None:
-            said.response_id = text_of(getattr(chunk, "id", None)) or ""
-            said.response_model = text_of(getattr(chunk, "model", None))
+        if not said.named:
+            said.name(getattr(chunk, "id", None), getattr(chunk, "model", None))
         usage = getattr(chunk, "usage", None)
         choices = getattr(chunk, "choices", None)
         if not isinstance(choices, list) or not choices:
@@ -196,26 +210,38 @@ class ChunkReader:
         running = count_of(getattr(usage, "completion_tokens", None))
         marks: list[Mark] = []
         for choice in choices:
-            index = count_of(getattr(choice, "index", None)) or 0
-            if index < MAX_CHOICES:
+            index = choice_of(getattr(choice, "index", None))
+            if index is not None:
                 marks += self._marks(index, choice, running if len(choices) == 1 else None)
         if usage is not None:
             # With choices it is of one of them, and before its end of its tokens so far.
             said.use(usage, total=[one.finished for one in self._choices.values()] == [True])
+        if getattr(chunk, "error", None):
+            return self._failed(chunk, marks)
         return tuple(m for m in marks if m[2] or m[3])
+
+    def _failed(self, chunk: Any, marks: list[Mark]) -> Reading:
+        """Return the reading of a chunk with an error: whatever reasons it has, it completes no choice."""
+        self.said.failure = error_of(chunk)
+        for choice, _, _, finished in marks:
+            self._choices[choice].finished &= not finished
+        return tuple((choice, kind, count, False) for choice, kind, count, _ in marks if count)
 
     def _marks(self, index: int, choice: Any, running: int | None) -> list[Mark]:
         if index not in self._choices:
             self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
         one = self._choices[index]
-        delta = getattr(choice, "delta", None)
+        delta = getattr(choice, "delta", None) or getattr(choice, "message", None)  # of a reply that comes at once
         kind, size = text_of_delta(delta)
         text = getattr(delta, "content", None)
         parts = [] if kind is None else one.parts(kind, size, text)
-        reason = getattr(choice, "finish_reason", None)
-        finished = reason is not None
+        if size:
+            self.said.goes_on(index)
+            one.finished = False
+        finished = self.said.finish(index, getattr(choice, "finish_reason", None))
+        if error := getattr(choice, "error", None):
+            finished, self.said.failure = False, kind_of(error)
         one.finished |= finished
-        self.said.finish(index, reason)
         count = one.count(_listed(choice), running, size, closes=finished and kind is None)
         # If it counted a chunk before, it may count again, from a total that no chunk may be missing in.
         if count < 0 and index == 0 and one.guessed and not one.counted and not isinstance(text, list):
@@ -263,7 +289,8 @@ def text_of_delta(delta: Any) -> tuple[int | None, int]:
     for name in _REASONING:
         if size := size_in(extra.get(name) or fields.get(name)):
             return REASONING, size
-    calls = getattr(delta, "tool_calls", None) or ()
+    calls = getattr(delta, "tool_calls", None)
+    calls = calls if isinstance(calls, list) else []
     functions = [getattr(call, "function", None) for call in calls] + [getattr(delta, "function_call", None)]
     # Of its arguments: a tool's name is sent whole, before them.
     if size := sum(size_in(getattr(one, "arguments", None)) for one in functions) + sum(map(_custom, calls)):

@@ -64,7 +64,10 @@ def size_of_json(value: object) -> int:
     """Return the size of a JSON value written out, 0 for an empty one; its objects may be an SDK's."""
     if not (vars(value) if hasattr(value, "__dict__") else value):
         return 0
-    return size_of(json.dumps(value, default=vars, ensure_ascii=False))
+    try:
+        return size_of(json.dumps(value, default=vars, ensure_ascii=False))
+    except (TypeError, ValueError, RecursionError):  # no JSON, or nested more deeply than it can be written
+        return UNSIZED
 
 
 def size_of_json_string(text: bytes) -> int:

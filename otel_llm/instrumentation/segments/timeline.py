@@ -29,8 +29,9 @@ def silence_ns(said: int) -> int:
 class Timeline:
     """The segments of one choice: every token in exactly one of them, ends that never go back, `seq` without a gap.
 
-    All times are unix ns. `tokens` counts the applied tokens, several in one chunk included; `ended_ns` is when the
-    server declared this choice complete, None until then; `closed` once the last segment was cut.
+    All times are unix ns. `tokens` counts the applied tokens, several in one chunk included; `full`: there were more
+    than a stream may have, and they are left out; `ended_ns` is when the server declared this choice complete, None
+    until then; `closed` once the last segment was cut.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class Timeline:
         "closed",
         "end_ns",
         "ended_ns",
+        "full",
         "seq",
         "tokens",
     )
@@ -57,6 +59,7 @@ class Timeline:
         self.ended_ns: int | None = None
         self.seq = 0
         self.tokens = 0
+        self.full = False
         self.closed = False
         self._origin = origin
         self._getrandbits = getrandbits
@@ -89,6 +92,8 @@ class Timeline:
 
     def take(self, times_ns: list[int]) -> None:
         """Apply chunks of one token of content each, in order of arrival; the list is kept."""
+        if len(times_ns) > (room := semconv.MAX_STREAM_TOKENS - self.tokens):
+            self.full, times_ns = True, times_ns[:room]
         self.tokens += len(times_ns)
         if self._marks is not None:
             self._marks.extend([PLAIN_MARK] * len(times_ns))
@@ -99,6 +104,10 @@ class Timeline:
 
     def take_marked(self, time_ns: int, kind: int, count: int) -> None:
         """Apply a chunk of `count` tokens (1 or more) of a kind."""
+        if count > (room := semconv.MAX_STREAM_TOKENS - self.tokens):
+            self.full, count = True, room
+            if not room:
+                return
         packed = mark(kind, count)
         if self._marks is None and packed != PLAIN_MARK:
             self._marks = [PLAIN_MARK] * len(self._times)
@@ -150,9 +159,9 @@ class Timeline:
             self._quiet_since_ns = times[-1]
             self._said = 0
         if marks is None:
-            starts = range(0, max(len(times), 1), semconv.MAX_SEGMENT_TOKENS)
-            return [(times[i : i + semconv.MAX_SEGMENT_TOKENS], None) for i in starts]
-        return _by_tokens(times, marks)
+            starts = range(0, max(len(times), 1), semconv.MAX_SEGMENT_EVENTS)
+            return [(times[i : i + semconv.MAX_SEGMENT_EVENTS], None) for i in starts]
+        return _marked_pieces(times, marks)
 
     def _segment(
         self, end_ns: int, times: list[int], marks: list[int] | None, more: Mapping[str, AttributeValue]
@@ -173,14 +182,14 @@ class Timeline:
         return segment
 
 
-def _by_tokens(times: list[int], marks: list[int]) -> list[tuple[list[int], list[int] | None]]:
+def _marked_pieces(times: list[int], marks: list[int]) -> list[tuple[list[int], list[int] | None]]:
     # A chunk of more tokens than a segment holds becomes two events at its one time.
     pieces: list[tuple[list[int], list[int]]] = [([], [])]
     room = semconv.MAX_SEGMENT_TOKENS
     for time_ns, packed in zip(times, marks, strict=True):
         kind, left = packed & 3, packed >> 2
         while left:
-            if not room:
+            if not room or len(pieces[-1][0]) == semconv.MAX_SEGMENT_EVENTS:
                 pieces.append(([], []))
                 room = semconv.MAX_SEGMENT_TOKENS
             told = min(left, room)

@@ -18,7 +18,8 @@ FIRST_CHUNKS, FIRST_BELOW = 8, 3.0
 ONE_EACH_BELOW: Final = 2.0
 """The same average for a model whose chunks were shown to be tokens."""
 MOST_A_CHUNK: Final = 10_000
-"""The most estimated tokens of a chunk: a hundred segments, and more than is read meanwhile."""
+"""The most tokens of a chunk that are estimated, or believed if nothing shows its bytes: twenty segments, and more
+than is read meanwhile."""
 _ROUNDING: Final = 1e-9
 
 

@@ -17,6 +17,7 @@ from otel_llm.instrumentation.core import serving
 from otel_llm.instrumentation.process import graceful_stop, runtime
 from otel_llm.instrumentation.process.graceful_stop import UVICORN
 from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.server.http_headers import kept, octets, pairs_of
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
 
+START: Final = "http.response.start"
+BODY: Final = "http.response.body"
+BODIES: Final = frozenset({BODY, "http.response.pathsend", "http.response.zerocopysend"})
+"""The messages with a piece of a reply: its bytes, or a file that the server sends; all others only go with it."""
 LAST_WORDS: Final = frozenset({"lifespan.shutdown.complete", "lifespan.shutdown.failed"})
 """The messages at the end of an application's lifespan, after which its server stops."""
 
@@ -40,17 +45,22 @@ class StreamMiddleware(Middleware):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        kind = scope["type"]
+        kind = scope.get("type")
+        if "headers" in scope and (headers := kept(scope["headers"])) is not scope["headers"]:
+            scope["headers"] = headers  # the application reads them after us
         heard = None
         if kind == "http":
             heard = self._exchange(
-                scope["method"], scope["path"], lambda: scope["headers"], lambda: scope.get("server") or None
+                scope.get("method", ""),
+                scope.get("path", ""),
+                lambda: pairs_of(scope.get("headers")),
+                lambda: scope.get("server") or None,
             )
         elif kind == "lifespan":
             self._running()  # the first request need not wait for that
             send = self._stopping(send)
         if heard is None:
-            attached = propagation.enter(handed_on(scope.get("headers", ())))
+            attached = propagation.enter(handed_on(lambda: pairs_of(scope.get("headers"))))
             try:
                 await self._app(scope, receive, send)
             finally:
@@ -94,10 +104,11 @@ def _receiving(heard: Exchange, receive: Receive) -> Receive:
         message = await receive()
         if not heard.deaf:
             try:
-                if message["type"] == "http.disconnect":
+                kind = message["type"]
+                if kind == "http.disconnect":
                     heard.left()
-                else:
-                    heard.take(message.get("body", b""), more=message.get("more_body", False))
+                elif kind == "http.request":
+                    heard.take(octets(message.get("body")), more=bool(message.get("more_body", False)))
             except Exception as bug:  # noqa: BLE001
                 heard.broken(bug)
         return message
@@ -106,21 +117,29 @@ def _receiving(heard: Exchange, receive: Receive) -> Receive:
 
 
 def _sending(heard: Exchange, send: Send) -> Send:
+    started = False
+
     async def sends(message: Message) -> None:
-        ends = False
+        nonlocal started
+        kind = message.get("type")
+        if kind == START and (headers := kept(message.get("headers"))) is not message.get("headers"):
+            message = {**message, "headers": headers}  # the server reads them after us
+        ends = not heard.deaf and kind in BODIES and not message.get("more_body", False)
         if not heard.deaf:
             try:
-                if message["type"] == "http.response.body":
-                    heard.sends(message.get("body", b""))
-                    ends = not message.get("more_body", False)
-                elif message["type"] == "http.response.start":
-                    heard.starts(message["status"], message.get("headers", ()))
+                if kind == BODY:
+                    heard.sends(octets(message.get("body")))
+                elif kind == START and not started:  # a server refuses a second one
+                    started = True
+                    heard.starts(message["status"], pairs_of(message.get("headers")))
             except Exception as bug:  # noqa: BLE001
                 heard.broken(bug)
+        if ends:
+            heard.ending()
         try:
             await send(message)
-        except OSError:
-            heard.left()
+        except BaseException as error:
+            heard.unsent(error)
             raise
         if ends:
             heard.completed()

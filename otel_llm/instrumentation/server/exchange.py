@@ -4,33 +4,39 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.core.server_context import ServerContext, ServerReader
 from otel_llm.instrumentation.parse.event_template import EventTemplate
+from otel_llm.instrumentation.parse.http_body import BodyError, HttpBody, unpacked
+from otel_llm.instrumentation.parse.json_bodies import SniffedBody
 from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.instrumentation.parse.sse_chunks import APIS, DONE, View, error_of, media_type, plain_size
+from otel_llm.instrumentation.parse.sse_chunks import APIS, event_of
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation, request_builder
 from otel_llm.instrumentation.request.wishes import NO_WISHES, wishes_of
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, sized_mark
-from otel_llm.instrumentation.segments.outcomes import CANCELLED, COMPLETED, ERROR, error_type
+from otel_llm.instrumentation.segments.chunks import sized_mark
+from otel_llm.instrumentation.segments.outcomes import CANCELLED, COMPLETED, DISCONNECTED, ERROR, error_type, outcome_of
+from otel_llm.instrumentation.segments.stated_errors import error_of
+from otel_llm.instrumentation.segments.statements import text_of
+from otel_llm.instrumentation.server.http_headers import content_coding, header, media_type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from otel_llm.export.records import AttributeValue
+    from otel_llm.instrumentation.parse.sse import Event, Parser
     from otel_llm.instrumentation.parse.sse_chunks import Api
     from otel_llm.instrumentation.process.runtime import Runtime
     from otel_llm.instrumentation.segments.chunks import Reading
-
-    Headers = Iterable[tuple[bytes, bytes]]
+    from otel_llm.instrumentation.server.http_headers import Headers
 
 MAX_BODY: Final = 4 << 20
 """The bytes of a request's body that are read; for a longer one model and choices come from the reply."""
 EVENT_STREAM: Final = "text/event-stream"
+UNSAID: Final = frozenset({"", "text/plain"})
+"""Content types that do not say whether a reply is a stream of events: its content does."""
 NO_STREAM: Final = "not_a_stream"
 """The `error.type` of a requested stream that was answered with something else."""
 REQUEST_ID_HEADERS: Final = (b"x-request-id", b"request-id")
@@ -52,9 +58,6 @@ _KINDS: Final = (
 )
 
 
-_decoder: Final = json.JSONDecoder(object_hook=View)
-
-
 class Exchange:
     """One exchange; the reply is recorded if it is a stream.
 
@@ -62,9 +65,6 @@ class Exchange:
     `starts` and `sends` are ours and go to `broken`, which ends the recording, never the exchange. `deaf`: that
     happened, and nothing more need be reported. The other methods raise nothing.
     """
-
-    reads_request: ClassVar[bool] = True
-    """Whether the request's body shows the kind of its reply."""
 
     def __init__(
         self,
@@ -85,89 +85,148 @@ class Exchange:
         self._stack = stack
         self._server = server
         self._request_id = header(headers, REQUEST_ID_HEADERS)
-        self._parts: list[bytes] | None = []  # of the request's body, None when it is read, or too long
-        self._size = 0
+        self._coding = content_coding(headers)
+        self._asking: bytearray | None = bytearray()  # the request's body, None when it is read, or too long
         self._model: str | None = None
+        self._route: str | None = None
         self._wishes = NO_WISHES
         self._gone = False  # whether the client was seen to leave
+        self._last = False  # whether the server is taking the last piece
         self._over = False  # whether the reply was sent to its end
-        self._streams = False  # whether the reply is a stream of events
-        self._text = api.reader()
-        self._parser = SseParser()
+        self._ended: tuple[str, str | None] | None = None  # the end that was seen first, perhaps before the recording
+        self._streams = False  # whether the reply is a stream of events, or may be one
+        self._unsure = False  # whether only its content can tell
+        self._content_type = ""
+        self._text: Any = api.reader()
+        self._parser: Parser = SniffedBody(self._event)
         self._template = EventTemplate(self._parser)
+        self._unpacker: HttpBody | None = None
         self.deaf = False
         self.server_context = ServerContext(ServerReader(self._text), propagation.extract(headers))
 
+    @property
+    def reads_request(self) -> bool:
+        """Return whether the request's body is wanted."""
+        return self._asking is not None
+
+    @property
+    def listens(self) -> bool:
+        """Return whether the reply is recorded, or may yet turn out to be a stream."""
+        return self.server_context.open or self._unsure
+
     def take(self, body: bytes, *, more: bool) -> None:
         """Apply a piece of the request's body; `more` follow."""
-        if self._parts is None:
+        asking = self._asking
+        if asking is None:
             return
-        self._size += len(body)
-        if self._size > MAX_BODY:
-            self._parts = None
-            return
-        if body:
-            self._parts.append(body)
-        if not more:
-            parts, self._parts = self._parts, None
-            self._asked(b"".join(parts))
+        whole = len(asking) + len(body) <= MAX_BODY
+        if whole:
+            asking += body
+        if not (more and whole):
+            self._asking = None
+            self._asked(_members_of(bytes(asking), self._coding) if whole else None)
 
     def starts(self, status: int, headers: Headers) -> None:
         """Apply the reply's head."""
-        content_type = media_type_of(headers)
-        self._streams = content_type == EVENT_STREAM
+        self._content_type = media_type_of(headers)
+        self._unsure = status < 400 and self._content_type in UNSAID
+        self._streams = self._unsure or (status < 400 and self._content_type == EVENT_STREAM)
         if status >= 400:
             self._refused(status)
-        elif self._streams and self.server_context.recording is None:
-            self._begin()  # streamed unasked, or asked for in an unknown way
-        elif not self._streams and self.server_context.open and not self.server_context.reader.adopted:
-            where = next(ending for ending, api in APIS if api is self._api)
-            self._running.refuse_reply(where, content_type, "A stream was asked for: it is recorded as an error.")
+        elif not self._streams and not self.server_context.reader.adopted:
             self._end(ERROR, NO_STREAM)
+        elif self._streams:
+            self._unpacker = _unpacker_of(content_coding(headers))
+            if self._unsure:  # one JSON text is none
+                self._parser = SseParser(self._event, early=True)
+                self._template = EventTemplate(self._parser)
+            elif self.server_context.recording is None:
+                self._begin()  # streamed unasked, or asked for in an unknown way
 
     def sends(self, body: bytes) -> None:
         """Apply a piece of the reply, which is about to be sent."""
+        if not self._streams:
+            return
+        if self._unpacker is None:
+            self._apply(body)
+            return
+        try:
+            for piece in self._unpacker.feed(body):
+                self._apply(piece)
+        except BodyError:  # the client can make no more of it
+            self._streams = False
+
+    def _apply(self, body: bytes) -> None:
         recording = self.server_context.recording
-        if recording is None or not self._streams or recording.done:
-            return
-        now_ns = recording.last_byte_ns = recording.clock_ns()
+        now_ns = self._running.clock_ns()
         adopted = self.server_context.reader.adopted
-        if adopted and self._wishes.choices == 1 and not any(mark in body for mark in _TELLING):
-            for mark, kind in _KINDS:
-                if mark in body:
-                    self.server_context.kinds[0] = kind
-                    break
-            return
-        text, common = self._text, self._api.text
-        reading = None if adopted else self._template.of(body)
-        if reading is not None:
-            if reading:
-                recording.append((now_ns, reading))
-            return
-        events = self._parser.feed(body)
-        for event in events:
-            size = plain_size(event, common) if text.plain and common is not None and not adopted else 0
-            if size:
-                reading = sized_mark(CONTENT, size)
-                recording.append((now_ns, size))
-            else:
+        if recording is not None:
+            if recording.done:
+                return
+            recording.last_byte_ns = now_ns
+            if adopted and self._wishes.choices == 1 and not any(mark in body for mark in _TELLING):
+                for mark, kind in _KINDS:
+                    if mark in body:
+                        self.server_context.kinds[0] = kind
+                        break
+                return
+            reading = None if adopted else self._template.of(body)
+            if reading is not None:
+                if reading:
+                    recording.append((now_ns, reading))
+                return
+        events: list[Event] = self._parser.feed(body)
+        reading = self._apply_events(events, now_ns)
+        self._template.learn(body, events, reading if self._text.plain and not adopted else None)
+
+    def _apply_events(self, events: list[Event], now_ns: int) -> Reading | None:
+        """Record the tokens of events, and return the reading of the last one."""
+        if self._unsure and events:
+            self._unsure = False
+            if self.server_context.recording is None:
+                self._begin()
+        reading: Reading | None = None
+        if (recording := self.server_context.recording) is not None:
+            for event in events:
                 reading = self._read(recording, event, now_ns)
-        self._template.learn(body, events, reading if text.plain and not adopted else None)
+        return reading
+
+    def ending(self) -> None:
+        """Note that the last piece is about to be sent: the server may say that the client left while it takes it."""
+        self._last = True
 
     def completed(self) -> None:
         """Note that the reply was sent completely."""
-        self._over = True
+        if not self._over:
+            self._over, self._last = True, False
+            try:
+                self._read_rest()
+            except Exception as bug:  # noqa: BLE001
+                self.broken(bug)
         self._end(COMPLETED)
+
+    def unsent(self, error: BaseException) -> None:
+        """Note that the server raised `error` for a piece that was sent to it."""
+        broke = isinstance(error, OSError) or outcome_of(error) == DISCONNECTED
+        if self._last and self._gone and not broke:
+            self.completed()  # the application was stopped because the server had taken all
+            return
+        self._last = False
+        if broke:
+            self.left()
 
     def left(self) -> None:
         """Note that the client left."""
         self._gone = True
+        if self._last:
+            return
         self._end(CANCELLED)
         if not self._over:
             self.server_context.leave()
 
     def raised(self, error: BaseException) -> None:
         """Note that the application raised `error`."""
+        self._last = False
         if not isinstance(error, Exception) or self._gone:
             self.left()
         else:
@@ -175,7 +234,10 @@ class Exchange:
 
     def returned(self) -> None:
         """Note that the application has returned; an unfinished reply has failed."""
-        self._end(CANCELLED if self._gone else ERROR, None if self._gone else "incomplete")
+        if self._last:
+            self.completed()
+        else:
+            self._end(CANCELLED if self._gone else ERROR, None if self._gone else "incomplete")
 
     def broken(self, bug: BaseException) -> None:
         """Stop listening because of a failure of ours."""
@@ -185,30 +247,35 @@ class Exchange:
         else:
             runtime.warn(bug)
 
-    def _asked(self, body: bytes) -> None:
-        try:
-            asked: Any = json.loads(body)
-        except (ValueError, RecursionError):
+    def _asked(self, asked: dict[str, Any] | None) -> None:
+        """Apply the request's JSON object; None: it is another body, or too long."""
+        if asked is None:
             return  # the application will answer that
-        if not isinstance(asked, dict):
-            return
         model, prompt = asked.get("model"), asked.get("prompt")
         self._model = model if isinstance(model, str) else None
+        if (recording := self.server_context.recording) is not None:  # the reply began before its request was read
+            recording.identify(self._late())
+            return
         wishes = wishes_of(asked)
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
             self.server_context.prompts = len(prompt)
         choices = wishes.choices * self.server_context.prompts
-        self._wishes = replace(wishes, choices=choices if choices <= MAX_CHOICES else 1)
+        self._wishes = replace(wishes, choices=choices if choices <= semconv.MAX_CHOICES else 1)
         if asked.get("stream") is True:
             self._begin()
+
+    def _late(self) -> dict[str, AttributeValue]:
+        """Return the model's name as attributes for a recording that was made without it."""
+        model = text_of(self._model)
+        return {} if model is None else self._running.named({semconv.GEN_AI_REQUEST_MODEL: model})
 
     def _begin(self) -> None:
         context = self.server_context.surroundings()
         recording = self._recording()
         recording.announce(context)
         self.server_context.recording = recording
-        if self._gone:
-            self._end(CANCELLED)
+        if self._ended is not None:
+            self._end(*self._ended)
 
     def _recording(self) -> Recording:
         known = {} if self._request_id is None else {semconv.GEN_AI_REQUEST_ID: self._request_id}
@@ -222,6 +289,7 @@ class Exchange:
                 semconv.GEN_AI_PROVIDER_NAME: self._provider,
                 semconv.SERVER_ADDRESS: host,
                 semconv.SERVER_PORT: port,
+                semconv.HTTP_ROUTE: self._route,
             },
             ours={semconv.INSTANCE: self._instance},
             span_only={**request_builder.STREAMED, **known},
@@ -232,13 +300,16 @@ class Exchange:
         )
         return Recording(self._running, request, self.server_context.reader)
 
-    def _read(self, recording: Recording, event: bytes, now_ns: int) -> Reading | None:
-        if event.strip() == DONE:
+    def _event(self, data: bytes) -> Event | None:
+        return event_of(data, None if self.server_context.reader.adopted else self._api.text, self._text)
+
+    def _read(self, recording: Recording, event: Event, now_ns: int) -> Reading | None:
+        chunk = event.value
+        if isinstance(chunk, bytes):
             return None
-        try:
-            chunk = _decoder.decode(event.decode("utf-8", "replace"))
-        except (ValueError, RecursionError):  # malformed or nested too deeply: not ours to judge
-            return None
+        if isinstance(chunk, int):
+            recording.append((now_ns, chunk))
+            return sized_mark(CONTENT, chunk)
         reading: Reading = self._text(chunk)
         if self.server_context.reader.adopted:
             for choice, kind, count, _ in reading:
@@ -254,29 +325,47 @@ class Exchange:
     def _refused(self, status: int) -> None:
         self._end(CANCELLED if self._gone else ERROR, None if self._gone else str(status))
 
+    def _read_rest(self) -> None:
+        """Apply what the reply's end left unfinished."""
+        if self._streams:
+            self._apply_events(self._parser.end(), self._running.clock_ns())
+        if self._unsure and not self.server_context.reader.adopted:
+            self._end(ERROR, NO_STREAM)
+
     def _settle(self) -> None:
         """Do the remaining work before the recording ends."""
 
     def _end(self, outcome: str, error: str | None = None) -> None:
+        self._ended = self._ended or (outcome, error)
         recording = self.server_context.recording
         if self.deaf or recording is None or recording.done:
             return
+        outcome, error = self._ended
         try:
             self._settle()
+            if error == NO_STREAM:
+                where = next(ending for ending, api in APIS if api is self._api)
+                remedy = "A stream was asked for: it is recorded as an error."
+                self._running.refuse_reply(where, self._content_type, remedy)
             self.server_context.record_facts()
             recording.ended(outcome, error)
         except Exception as bug:  # noqa: BLE001
             self.broken(bug)
 
 
-def header(headers: Headers, names: tuple[bytes, ...]) -> str | None:
-    """Return the first of the headers with one of these names (lower case), at most 256 characters of it."""
-    for name, value in headers:
-        if name.lower() in names:
-            return bytes(value).decode("latin-1")[:256]
-    return None
+def _members_of(body: bytes, coding: str) -> dict[str, Any] | None:
+    """Return the members of a request's JSON object, None if it is another body."""
+    found = unpacked(body, coding, MAX_BODY)
+    try:
+        value: Any = None if found is None else json.loads(found)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
-def media_type_of(headers: Headers) -> str:
-    """Return the content type that a reply's headers state, without its parameters; empty where they state none."""
-    return media_type(header(headers, (b"content-type",)) or "")
+def _unpacker_of(coding: str) -> HttpBody | None:
+    """Return what unpacks a reply's pieces, None if they are not compressed, or not in a known way."""
+    try:
+        return HttpBody(chunked=False, length=None, coding=coding) if coding else None
+    except BodyError:
+        return None

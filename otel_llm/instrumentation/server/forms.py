@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from otel_llm.instrumentation.parse.json_bodies import JsonLines
 from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.instrumentation.parse.sse_chunks import DONE
 from otel_llm.instrumentation.server.exchange import EVENT_STREAM
 
 if TYPE_CHECKING:
@@ -31,25 +30,41 @@ _AROUND_LINES: Final = b"\x1e\r"
 """The record separator before each text of a JSON sequence, and the rest of a line's end."""
 
 
+class Chunk(NamedTuple):
+    """One chunk of a reply; `name` is that of a server-sent event, empty if it has none."""
+
+    text: str
+    name: str = ""
+
+
 class Form(Protocol):
     """A splitter of a reply's pieces into chunks."""
 
-    def feed(self, data: bytes, /) -> list[bytes]:
+    def feed(self, data: bytes, /) -> list[Chunk]:
         """Return the chunks that end in the next piece of the reply."""
 
-    def end(self) -> list[bytes]:
+    def end(self) -> list[Chunk]:
         """Return the chunk that the reply's end left unfinished, if any."""
 
 
-class Events(SseParser):
-    """Server-sent events: the data of each; comments and `[DONE]` are none."""
+class Events:
+    """Server-sent events: the data and the name of each; comments are none."""
 
-    __slots__ = ()
+    __slots__ = ("_parser",)
 
-    def _dispatch(self, events: list[bytes]) -> None:
-        super()._dispatch(events)
-        if events and events[-1].strip() == DONE:
-            events.pop()
+    def __init__(self) -> None:
+        self._parser = SseParser(self._chunk)
+
+    def _chunk(self, data: bytes) -> Chunk:
+        return Chunk(_text(data), self._parser.lines.name)
+
+    def feed(self, data: bytes, /) -> list[Chunk]:
+        """Return the events that end in the next piece of the reply."""
+        return self._parser.feed(data)
+
+    def end(self) -> list[Chunk]:
+        """Return the event that the reply's end left without its blank line."""
+        return self._parser.end()
 
 
 class Lines(JsonLines):
@@ -57,10 +72,8 @@ class Lines(JsonLines):
 
     __slots__ = ()
 
-    def feed(self, data: bytes, /) -> list[bytes]:
-        """Return the lines that end in the next piece of the reply."""
-        stripped = (line.strip(_AROUND_LINES) for line in super().feed(data))
-        return [line for line in stripped if line]
+    def __init__(self) -> None:
+        super().__init__(_line)
 
 
 class Pieces:
@@ -68,13 +81,22 @@ class Pieces:
 
     __slots__ = ()
 
-    def feed(self, data: bytes, /) -> list[bytes]:
+    def feed(self, data: bytes, /) -> list[Chunk]:
         """Return the piece, unless it is empty."""
-        return [data] if data else []
+        return [Chunk(_text(data))] if data else []
 
-    def end(self) -> list[bytes]:
+    def end(self) -> list[Chunk]:
         """Return nothing: every piece is complete."""
         return []
+
+
+def _line(data: bytes) -> Chunk | None:
+    stripped = data.strip(_AROUND_LINES)
+    return Chunk(_text(stripped)) if stripped else None
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
 
 
 def form_of(content_type: str) -> Callable[[], Form] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import trace
 
+from otel_llm.export import host_log
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import propagation
 from otel_llm.instrumentation.request.request_builder import INSTANCE_VARIABLE
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from otel_llm.instrumentation.process.runtime import Runtime
-    from otel_llm.instrumentation.server.exchange import Headers
-    from otel_llm.instrumentation.server.own import Count, Kind
+    from otel_llm.instrumentation.server.http_headers import Headers
+    from otel_llm.instrumentation.server.own import Count, Kind, Model
 
     Address = tuple[str, int | None]
 
 ENGINES: Final = ("vllm", "sglang", "transformers")
 """The default provider: the first of these that this process has imported."""
-
-_log: Final = logging.getLogger("otel_llm")
 
 
 class Middleware:
@@ -40,9 +38,10 @@ class Middleware:
     replica's name (`otel_llm.instance`), by default the variable OTEL_LLM_INSTANCE, else `host:port`. `paths` are
     endpoints of the application's own, exact or with a trailing `*`, beside those of the known APIs. Each server-sent
     event, line or piece of text that they stream is a chunk: `kind(chunk)` returns its kind (`content`, `reasoning`,
-    `tool`, or None for no token; default: content), `count(chunk)` its number of tokens (default: estimated from the
-    length of a text, one for a JSON object). `chunk` is the event's data, the line, or the piece, as text. Raises
-    ValueError for invalid paths.
+    `tool`, or None for no token), `count(chunk)` its number of tokens. `chunk` is the event's data, the line, or the
+    piece, as text; `docs/stacks/asgi.md` says what counts without callbacks. `model` is the model's name at these
+    paths, or `model(body)` returns it; `body` is the request's JSON object, None if it has none. Raises ValueError for
+    invalid settings.
     """
 
     stack: ClassVar[str]
@@ -57,11 +56,12 @@ class Middleware:
         paths: Iterable[str] = (),
         kind: Kind | None = None,
         count: Count | None = None,
+        model: Model | None = None,
     ) -> None:
         self._app = app
         self._provider = provider
         self._instance = instance or os.environ.get(INSTANCE_VARIABLE) or None
-        self._endpoints = Endpoints(paths, kind, count)
+        self._endpoints = Endpoints(paths, kind, count, model)
         self._started = False
         self._failed = False
 
@@ -99,22 +99,22 @@ class Middleware:
             running = runtime.start(runtime.configured)
         except Exception as bug:  # noqa: BLE001  bad settings: they are as bad for the next request
             self._failed = True
-            _log.warning("otel_llm cannot start and records nothing", exc_info=bug)
+            host_log.warning("otel_llm cannot start and records nothing: %s", bug)
             return None
         self._started = True
         return running
 
 
-def handed_on(headers: Headers) -> Context | None:
-    """Return the context for an application whose reply is not recorded; None: unchanged."""
+def handed_on(headers: Callable[[], Headers]) -> Context | None:
+    """Return the context for an application whose reply is not recorded; None: unchanged. Raises nothing."""
     try:
-        if runtime.running() is None or not propagation.carries(headers):
+        if runtime.running() is None or not propagation.carries(found := headers()):
             return None
+        context = propagation.extract(found)
+        return propagation.around(context, trace.get_current_span(context))
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None
-    context = propagation.extract(headers)
-    return propagation.around(context, trace.get_current_span(context))
 
 
 def _instance(port: int | None) -> str:

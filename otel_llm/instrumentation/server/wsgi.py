@@ -8,6 +8,8 @@ thread, a piece at a time: its context is set for each turn, and removed afterwa
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import tee
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as otel_context
@@ -15,15 +17,17 @@ from opentelemetry import context as otel_context
 from otel_llm.instrumentation.core import serving
 from otel_llm.instrumentation.core.server_context import current_server_context
 from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.server.http_headers import octets, pairs_of
 from otel_llm.instrumentation.server.middleware import Middleware, handed_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from opentelemetry.context import Context
 
     from otel_llm.instrumentation.core.server_context import ServerContext
-    from otel_llm.instrumentation.server.exchange import Exchange, Headers
+    from otel_llm.instrumentation.server.exchange import Exchange
+    from otel_llm.instrumentation.server.http_headers import Headers
 
     Environ = dict[str, Any]
     StartResponse = Callable[..., Callable[[bytes], object]]
@@ -35,9 +39,12 @@ _HEADERS: Final = (
     (b"x-slo-class", "HTTP_X_SLO_CLASS"),
     (b"x-request-id", "HTTP_X_REQUEST_ID"),
     (b"request-id", "HTTP_REQUEST_ID"),
+    (b"content-encoding", "HTTP_CONTENT_ENCODING"),
 )
 """The request headers that are read, and their names in the environ."""
 INPUT: Final = "wsgi.input"
+MAX_DIGITS: Final = 18
+"""A longer number is none: Python refuses to read one of thousands of digits."""
 
 
 class StreamMiddleware(Middleware):
@@ -54,7 +61,7 @@ class StreamMiddleware(Middleware):
             lambda: _address(environ),
         )
         if heard is None:
-            context = handed_on(_headers(environ))
+            context = handed_on(lambda: _headers(environ))
             if context is None:
                 return self._app(environ, start_response)  # type: ignore[no-any-return]
             turns = Turns(context, None)
@@ -69,7 +76,7 @@ class StreamMiddleware(Middleware):
         except BaseException as error:
             heard.raised(error)
             raise
-        if starting.called and not heard.server_context.open:  # a reply that is not recorded
+        if starting.called and not heard.listens:  # a reply that is not recorded
             return body  # type: ignore[no-any-return]
         if not _at_hand(body, environ):
             return _pieces(body, turns, heard)
@@ -110,13 +117,14 @@ class Pieces:
         self._heard = heard
         self._ended = False
         self._iterator: Iterator[bytes] | None = None
+        self._watched = False
         self._watch()
 
     def __iter__(self) -> Pieces:
         return self
 
     def __next__(self) -> bytes:
-        heard, first = self._heard, self._iterator is None
+        heard = self._heard
         try:
             piece: bytes = self._turns.run(self._next)
         except BaseException as error:
@@ -126,10 +134,9 @@ class Pieces:
             elif heard is not None:
                 heard.raised(error)
             raise
-        if first:
-            self._watch()
         if heard is not None:
             _sends(heard, piece)
+            self._watch()
         return piece
 
     def _next(self) -> bytes:
@@ -139,8 +146,10 @@ class Pieces:
 
     def _watch(self) -> None:
         # A server that drops the reply without closing it is seen only by a weak reference.
-        if self._heard is not None and (recording := self._heard.server_context.recording) is not None:
-            recording.opened(self, self._body)
+        if self._watched or self._heard is None or (recording := self._heard.server_context.recording) is None:
+            return
+        self._watched = True
+        recording.opened(self, self._body)
 
     def close(self) -> None:
         """Close the application's reply; before its end this means that the client left."""
@@ -176,7 +185,7 @@ class Input:
     def _filling(self, theirs: Callable[[Any], int | None]) -> Callable[[Any], int | None]:
         def readinto(buffer: Any) -> int | None:
             size = theirs(buffer)
-            self._took(bytes(memoryview(buffer)[: size or 0]))
+            self._took(octets(memoryview(buffer)[: size or 0])[: size or 0])
             return size
 
         return readinto
@@ -190,6 +199,8 @@ class Input:
     def read(self, *size: Any) -> bytes:
         """Read as the server's object does."""
         data: bytes = self._body.read(*size)
+        if size and size[0] == 0:
+            return data
         self._took(data, to_end=not size or size[0] is None or size[0] < 0)
         return data
 
@@ -209,6 +220,7 @@ class Input:
         if self._heard.deaf:
             return
         try:
+            data = octets(data)
             if self._left is not None:
                 self._left -= len(data)
             self._heard.take(data, more=bool(data) and not to_end and self._left != 0)
@@ -225,21 +237,28 @@ class Starting:
         self.called = False
 
     def __call__(
-        self, status: str, headers: list[tuple[str, str]], *more: Any, **named: Any
+        self, status: str, headers: Iterable[tuple[str, str]], *more: Any, **named: Any
     ) -> Callable[[bytes], object]:
         """Start the response as the server does, which re-raises the application's error."""
+        ours = headers
+        if isinstance(headers, Iterator):  # some servers take one
+            headers, ours = tee(headers)
         write = self._start_response(status, headers, *more, **named)
         self.called = True
         heard = self._heard
         if not heard.deaf:
             try:
-                heard.starts(int(status[:3]), [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers])
+                heard.starts(int(status[:3]), pairs_of(ours))
             except Exception as bug:  # noqa: BLE001
                 heard.broken(bug)
 
         def writes(data: bytes) -> object:
             _sends(heard, data)
-            return write(data)
+            try:
+                return write(data)
+            except OSError:
+                heard.left()
+                raise
 
         return writes
 
@@ -257,13 +276,13 @@ def _at_hand(body: object, environ: Environ) -> bool:
 def _sends(heard: Exchange, piece: bytes) -> None:
     if not heard.deaf:
         try:
-            heard.sends(piece)
+            heard.sends(octets(piece))
         except Exception as bug:  # noqa: BLE001
             heard.broken(bug)
 
 
 def _headers(environ: Environ) -> Headers:
-    return [(name, environ[key].encode("latin-1")) for name, key in _HEADERS if key in environ]
+    return [(name, octets(environ[key])) for name, key in _HEADERS if key in environ]
 
 
 def _address(environ: Environ) -> tuple[str, int | None] | None:
@@ -272,4 +291,4 @@ def _address(environ: Environ) -> tuple[str, int | None] | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isascii() and text.isdigit() else None
+    return int(text) if text and len(text) <= MAX_DIGITS and text.isascii() and text.isdigit() else None

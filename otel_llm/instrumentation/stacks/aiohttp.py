@@ -138,6 +138,7 @@ def _adopt(call: Call, response: Any, session: Any, kwargs: dict[str, Any]) -> N
         if encoded and not (session.auto_decompress if unpacks is None else unpacks):
             recording.give_up()  # raw bytes: their contents are not known
         elif type(content) is not StreamReader or content.at_eof():
+            tap.take(response._body or b"")  # read by a middleware, or by what `raise_for_status` calls
             tap.ended()
         else:
             recording.opened(response, tap)

@@ -1,7 +1,8 @@
 """The Anthropic SDK: streamed messages, sync and async, without changing what the caller gets.
 
 `request` of the client is the commit: all of `create(stream=True)`, `.stream()` and their beta twins call it, on
-Bedrock and Vertex too, where only later the URL and the body become theirs. The SDK has spans of its own; if the
+Bedrock and Vertex too, where only later the URL and the body become theirs. Other instrumentations wrap `request`, and
+suppress inside; `post` above it shows what the application wants. The SDK has spans of its own; if the
 application has a TracerProvider, ours are their children. The rest is in `sdk_stream`.
 """
 
@@ -10,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as otel_context
-from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.sse_chunks import MESSAGES
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.propagation import is_covered
+from otel_llm.instrumentation.request.propagation import attempting, is_covered
+from otel_llm.instrumentation.request.suppression import asking, is_suppressed
 from otel_llm.instrumentation.request.wishes import wishes_of
 from otel_llm.instrumentation.stacks import sdk_stream
 from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
@@ -43,6 +44,8 @@ class AnthropicInstrumentor(StackInstrumentor):
         from anthropic._base_client import AsyncAPIClient, BaseClient, SyncAPIClient
 
         patches = Patches()
+        patches.replace(SyncAPIClient, "post", _post)
+        patches.replace(AsyncAPIClient, "post", _post_async)
         patches.replace(SyncAPIClient, "request", _request)
         patches.replace(AsyncAPIClient, "request", _request_async)
         patches.replace(BaseClient, "_build_request", sdk_stream.build_request(_is_ours))
@@ -56,11 +59,27 @@ def _is_ours(options: Any) -> bool:  # noqa: ARG001
     return True
 
 
+def _post(original: Callable[..., Any]) -> Callable[..., Any]:
+    def post(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with asking():
+            return original(self, *args, **kwargs)
+
+    return post
+
+
+def _post_async(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def post(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with asking():
+            return await original(self, *args, **kwargs)
+
+    return post
+
+
 def _request(original: Callable[..., Any]) -> Callable[..., Any]:
     def request(self: Any, cast_to: Any, options: Any, **kwargs: Any) -> Any:
         call = _commit(self, options, kwargs)
         if call is None:
-            with sdk_stream.apart():
+            with sdk_stream.apart(), attempting(_body(options).get("model")):
                 return original(self, cast_to, options, **kwargs)
         with sdk_stream.calling(call):
             return call.returned(original(self, cast_to, options, **kwargs))
@@ -72,7 +91,7 @@ def _request_async(original: Callable[..., Any]) -> Callable[..., Any]:
     async def request(self: Any, cast_to: Any, options: Any, **kwargs: Any) -> Any:
         call = _commit(self, options, kwargs)
         if call is None:
-            with sdk_stream.apart():
+            with sdk_stream.apart(), attempting(_body(options).get("model")):
                 return await original(self, cast_to, options, **kwargs)
         with sdk_stream.calling(call):
             return call.returned(await original(self, cast_to, options, **kwargs))
@@ -80,15 +99,20 @@ def _request_async(original: Callable[..., Any]) -> Callable[..., Any]:
     return request
 
 
+def _body(options: Any) -> dict[str, Any]:
+    body = getattr(options, "json_data", None)
+    return body if isinstance(body, dict) else {}
+
+
 def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
     """Return the call of a streamed message, None for a request that is not recorded."""
     try:
         running = runtime.running()
-        if running is None or kwargs.get("stream") is not True or not is_instrumentation_enabled():
+        if running is None or kwargs.get("stream") is not True or options.url.partition("?")[0] != PATH:
             return None
-        if is_covered() or options.url.partition("?")[0] != PATH:
+        if is_covered() or is_suppressed(running, "anthropic"):
             return None
-        body = options.json_data if isinstance(options.json_data, dict) else {}
+        body = _body(options)
         name = type(client).__name__
         url = client.base_url
         request = request_builder.by_client(
@@ -104,7 +128,8 @@ def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
             stack="anthropic",
         )
         headers = options.headers if isinstance(options.headers, dict) else {}
-        return Call(Recording(running, request, MESSAGES.reader()), MESSAGES, raw=RAW_RESPONSE_HEADER in headers)
+        recording = Recording(running, request, MESSAGES.reader())
+        return Call(recording, MESSAGES, body.get("model"), raw=RAW_RESPONSE_HEADER in headers)
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
-from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
 from otel_llm.instrumentation.core.recording import Recording
@@ -24,8 +22,9 @@ from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject, is_covered
-from otel_llm.instrumentation.request.wishes import Wishes
+from otel_llm.instrumentation.request.suppression import is_suppressed
 from otel_llm.instrumentation.segments.outcomes import ABANDONED, DISCONNECTED, ERROR
+from otel_llm.instrumentation.segments.statements import text_of
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
 
 if TYPE_CHECKING:
@@ -43,8 +42,6 @@ PATHS: Final = ("/converse-stream", "/invoke-with-response-stream")
 """The ends of these operations' paths: credentials may be fetched meanwhile, by another operation."""
 RECORDING: Final = "_otel_llm_recording"
 """The one added attribute of a recorded event stream."""
-
-_log: Final = logging.getLogger("otel_llm")
 
 
 class BotocoreInstrumentor(StackInstrumentor):
@@ -128,9 +125,9 @@ def _commit(client: Any, operation_name: str, api_params: Any, stack: str) -> _C
         return None
     try:
         running = runtime.running()
-        if running is None or is_covered() or not is_instrumentation_enabled():
+        if running is None or is_covered() or client.meta.service_model.service_name != SERVICE:
             return None
-        if client.meta.service_model.service_name != SERVICE:
+        if is_suppressed(running, stack):
             return None
         url = urlsplit(client.meta.endpoint_url)
         request = request_builder.by_client(
@@ -142,7 +139,6 @@ def _commit(client: Any, operation_name: str, api_params: Any, stack: str) -> _C
             scheme=url.scheme,
             host=url.hostname,
             port=url.port,
-            wishes=Wishes(usage=True),  # it comes unasked
             stack=stack,
         )
         reader = STREAMS[operation_name][1]()
@@ -254,8 +250,8 @@ def _failed(recording: Recording, error: BaseException) -> None:
     """End a recording by an error of Bedrock's, named by its code, or by any other."""
     response = getattr(error, "response", None)
     said = response.get("Error") if isinstance(response, dict) else None
-    code = said.get("Code") if isinstance(said, dict) else None
-    if isinstance(code, str) and code:
+    code = text_of(said.get("Code")) if isinstance(said, dict) else None
+    if code is not None:
         recording.ended(ERROR, code)
     else:
         recording.failed(error)
@@ -263,11 +259,15 @@ def _failed(recording: Recording, error: BaseException) -> None:
 
 unknown_models: Final[set[object]] = set()
 """The models whose chunks were not known: each is one warning."""
+MOST_UNKNOWN: Final = 100
 
 
 def _unknown(recording: Recording, model: object) -> None:
     """Stop recording a stream of a model with unknown chunks; warn once for each model."""
     recording.give_up()
-    if model not in unknown_models and len(unknown_models) < 100:
+    running = runtime.running()
+    if running is None or model in unknown_models or len(unknown_models) >= MOST_UNKNOWN:
+        return
+    words = "otel_llm does not know the chunks of %s and does not record them; converse_stream it does"
+    if running.log.warning(words, model):
         unknown_models.add(model)
-        _log.warning("otel_llm does not know the chunks of %s and does not record them; converse_stream it does", model)

@@ -11,13 +11,15 @@ from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.parse.http_body import unpacked
+from otel_llm.instrumentation.parse.json_bodies import SniffedBody
 from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of, media_type
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.propagation import carrier, is_covered
 from otel_llm.instrumentation.request.wishes import NO_WISHES, Wishes, wishes_of
-from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
+from otel_llm.instrumentation.segments.outcomes import ERROR
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES: Final = 16 << 20
 """A longer request is not parsed: its reply is known by its content type."""
 
+_MAGIC: Final = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\x78", "deflate"))
+"""The first bytes of a compressed body; no JSON begins so."""
 _STREAMS: Final = re.compile(rb'"stream"\s*:\s*true')
 _CANDIDATES: Final = b'"candidateCount"'
 _MODEL: Final = re.compile(r"/deployments/([^/]+)/|/([^/:]+):[A-Za-z]+$")
@@ -57,6 +61,9 @@ def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
     found = _MODEL.search(path)
     model = None if found is None else found[1] or found[2]
     if isinstance(body, bytes | bytearray) and len(body) <= MAX_BODY_BYTES:
+        body = _uncompressed(bytes(body))
+        if body.lstrip()[:1] != b"{":  # of another form: the answer shows whether it streams
+            return UNSEEN if body else None
         # Parsing a long body takes time, so most bodies are decided by a search alone.
         if api.asks == "flag" and _STREAMS.search(body) is None:
             return None
@@ -76,6 +83,12 @@ def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
     if api.asks == "default" and (stream is False or model is None):  # without a model it is another API's path
         return None
     return StreamRequest(stream=True, model=model, wishes=wishes_of(body))
+
+
+def _uncompressed(body: bytes) -> bytes:
+    """Return a body without its compression; as it is if it has none, or one that cannot be undone."""
+    coding = next((coding for magic, coding in _MAGIC if body.startswith(magic)), None)
+    return body if coding is None else unpacked(body, coding, MAX_BODY_BYTES) or body
 
 
 class Call:
@@ -154,17 +167,16 @@ class Call:
         return tap_of(recording, self._api, content_type)
 
 
-def tap_of(recording: Recording, api: Api, content_type: str) -> Tap | None:
-    """Return the tap of a reply to a request for a stream.
+def tap_of(recording: Recording, api: Api, content_type: str) -> Tap:
+    """Return the tap of a reply to a request for a stream; it is whole if it comes at once, as one JSON text."""
+    parser = api.parsers.get(media_type(content_type), SniffedBody)
+    return Tap(recording, api, parser, whole=is_whole(api, content_type))
 
-    None where the whole reply comes at once, which ends the recording.
-    """
+
+def is_whole(api: Api, content_type: str) -> bool:
+    """Return whether a reply of this content type comes at once, as one JSON text."""
     kind = media_type(content_type)
-    parser = api.parsers.get(kind)
-    if parser is None and "json" in kind:  # the server may answer so; there are no times then
-        recording.ended(COMPLETED)
-        return None
-    return Tap(recording, api, (parser or next(iter(api.parsers.values())))())
+    return kind not in api.parsers and "json" in kind
 
 
 def carried(path: str) -> Recording | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import gc
 import itertools
-import logging
 from types import AsyncGeneratorType, CellType, GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
+from otel_llm.export import host_log
 from otel_llm.instrumentation.segments.chunks import FRAMING
 from otel_llm.instrumentation.stacks.httpx import TAP
 from otel_llm.instrumentation.stacks.sdk_stream import RECORDING
@@ -33,7 +33,6 @@ MAX_HELD: Final = 100
 """The most members of an object that are searched."""
 _FOLLOWED: Final = (GeneratorType, AsyncGeneratorType, CellType, map, filter, zip, enumerate, tuple)
 
-_log: Final = logging.getLogger("otel_llm")
 _warned: Final[list[bool]] = []
 
 
@@ -99,7 +98,7 @@ def state(recording: Recording, ours: Mapping[str, AttributeValue]) -> None:
     slo_class = ours.get(semconv.SLO_CLASS)
     if slo_class is not None and recording.slo_class not in {None, slo_class} and not _warned:
         _warned.append(True)
-        _log.warning(
+        host_log.warning(
             "otel_llm.track names another SLO class than the call that it tracks was made with, which stays: "
             "name it before the call, in the baggage (%s), or make the call inside of a tracked generator",
             semconv.SLO_CLASS,

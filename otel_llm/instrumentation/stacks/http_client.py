@@ -9,13 +9,13 @@ chunks past `http.client`; therefore the proxy parses framing and compression. A
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 import wrapt
 
+from otel_llm.export import host_log
 from otel_llm.instrumentation.parse.http_body import BodyError, HttpBody
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
@@ -41,8 +41,6 @@ URLLIB3: Final = "urllib3.connection"
 HTTPS_PORT: Final = 443
 
 _CLOSING: Final = frozenset({"close", "_close_conn"})
-
-_log: Final = logging.getLogger("otel_llm")
 
 
 class HttpClientInstrumentor(StackInstrumentor):
@@ -74,8 +72,8 @@ class HttpClientInstrumentor(StackInstrumentor):
             return
         try:
             self._patches.replace(module.HTTPConnection, "request", _request)
-        except Exception:  # noqa: BLE001
-            _log.warning("otel_llm does not know this version of urllib3 and does not record it", exc_info=True)
+        except Exception as moved:  # noqa: BLE001
+            host_log.warning("otel_llm does not know this version of urllib3 and does not record it: %s", moved)
 
 
 def _endheaders(original: Callable[..., Any]) -> Callable[..., Any]:

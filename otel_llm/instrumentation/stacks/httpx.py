@@ -15,6 +15,9 @@ from collections.abc import AsyncGenerator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from otel_llm.instrumentation.parse.http_body import coding_of
+from otel_llm.instrumentation.parse.sse_chunks import api_of
+from otel_llm.instrumentation.parse.wires import WIRES
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import propagation
@@ -67,7 +70,9 @@ def _send(original: Callable[..., Any]) -> Callable[..., Any]:
         call = _call(request)
         if call is None:
             _carry(request)
-            response = original(self, request, stream=stream, **kwargs)
+            with _attempt(request):
+                response = original(self, request, stream=stream, **kwargs)
+                propagation.attempt_answered(getattr(response, "status_code", None))
             _passed(request, response)
             return response
         with _sending(call, request):
@@ -89,7 +94,9 @@ def _send_async(original: Callable[..., Any]) -> Callable[..., Any]:
         call = _call(request)
         if call is None:
             _carry(request)
-            response = await original(self, request, stream=stream, **kwargs)
+            with _attempt(request):
+                response = await original(self, request, stream=stream, **kwargs)
+                propagation.attempt_answered(getattr(response, "status_code", None))
             _passed(request, response)
             return response
         with _sending(call, request):
@@ -158,6 +165,12 @@ def _carry(request: Any) -> None:
         propagation.inject(recording, request.headers)
 
 
+def _attempt(request: Any) -> contextlib.AbstractContextManager[None]:
+    """Return what a request is sent in that another call makes, again if it is tried again."""
+    known = request.method == "POST" and api_of(request.url.path, WIRES) is not None
+    return propagation.attempting() if known else contextlib.nullcontext()
+
+
 def _inject(call: Call, request: Any) -> set[str]:
     """Put our headers into the request; return their names."""
     if call.recording is None:
@@ -178,25 +191,30 @@ def _adopt(call: Call, response: Any) -> None:
         tap = call.answered(response.status_code, response.headers.get("content-type", ""))
         if tap is not None:
             watch(response, tap)
+            tap.recording.opened(response, tap)
     except Exception as bug:  # noqa: BLE001
         if call.recording is not None:
             call.recording.broken(bug)
 
 
-def watch(response: Any, tap: Tap) -> None:
-    """Pass the body of a response that was not read yet to `tap`.
+def watch(response: Any, tap: Any, seen: Callable[[Any], Any] | None = None) -> None:
+    """Pass the body of a response to `tap`: as it is read, or all at once if it arrives read already.
 
-    Raises AttributeError or TypeError where the body's class cannot be changed, as that of a transport with slots.
+    `seen` returns the class of a body that sees its bytes, by default one whose every reader is recorded. Raises
+    AttributeError or TypeError where the body's class cannot be changed, as that of a transport with slots.
     """
+    if response.is_stream_consumed:  # by an event hook, a transport that caches, or a mock
+        tap.take(response.content)
+        tap.ended()
+        return
     body = response.stream
-    encoded = response.headers.get("content-encoding", "identity").strip().lower() not in {"", "identity"}
+    encoded = coding_of(response.headers.get("content-encoding", ""))
     decoder = _Decoder(response._get_content_decoder(), tap) if encoded else None
     body_type: Any = type(body)
-    body.__class__ = _seen(body_type)
+    body.__class__ = (seen or _seen)(body_type)
     setattr(body, TAP, (tap, decoder))
     if decoder is not None:
         response._decoder = decoder
-    tap.recording.opened(response, tap)
 
 
 def unwatch(response: Any) -> None:
@@ -290,7 +308,10 @@ class _Seeing:
         self._tap = tap
         self._decoder = decoder
         self._recording = tap.recording
-        tap.recording.entered(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._recording.entered(self)
 
     def _ended(self) -> None:
         if self._decoder is None or self._decoder.asked:

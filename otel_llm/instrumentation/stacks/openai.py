@@ -6,23 +6,20 @@ SDKs of this generator, see `sdk_stream`.
 
 from __future__ import annotations
 
-import weakref
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from opentelemetry import context as otel_context
-from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.parse.responses import ResponsesReader
 from otel_llm.instrumentation.parse.sse_chunks import CHAT, RESPONSES
 from otel_llm.instrumentation.parse.wires import AZURE, provider_of
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.propagation import is_covered
+from otel_llm.instrumentation.request.propagation import attempting, is_covered
+from otel_llm.instrumentation.request.suppression import is_suppressed
 from otel_llm.instrumentation.request.wishes import wishes_of
-from otel_llm.instrumentation.segments.outcomes import ERROR
 from otel_llm.instrumentation.stacks import sdk_stream
 from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
 from otel_llm.instrumentation.stacks.stack import StackInstrumentor
@@ -68,7 +65,8 @@ def _create(api: Api) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def create(self: Any, *args: Any, **kwargs: Any) -> Any:
             call = _commit(self, kwargs, api)
             if call is None:
-                return original(self, *args, **kwargs)
+                with attempting(kwargs.get("model")):
+                    return original(self, *args, **kwargs)
             with sdk_stream.calling(call):
                 return call.returned(original(self, *args, **kwargs))
 
@@ -82,7 +80,8 @@ def _create_async(api: Api) -> Callable[[Callable[..., Any]], Callable[..., Any]
         async def awaited(self: Any, kwargs: dict[str, Any], made: Any) -> Any:
             call = _commit(self, kwargs, api)
             if call is None:
-                return await made
+                with attempting(kwargs.get("model")):
+                    return await made
             with sdk_stream.calling(call):
                 return call.returned(await made)
 
@@ -99,9 +98,7 @@ def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
     """Return the call of a streamed reply, None for one that is not recorded."""
     try:
         running = runtime.running()
-        if running is None or kwargs.get("stream") is not True or not is_instrumentation_enabled():
-            return None
-        if is_covered():
+        if running is None or kwargs.get("stream") is not True or is_covered() or is_suppressed(running, "openai"):
             return None
         url = resource._client.base_url
         headers = kwargs.get("extra_headers") or {}
@@ -117,22 +114,8 @@ def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
             wishes=wishes_of(kwargs),
             stack="openai",
         )
-        reader = api.reader()
-        recording = Recording(running, request, reader)
-        if isinstance(reader, ResponsesReader):
-            _listen(reader, recording)
+        recording = Recording(running, request, api.reader())
     except Exception as bug:  # noqa: BLE001
         runtime.warn(bug)
         return None
-    return Call(recording, api, raw=RAW_RESPONSE_HEADER in headers)
-
-
-def _listen(reader: ResponsesReader, recording: Recording) -> None:
-    # Weakly, as the recording holds its reader.
-    found = weakref.ref(recording)
-
-    def failed(code: str) -> None:
-        if (listening := found()) is not None:
-            listening.ended(ERROR, code)
-
-    reader.on_failure = failed
+    return Call(recording, api, kwargs.get("model"), raw=RAW_RESPONSE_HEADER in headers)

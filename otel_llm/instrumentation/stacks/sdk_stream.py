@@ -5,20 +5,22 @@ the original iterator, watched: a dropped loop is a `break`. `_build_request`, i
 every other instrumentation, so the order of instrumenting does not matter; there the request's options get a
 `post_parser`, the SDK's own, which passes the stream on.
 
-A raw response is recorded by the bytes that its caller reads, until `.parse()` makes a stream of it.
+A raw response is recorded by the bytes that its caller reads, until `.parse()` makes a stream of it; so is a stream
+whose caller reads the response beneath it (`stream.response.iter_lines()`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
-from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject
+from otel_llm.instrumentation.request.propagation import attach, attempting, covering, detach, inject
 from otel_llm.instrumentation.segments.outcomes import ABANDONED
 from otel_llm.instrumentation.stacks import client_request, httpx
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from otel_llm.instrumentation.core.recording import Recording
-    from otel_llm.instrumentation.parse.sse_chunks import Api
+    from otel_llm.instrumentation.parse.sse_chunks import Api, Tap
     from otel_llm.instrumentation.request.propagation import Attached
 
 RECORDING: Final = "_otel_llm_recording"
@@ -43,11 +45,12 @@ class Call:
     `raw`: it returns a response, whose body is one of `api`; `adopted`: the stream is there, and is recorded.
     """
 
-    __slots__ = ("adopted", "api", "attached", "context", "raw", "recording")
+    __slots__ = ("adopted", "api", "attached", "context", "model", "raw", "recording")
 
-    def __init__(self, recording: Recording, api: Api, *, raw: bool) -> None:
+    def __init__(self, recording: Recording, api: Api, model: object, *, raw: bool) -> None:
         self.recording = recording
         self.api = api
+        self.model = model
         self.raw = raw
         self.adopted = False
         self.attached: Attached | None = None
@@ -77,10 +80,12 @@ class Call:
     def _watch(self, response: Any) -> None:
         content_type = response.headers.get("content-type", "")
         self.recording.opened(response, None)
-        if (tap := client_request.tap_of(self.recording, self.api, content_type)) is None or AWS in content_type:
+        if AWS in content_type:
             return
+        tap = client_request.tap_of(self.recording, self.api, content_type)
         with contextlib.suppress(AttributeError, TypeError):  # a transport's own body that has no room for it
             httpx.watch(response, tap)
+            self.recording.opened(response, tap)
 
 
 pending: Final[ContextVar[Call | None]] = ContextVar("otel_llm_pending", default=None)
@@ -95,7 +100,7 @@ def calling(call: Call) -> Iterator[None]:
     """
     token = pending.set(call)
     try:
-        with covering():
+        with covering(tried=call.recording), attempting(call.model):
             yield
     except BaseException as error:
         call.refused(error)
@@ -170,48 +175,112 @@ def _adopt(call: Call, stream: Any) -> None:
         httpx.unwatch(stream.response)
     inner = stream._iterator
     recording.opened(stream, inner)
-    _watch_body(stream.response.stream, recording)
+    loop = (recorded_async if hasattr(kind, "__anext__") else recorded)(inner, recording)
+    _watch_body(stream.response, Past(recording, call.api, loop, stream.response.headers.get("content-type", "")))
     setattr(stream, RECORDING, recording)
-    stream._iterator = (recorded_async if hasattr(kind, "__anext__") else recorded)(inner, recording)
+    stream._iterator = loop
 
 
-def _watch_body(body: Any, recording: Recording) -> None:
-    """Observe when the response has bytes, and its closing by the stream, a context manager, or the caller.
+class Past:
+    """The body of a stream; `loop` reads it for the SDK, and what is read past that is recorded by its bytes.
+
+    So is one JSON text, in which the SDK finds no event: an error, or a reply that comes at once.
+    """
+
+    __slots__ = ("__weakref__", "_api", "_content_type", "_loop", "_tap", "_whole", "recording", "waiting")
+
+    def __init__(self, recording: Recording, api: Api, loop: Any, content_type: str) -> None:
+        self.recording = recording
+        self.waiting = False
+        self._api = api
+        self._content_type = content_type
+        self._whole = client_request.is_whole(api, content_type)
+        self._loop = weakref.ref(loop)
+        self._tap: Tap | None = None  # made where it is needed, since it references itself
+
+    @property
+    def unused(self) -> bool:
+        """Whether the SDK reads now, and finds what there is."""
+        loop = None if self._whole else self._loop()
+        return getattr(loop, "gi_running", False) or getattr(loop, "ag_running", False)
+
+    @property
+    def gi_running(self) -> bool:
+        """Whether a read past the SDK is waiting for bytes now."""
+        return self.waiting
+
+    def take(self, data: bytes) -> None:
+        """Apply the next bytes, unless the SDK reads them."""
+        if not self.unused:
+            self._read().take(data)
+
+    def ended(self) -> None:
+        """Note that the body ended."""
+        self._read().ended()
+
+    def _read(self) -> Tap:
+        if self._tap is None:
+            self._tap = client_request.tap_of(self.recording, self._api, self._content_type)
+        return self._tap
+
+
+def _watch_body(response: Any, tap: Past) -> None:
+    """Observe when the response has bytes, who reads them, and its closing by the stream or by the caller.
 
     The SDK passes no keep-alive on: only the bytes show that a silent server is alive.
     """
-    with contextlib.suppress(AttributeError, TypeError):  # a transport's own body that has no room for it
-        body_type: Any = type(body)
-        body.__class__ = _heard(body_type)
-        setattr(body, RECORDING, recording)
+    # A transport's own body may have no room for it, and one that was read already has nothing to observe.
+    if not response.is_stream_consumed and AWS not in response.headers.get("content-type", ""):
+        with contextlib.suppress(AttributeError, TypeError):
+            httpx.watch(response, tap, _heard)
 
 
 @functools.lru_cache(maxsize=64)
 def _heard(body_type: Any) -> Any:
     return httpx.watching(
         body_type,
-        lambda body: getattr(body, RECORDING),
-        lambda inner, body: map(_hearing(getattr(body, RECORDING)), inner),
-        lambda inner, body: httpx.of_its_kind(inner, AsyncHeard, GeneratedHeard)(inner, getattr(body, RECORDING)),
+        lambda body: getattr(body, httpx.TAP)[0].recording,
+        lambda inner, body: Heard(inner, *getattr(body, httpx.TAP)),
+        lambda inner, body: httpx.of_its_kind(inner, AsyncHeard, GeneratedHeard)(inner, *getattr(body, httpx.TAP)),
     )
 
 
-class AsyncHeard:
+class _Heard:
+    """The common part of a body's iterators, which leave to the SDK's stream what the SDK reads."""
+
+    __slots__ = ()
+    _tap: Any
+    _recording: Recording
+
+    def _begin(self) -> None:
+        if not self._tap.unused:  # the caller may have dropped the stream, and kept the response
+            self._recording.opened(self, self._tap)
+            self._recording.entered(self)
+
+
+class Heard(_Heard, httpx.Pieces):
+    """A body's iterator."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        if not self._tap.unused:
+            return super().__next__()
+        data = next(self._inner)
+        self._recording.last_byte_ns = self._recording.clock_ns()
+        return data
+
+
+class AsyncHeard(_Heard, httpx.AsyncPieces):
     """A body's async iterator."""
 
-    __slots__ = ("_clock_ns", "_inner", "_recording")
-
-    def __init__(self, inner: Any, recording: Recording) -> None:
-        self._inner = inner
-        self._recording = recording
-        self._clock_ns = recording.clock_ns
-
-    def __aiter__(self) -> Any:
-        return self
+    __slots__ = ()
 
     async def __anext__(self) -> Any:
+        if not self._tap.unused:
+            return await super().__anext__()
         data = await self._inner.__anext__()
-        self._recording.last_byte_ns = self._clock_ns()
+        self._recording.last_byte_ns = self._recording.clock_ns()
         return data
 
 
@@ -219,16 +288,6 @@ class GeneratedHeard(AsyncHeard, httpx.Generated):
     """A body's async iterator that stands for an async generator."""
 
     __slots__ = ()
-
-
-def _hearing(recording: Recording) -> Callable[[bytes], bytes]:
-    clock_ns = recording.clock_ns
-
-    def heard(data: bytes) -> bytes:
-        recording.last_byte_ns = clock_ns()
-        return data
-
-    return heard
 
 
 def watched(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,6 @@ in known versions."""
 from __future__ import annotations
 
 import functools
-import logging
 import sys
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -13,6 +12,8 @@ import wrapt
 from opentelemetry.instrumentation.dependencies import get_dependency_conflicts
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
+from otel_llm.export import host_log
+from otel_llm.export.host_log import OWN_CHARS, shown
 from otel_llm.instrumentation.process import runtime
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from otel_llm.instrumentation.process.patches import Patches
 
-_log: Final = logging.getLogger("otel_llm")
 _awaited: Final[set[tuple[type, str]]] = set()
 """The packages whose import is waited for, and by whom: an import hook cannot be taken back, so once a process."""
 
@@ -71,10 +71,9 @@ class StackInstrumentor(BaseInstrumentor):  # type: ignore[misc]
             return
         try:
             if (conflict := get_dependency_conflicts(self.requires)) is not None:
-                _log.warning("otel_llm does not record %s: %s", self.package, conflict)
+                host_log.warning("otel_llm does not record %s: %s", self.package, shown(conflict, OWN_CHARS))
                 return
             self._patches = self._patch()
-        except Exception:  # noqa: BLE001
-            _log.warning(
-                "otel_llm does not know this version of %s and does not record it", self.package, exc_info=True
-            )
+        except Exception as moved:  # noqa: BLE001
+            words = "otel_llm does not know this version of %s and does not record it: %s"
+            host_log.warning(words, self.package, moved)

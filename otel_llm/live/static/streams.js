@@ -7,7 +7,7 @@ const SHORT_S = 2;
 
 /** Return the key of a stream, as the service writes it. */
 export function keyOf(row) {
-  return `${row.trace_id}-${row.span_id}-${row.choice}`;
+  return `${row.trace_id}-${row.span_id}-${row.choice}${row.tenant === "default" ? "" : `-${row.tenant}`}`;
 }
 
 /** Return what the reader of a stream has: tokens delivered, read and left; and the wait, s, where there is none. */

@@ -13,6 +13,7 @@ from otel_llm.readers.assemble.received_stream import Prefix, ReceivedSegment, R
 from otel_llm.readers.assemble.stream_columns import Streams, sort_times
 from otel_llm.readers.assemble.stream_rows import NO_RECEIPT, OWN_KINDS, Rows, gather, joined
 from otel_llm.readers.records import Segment
+from otel_llm.slo.token_events import joined as together
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble.resolved import Assembled, Resolved
     from otel_llm.readers.assemble.stream_rows import Bools, Ints, Merged
     from otel_llm.readers.records import Attributes
+    from otel_llm.slo.token_events import TokenEvents
 
 
 def with_others(plain: Rows | None, requests: list[PendingRequest]) -> tuple[Rows | None, dict[int, bytes]]:
@@ -29,8 +31,8 @@ def with_others(plain: Rows | None, requests: list[PendingRequest]) -> tuple[Row
     The kinds are by index of the row. Segments read one by one come first: of two with one number in one export request
     they are kept.
     """
-    cells: list[tuple[int, int, int, int, int, int, int, int]] = []
-    times: list[int] = []
+    cells: list[tuple[int, int, int, int, int, int, int, int, int]] = []
+    events: list[TokenEvents] = []
     own_kinds: dict[int, bytes] = {}
     for one in requests:
         if one.choices:
@@ -48,13 +50,17 @@ def with_others(plain: Rows | None, requests: list[PendingRequest]) -> tuple[Row
                     order,
                     NO_RECEIPT if segment.receipt_ns is None else segment.receipt_ns,
                     len(segment.times_ns),
+                    segment.tokens,
                 )
             )
-            times += segment.times_ns
+            events.append(segment.events)
     if not cells:
         return plain, own_kinds
-    slot, seq, first, end, kind, order, receipt, counts = np.array(cells, np.int64).T
-    others = Rows(slot, seq, first, end, kind.astype(np.uint8), order, receipt, counts, np.array(times, np.int64))
+    slot, seq, first, end, kind, order, receipt, lengths, tokens = np.array(cells, np.int64).T
+    times_ns, _, counts = together(events)
+    times = np.array(times_ns, np.int64)
+    per_event = np.ones(len(times), np.int64) if counts is None else np.array(counts, np.int64)
+    others = Rows(slot, seq, first, end, kind.astype(np.uint8), order, receipt, lengths, tokens, times, per_event)
     return others if plain is None else joined([others, plain]), own_kinds
 
 
@@ -74,15 +80,15 @@ def _resolve(
             described.setdefault(segment.seq, segment)
     stream = ReceivedStream(offset_ns=offset_ns)
     if last is not None:
-        stream.held[last.seq] = ReceivedSegment(last, len(last.times_ns))
+        stream.held[last.seq] = ReceivedSegment(last, last.tokens)
         stream.ending = last.seq
-        segments, tokens, end_ns = segments - 1, tokens - len(last.times_ns), inner_end_ns
+        segments, tokens, end_ns = segments - 1, tokens - last.tokens, inner_end_ns
     if segments:
         attributes: Attributes = {}
         for seq in sorted(described, reverse=True):
             attributes.update(described[seq].attributes)
         stream.prefix = Prefix(segments, tokens, described[0].start_ns, end_ns, attributes)
-    return ReceivedRequest(*one.ids, one.request, {0: stream}).resolve(0)
+    return ReceivedRequest(*one.request_key, one.request, {0: stream}).resolve(0)
 
 
 def repetitions_differ(requests: list[PendingRequest], rows: Rows, stream: Ints, merged: Merged) -> Bools:
@@ -112,9 +118,11 @@ def regular_streams(
     """Return the streams that are `chosen` (C,); they have no hole."""
     lengths = np.diff(merged.bounds)
     taken = merged.rows[np.repeat(chosen, lengths)]
-    starts = np.cumsum(rows.counts) - rows.counts
-    times = gather(rows.times_ns, starts[taken], rows.counts[taken])
-    offsets = np.concatenate(([0], np.cumsum(merged.tokens[chosen])))
+    starts = np.cumsum(rows.events) - rows.events
+    times, counts = (gather(one, starts[taken], rows.events[taken]) for one in (rows.times_ns, rows.counts))
+    events = np.add.reduceat(rows.events[merged.rows], merged.bounds[:-1])
+    offsets = np.concatenate(([0], np.cumsum(events[chosen])))
+    one_each = int(merged.tokens[chosen].sum()) == len(times)
     kinded = np.logical_or.reduceat(rows.kind[merged.rows] != 0, merged.bounds[:-1])
     resolved: list[Resolved] = []
     kinds: list[bytes | None] = []
@@ -134,7 +142,7 @@ def regular_streams(
             resolved.append(_resolve(one, segments, count, end_ns, inner_ns, offset_ns if has_offset else None))
             own = merged.rows[merged.bounds[place] : merged.bounds[place + 1]]
             kinds.append(_kinds(rows, own, own_kinds) if kinded[place] else None)
-    found = Streams(resolved, times, offsets, kinds)
+    found = Streams(resolved, times, offsets, kinds, None if one_each else counts)
     sort_times(found)
     return found
 
@@ -144,21 +152,21 @@ def one_by_one(requests: list[PendingRequest], plain: Rows | None, counts: Count
     plain_segments = {} if plain is None or not requests else _as_segments(plain, requests)
     found: list[Assembled] = []
     for one in requests:
-        received = ReceivedRequest(*one.ids, one.request)
+        received = ReceivedRequest(*one.request_key, one.request)
         if one.earlier:
             received.stream(0)
         # In order of receipt; of one export request those read one by one first.
         for _, segment in sorted([*one.segments, *plain_segments.get(one.slot, ())], key=lambda pair: pair[0]):
-            if not received.stream(segment.choice).add(segment):
-                counts["duplicate_segments"] += 1
+            if (dropped := received.stream(segment.choice).add(segment)) is not None:
+                counts[dropped] += 1
         found += [stream for stream in streams_of(received, counts) if stream.resolved.choice or not one.earlier]
     return Streams.of(found)
 
 
 def _kinds(rows: Rows, places: Ints, own: dict[int, bytes]) -> bytes:
-    """Return the kind codes of the tokens of the rows at these indexes; `own`: those of rows with a kind a token."""
+    """Return the kind codes of the events of the rows at these indexes; `own`: those of rows with a kind a token."""
     return b"".join(
-        bytes((int(rows.kind[place]),)) * int(rows.counts[place]) if place not in own else own[place]
+        bytes((int(rows.kind[place]),)) * int(rows.events[place]) if place not in own else own[place]
         for place in places.tolist()
     )
 
@@ -166,25 +174,32 @@ def _kinds(rows: Rows, places: Ints, own: dict[int, bytes]) -> bytes:
 def _as_segments(plain: Rows, requests: list[PendingRequest]) -> dict[int, list[tuple[int, Segment]]]:
     """Return the rows of requests as segments, by slot, each with the number of its export request."""
     found: dict[int, list[tuple[int, Segment]]] = {one.slot: [] for one in requests}
-    ids = {one.slot: one.ids for one in requests}
+    keys = {one.slot: one.request_key for one in requests}
     rows = plain.only(np.isin(plain.slot, np.fromiter(found, np.int64, len(found))))
-    stops = np.cumsum(rows.counts).tolist()
-    times = rows.times_ns.tolist()
-    columns = (rows.slot, rows.seq, rows.first_token, rows.end_ns, rows.kind, rows.order, rows.receipt_ns, rows.counts)
-    for stop, (slot, seq, first, end_ns, kind, order, receipt_ns, count) in zip(
+    stops = np.cumsum(rows.events).tolist()
+    times, counts = rows.times_ns.tolist(), rows.counts.tolist()
+    columns = (
+        *(rows.slot, rows.seq, rows.first_token, rows.end_ns, rows.kind, rows.order, rows.receipt_ns),
+        *(rows.events, rows.tokens),
+    )
+    for stop, (slot, seq, first, end_ns, kind, order, receipt_ns, events, tokens) in zip(
         stops, zip(*(column.tolist() for column in columns), strict=True), strict=True
     ):
+        trace_id, span_id, tenant = keys[slot]
         segment = Segment(
-            *ids[slot],
+            trace_id,
+            span_id,
             0,
             seq,
             first,
             end_ns,  # its begin has no meaning
             end_ns,
-            times[stop - count : stop],
-            bytes((kind,)) * count if kind else None,
+            times[stop - events : stop],
+            bytes((kind,)) * events if kind else None,
             {},
             None if receipt_ns == NO_RECEIPT else receipt_ns,
+            tenant=tenant,
+            counts=None if tokens == events else counts[stop - events : stop],
         )
         found[slot].append((order, segment))
     return found

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from otel_llm import semconv
 from otel_llm.readers.assemble.received_request import ReceivedRequest
 from otel_llm.readers.assemble.received_stream import missing_segments
-from otel_llm.readers.assemble.resolved import Assembled, in_time_order, row_order
+from otel_llm.readers.assemble.resolved import Assembled, row_order
 from otel_llm.readers.foreign.foreign_spans import foreign_tokens
+from otel_llm.slo.token_events import NO_EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,12 +34,12 @@ class Assembler:
     def add(self, batch: Batch) -> None:
         """Add the records of one export request."""
         for segment in batch.segments:
-            key = (segment.trace_id, segment.span_id)
+            key = segment.request_key
             parts = self.parts.get(key)
             if parts is None:
                 parts = self.parts[key] = ReceivedRequest(*key)
-            if not parts.stream(segment.choice).add(segment):
-                self.counts["duplicate_segments"] += 1
+            if (dropped := parts.stream(segment.choice).add(segment)) is not None:
+                self.counts[dropped] += 1
         for span in batch.requests:
             parts = self.parts.get(span.key)
             if parts is None:
@@ -75,22 +76,18 @@ def streams_of(parts: ReceivedRequest, counts: Counter[str]) -> Iterator[Assembl
     for choice, stream in parts.streams.items():
         resolved = parts.resolve(choice)
         counts["missing_empty_segments"] += missing_segments(stream) if resolved.complete else 0
-        times_ns, kinds = stream.token_times()
-        if resolved.complete:
-            times_ns, kinds = in_time_order(times_ns, kinds)
-        yield Assembled(resolved, times_ns, kinds)
+        events = stream.token_events()
+        yield Assembled.of(resolved, events.in_time_order() if resolved.complete else events)
 
 
 def _without_segments(parts: ReceivedRequest, counts: Counter[str]) -> Iterator[Assembled]:
     assert parts.request is not None  # noqa: S101  a ReceivedRequest is made for a segment or for a request span
     if semconv.SEGMENTS in parts.request.attributes:
-        yield Assembled(parts.resolve(0), [], None)
+        yield Assembled.of(parts.resolve(0), NO_EVENTS)
         return
     resolved = parts.resolve_foreign()
     if resolved is None:
         counts["ignored"] += 1
         return
-    times_ns, kinds = foreign_tokens(parts.request) or ([], None)
-    if resolved.complete:
-        times_ns, kinds = in_time_order(times_ns, kinds)
-    yield Assembled(resolved, times_ns, kinds)
+    events = foreign_tokens(parts.request) or NO_EVENTS
+    yield Assembled.of(resolved, events.in_time_order() if resolved.complete else events)

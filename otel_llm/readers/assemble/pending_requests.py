@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm import semconv
+from otel_llm.readers.assemble.received_stream import EVENT_BYTES, record_bytes
 from otel_llm.readers.assemble.stream_rows import Rows, joined
-from otel_llm.readers.segment_columns import TRACE_BYTES
+from otel_llm.readers.segment_columns import request_of
 from otel_llm.readers.spans.attributes import count_of
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ _CHUNK_REQUESTS: Final = 8192
 _MOST_BLOCKS: Final = 16
 # The approximate bytes of each.
 _PENDING_BYTES: Final = 300
-_SEGMENT_BYTES: Final = 700
-_REQUEST_BYTES: Final = 900
-_ATTRIBUTE_BYTES: Final = 150
-_TOKEN_BYTES: Final = 40
 
 
 @dataclass(slots=True)
@@ -50,9 +47,9 @@ class PendingRequest:
     weight: int = _PENDING_BYTES
 
     @property
-    def ids(self) -> RequestKey:
-        """Return its trace id and request span id."""
-        return self.key[:TRACE_BYTES], self.key[TRACE_BYTES:]
+    def request_key(self) -> RequestKey:
+        """Return its key as a tuple."""
+        return request_of(self.key)
 
     def endings(self) -> list[Segment]:
         """Return the segments that state the end of their stream."""
@@ -119,12 +116,12 @@ class PendingRequests:
         one.segments.append((order, segment))
         one.choices |= segment.choice != 0
         self.received[one.slot] += 1
-        self._weigh(one, _SEGMENT_BYTES, len(segment.times_ns), len(segment.attributes))
+        self._weigh(one, record_bytes(segment))
 
     def add_span(self, one: PendingRequest, span: RequestSpan) -> None:
         """Add the request span of a request that has none."""
         one.request = span
-        self._weigh(one, _REQUEST_BYTES, len(span.events_ns), len(span.attributes))
+        self._weigh(one, record_bytes(span))
 
     def add_rows(self, rows: Rows) -> None:
         """Keep rows whose slots are those of pending requests; `received` is the caller's."""
@@ -164,12 +161,12 @@ class PendingRequests:
         """Yield the slots of all requests, in groups of about CHUNK_TOKENS."""
         tokens = np.zeros(len(self.by_slot), np.int64)
         for block in self._blocks:
-            np.add.at(tokens, block.slot, block.counts)
+            np.add.at(tokens, block.slot, block.tokens)
         waiting: list[int] = []
         total = 0
         for one in list(self.by_key.values()):
             waiting.append(one.slot)
-            total += int(tokens[one.slot]) + one.weight // _TOKEN_BYTES
+            total += int(tokens[one.slot]) + one.weight // EVENT_BYTES
             if total >= CHUNK_TOKENS or len(waiting) >= _CHUNK_REQUESTS:
                 yield np.array(waiting)
                 waiting, total = [], 0
@@ -198,7 +195,6 @@ class PendingRequests:
                 self.add_rows(rows)
         return twice
 
-    def _weigh(self, one: PendingRequest, own_bytes: int, tokens: int, attributes: int) -> None:
-        weight = own_bytes + _TOKEN_BYTES * tokens + _ATTRIBUTE_BYTES * attributes
+    def _weigh(self, one: PendingRequest, weight: int) -> None:
         one.weight += weight
         self._weight += weight

@@ -16,7 +16,7 @@ from otel_llm.readers.spans.attributes import count_of, model_of, seconds_of, st
 from otel_llm.readers.spans.finish_reasons import finish_reason_of
 
 if TYPE_CHECKING:
-    from otel_llm.readers.records import Attributes, RequestSpan
+    from otel_llm.readers.records import Attributes, RequestKey, RequestSpan
 
 
 @dataclass(slots=True)
@@ -25,10 +25,16 @@ class ReceivedRequest:
 
     trace_id: bytes
     span_id: bytes
+    tenant: str
     request: RequestSpan | None = None
     streams: dict[int, ReceivedStream] = field(default_factory=dict)
     since_ns: int | None = None
     """The first receipt, unix ns; set by the live evaluator."""
+
+    @property
+    def key(self) -> RequestKey:
+        """Return the identity of the request."""
+        return (self.trace_id, self.span_id, self.tenant)
 
     def stream(self, choice: int) -> ReceivedStream:
         """Return the stream of one choice, a new one where nothing of it was received yet."""
@@ -103,6 +109,7 @@ class ReceivedRequest:
         return Resolved(
             trace_id=self.trace_id,
             span_id=self.span_id,
+            tenant=self.tenant,
             choice=choice,
             declared_class=text_of(attributes, semconv.SLO_CLASS),
             attributes=attributes,
@@ -124,6 +131,8 @@ class ReceivedRequest:
             exact_resume=attributes.get(semconv.EXACT_RESUME) is True,
             offset_ns=_offset(span) if stream.offset_ns is None else stream.offset_ns,
             queue_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_QUEUE),
+            prefill_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_PREFILL),
+            relay_lag_s=seconds_of(attributes, semconv.RELAY_LAG),
         )
 
     def resolve_foreign(self) -> Resolved | None:
@@ -139,6 +148,7 @@ class ReceivedRequest:
         return Resolved(
             trace_id=self.trace_id,
             span_id=self.span_id,
+            tenant=self.tenant,
             choice=None,
             declared_class=text_of(attributes, semconv.SLO_CLASS),
             attributes=attributes,
@@ -159,6 +169,7 @@ class ReceivedRequest:
             reasoning_tokens=reasoning_tokens,
             offset_ns=_offset(span) if found.tokens else None,
             queue_s=found.queue_s,
+            prefill_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_PREFILL),
             foreign=found,
         )
 

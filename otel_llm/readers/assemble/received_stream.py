@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TOKENS
+from otel_llm.slo.token_events import TokenEvents, joined
 
 if TYPE_CHECKING:
-    from otel_llm.readers.records import Attributes, Segment
+    from otel_llm.readers.records import Attributes, RequestSpan, Segment
+
+DUPLICATE: Final = "duplicate_segments"
+TOO_MANY_TOKENS: Final = "refused.too_many_tokens"
+TOO_MANY_BYTES: Final = "refused.too_many_bytes_waiting"
+"""The counts of segments that are not kept."""
+MAX_HELD_BYTES: Final = 16 * 2**20
+"""The most bytes of one stream's segments that wait for an earlier one: twenty times those of 120 s at 100 tokens/s."""
+# The approximate bytes of each.
+_RECORD_BYTES: Final = 800
+_ATTRIBUTE_BYTES: Final = 150
+EVENT_BYTES: Final = 40
+_COUNTED_EVENT_BYTES: Final = 80
+
+
+def record_bytes(record: Segment | RequestSpan) -> int:
+    """Return the approximate memory of a record."""
+    return _RECORD_BYTES + _ATTRIBUTE_BYTES * len(record.attributes) + events_bytes(record.events)
+
+
+def events_bytes(events: TokenEvents) -> int:
+    """Return the approximate memory of token events in lists."""
+    return len(events.times_ns) * (EVENT_BYTES if events.counts is None else _COUNTED_EVENT_BYTES)
 
 
 @dataclass(slots=True)
@@ -60,7 +84,6 @@ class ReceivedStream:
     """The segments of one stream by number; a repetition is counted and changes nothing."""
 
     held: dict[int, ReceivedSegment] = field(default_factory=dict)
-    duplicates: int = 0
     offset_ns: int | None = None
     """End - receipt of the segment that was received first, of several at once of the one with the lowest number: the
     sender's clock is ahead by at least this."""
@@ -69,6 +92,10 @@ class ReceivedStream:
     ending: int | None = None
     """The highest number of a segment that states the end of the stream."""
     prefix: Prefix = field(default_factory=Prefix)
+    tokens: int = 0
+    """The tokens of all segments that were added, also of those that repeat indexes."""
+    held_bytes: int = 0
+    """The approximate memory of the held segments."""
 
     @classmethod
     def begun(cls, commit: Segment) -> ReceivedStream:
@@ -79,19 +106,38 @@ class ReceivedStream:
         came = (commit.receipt_ns, 0)
         return cls(offset_ns=commit.end_ns - commit.receipt_ns, first=came, prefix=prefix)
 
-    def add(self, segment: Segment) -> bool:
-        """Keep `segment` unless its number is there already; return whether it is new."""
+    def add(self, segment: Segment, most_bytes: int | None = None) -> str | None:
+        """Keep a segment unless its number is there already, or the stream would have more than MAX_TOKENS.
+
+        `most_bytes`: how many bytes of segments may be held; None: any.
+
+        Returns:
+            None, or the name of the count of segments that are not kept.
+        """
         if self.has(segment.seq):
-            self.duplicates += 1
-            return False
+            return DUPLICATE
+        tokens, held_bytes = self.tokens + segment.tokens, self.held_bytes + record_bytes(segment)
+        if tokens > MAX_TOKENS:
+            return TOO_MANY_TOKENS
+        if most_bytes is not None and held_bytes > most_bytes:
+            return TOO_MANY_BYTES
+        self.tokens, self.held_bytes = tokens, held_bytes
         if segment.receipt_ns is not None and not self.prefix.segments:
             came = (segment.receipt_ns, segment.seq)
             if self.first is None or (came < self.first and came[0] == self.first[0]):
                 self.first, self.offset_ns = came, segment.end_ns - segment.receipt_ns
-        self.held[segment.seq] = ReceivedSegment(segment, len(segment.times_ns))
+        self.held[segment.seq] = ReceivedSegment(segment, segment.tokens)
         if semconv.OUTCOME in segment.attributes and (self.ending is None or segment.seq > self.ending):
             self.ending = segment.seq
-        return True
+        return None
+
+    def take_events(self, seq: int) -> TokenEvents:
+        """Return the token events of a held segment, which forgets them: the caller has applied them."""
+        segment = self.held[seq].segment
+        events = segment.events
+        self.held_bytes -= events_bytes(events)
+        segment.times_ns, segment.kinds, segment.counts = [], None, None
+        return events
 
     def has(self, seq: int) -> bool:
         """Tell whether the segment of this number was received."""
@@ -109,6 +155,7 @@ class ReceivedStream:
             if segment.times_ns or held.segment.first_token > prefix.tokens or semconv.OUTCOME in segment.attributes:
                 return
             del self.held[prefix.segments]
+            self.held_bytes -= record_bytes(segment)
             if not prefix.segments:
                 prefix.start_ns, prefix.end_ns = segment.start_ns, segment.end_ns
             prefix.segments += 1
@@ -174,17 +221,9 @@ class ReceivedStream:
             known_ns = one.segment.end_ns if known_ns is None else max(known_ns, one.segment.end_ns)
         return Extent(covered, expected, upto, known_ns)
 
-    def token_times(self) -> tuple[list[int], bytes | None]:
-        """Return the held token times in order of segment (unsorted within), and the kinds (None: content)."""
-        times: list[int] = []
-        kinds = bytearray()
-        plain = True
-        for held in self.in_order():
-            segment = held.segment
-            times.extend(segment.times_ns)
-            plain = plain and segment.kinds is None
-            kinds.extend(segment.kinds if segment.kinds is not None else bytes(len(segment.times_ns)))
-        return times, None if plain else bytes(kinds)
+    def token_events(self) -> TokenEvents:
+        """Return the held token events in order of segment (unsorted within)."""
+        return joined([held.segment.events for held in self.in_order()])
 
 
 def _by_first_token(held: ReceivedSegment) -> int:

@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.slo.stated_total import Stated
+from otel_llm.slo.token_events import TokenEvents
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from otel_llm.readers.foreign.foreign_spans import Foreign
     from otel_llm.readers.records import Attributes, StreamKey
 
@@ -49,8 +53,12 @@ class Resolved:
     offset_ns: int | None = None
     """End - receipt of the first received segment: the sender's clock is ahead by at least this."""
     queue_s: float | None = None
+    prefill_s: float | None = None
+    relay_lag_s: float | None = None
     foreign: Foreign | None = None
     """The statements of another instrumentation's span; without token times only these columns are filled."""
+    tenant: str = DEFAULT_TENANT
+    """The tenant of its sender."""
 
     @property
     def stated(self) -> Stated:
@@ -60,7 +68,7 @@ class Resolved:
     @property
     def key(self) -> StreamKey:
         """Return the stream's key."""
-        return (self.trace_id, self.span_id, self.choice or 0)
+        return (self.trace_id, self.span_id, self.tenant, self.choice or 0)
 
     def shift_ns(self, lateness_ns: int) -> int:
         """Return what to subtract from the stream's times to place them in windows."""
@@ -69,15 +77,31 @@ class Resolved:
 
 @dataclass(slots=True)
 class Assembled:
-    """One stream at the end of the input: its facts, its token times and their kinds.
+    """One stream at the end of the input: its facts, and its token events as in `TokenEvents`.
 
     Times are sorted where the stream is complete; where tokens are missing they stay in order of index, so that the
     first `resolved.known_tokens` are those before the hole.
     """
 
     resolved: Resolved
-    times_ns: list[int]
+    times_ns: Sequence[int]
     kinds: bytes | None
+    counts: Sequence[int] | None = None
+
+    @classmethod
+    def of(cls, resolved: Resolved, events: TokenEvents) -> Assembled:
+        """Return a stream with these token events."""
+        return cls(resolved, *events)
+
+    @property
+    def events(self) -> TokenEvents:
+        """Return the token events."""
+        return TokenEvents(self.times_ns, self.kinds, self.counts)
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens."""
+        return self.events.tokens
 
 
 def derived_ids(form: str, own_id: object, send_ns: int | None) -> tuple[bytes, bytes]:
@@ -89,14 +113,6 @@ def derived_ids(form: str, own_id: object, send_ns: int | None) -> tuple[bytes, 
     return trace_id, trace_id[:8]
 
 
-def in_time_order(times_ns: list[int], kinds: bytes | None) -> tuple[list[int], bytes | None]:
-    """Return token times sorted, each with its kind (a stable sort: equal times keep their order)."""
-    if kinds is None:
-        return sorted(times_ns), None
-    order = sorted(range(len(times_ns)), key=times_ns.__getitem__)
-    return [times_ns[i] for i in order], bytes(kinds[i] for i in order)
-
-
 def shift_ns(offset_ns: int | None, lateness_ns: int) -> int:
     """Return what to subtract from a stream's times: `offset_ns` where the sender's clock is off by more than lateness.
 
@@ -105,8 +121,8 @@ def shift_ns(offset_ns: int | None, lateness_ns: int) -> int:
     return 0 if offset_ns is None or abs(offset_ns) <= lateness_ns else offset_ns
 
 
-def row_order(resolved: Resolved) -> tuple[bool, int, bytes, bytes, bool, int]:
-    """Return the sort key of a row: start, trace id, span id, choice; unknown starts and null choices last."""
+def row_order(resolved: Resolved) -> tuple[bool, int, bytes, bytes, bool, int, str]:
+    """Return the sort key of a row: start, trace id, span id, choice, tenant; unknown starts, null choices last."""
     return (
         resolved.commit_ns is None,
         resolved.commit_ns or 0,
@@ -114,4 +130,5 @@ def row_order(resolved: Resolved) -> tuple[bool, int, bytes, bytes, bool, int]:
         resolved.span_id,
         resolved.choice is None,
         resolved.choice or 0,
+        resolved.tenant,
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm import semconv
+from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.readers.assemble.assemble_rows import one_by_one, regular_streams, repetitions_differ, with_others
 from otel_llm.readers.assemble.assembler import count_rest
 from otel_llm.readers.assemble.pending_requests import NO_END, PendingRequests
@@ -23,6 +24,7 @@ from otel_llm.readers.assemble.received_request import ending_overrides
 from otel_llm.readers.assemble.spill import Spill
 from otel_llm.readers.assemble.stream_columns import Streams, concatenate
 from otel_llm.readers.assemble.stream_rows import NO_RECEIPT, Rows, joined, merge
+from otel_llm.readers.segment_columns import key_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from otel_llm.readers.assemble.stream_rows import Bools, Ints, Merged
     from otel_llm.readers.batch import Batch
     from otel_llm.readers.records import RequestSpan, Segment
-    from otel_llm.readers.segment_columns import SegmentColumns
 
 HELD_BYTES: Final = 192 * 2**20
 """The memory of incomplete requests at which the oldest half goes to temporary files."""
@@ -66,7 +67,7 @@ class StreamAssembler:
     def take(self, received: Iterable[tuple[Batch, int | None]]) -> Streams:
         """Take the records of export requests, each with its time of receipt; return the streams now complete."""
         touched: set[int] = set()
-        plains: list[tuple[SegmentColumns, int, int]] = []
+        plains: list[tuple[Batch, int, int]] = []
         for batch, receipt_ns in received:
             self._order += 1
             for segment in batch.segments:
@@ -74,7 +75,7 @@ class StreamAssembler:
             for span in batch.requests:
                 self._add_request(span, touched)
             if batch.plain is not None:
-                plains.append((batch.plain, NO_RECEIPT if receipt_ns is None else receipt_ns, self._order))
+                plains.append((batch, NO_RECEIPT if receipt_ns is None else receipt_ns, self._order))
             count_rest(batch, self.counts)
         slots = self._add_plain(plains) if plains else np.zeros(0, np.int64)
         slots = np.union1d(slots, np.fromiter(touched, np.int64, len(touched)))
@@ -118,7 +119,7 @@ class StreamAssembler:
         return found
 
     def _add_segment(self, segment: Segment, touched: set[int]) -> None:
-        key = segment.trace_id + segment.span_id
+        key = key_bytes(segment.request_key)
         if not segment.choice and (ended := self._done.get(key)) is not None:
             self._late(segment.seq, ended)
             return
@@ -128,7 +129,7 @@ class StreamAssembler:
         self._set_needed(one)
 
     def _add_request(self, span: RequestSpan, touched: set[int]) -> None:
-        key = span.trace_id + span.span_id
+        key = key_bytes(span.key)
         one = None if key in self._done else self._of(key)
         if one is None or one.request is not None:
             self.counts["duplicate_requests"] += 1
@@ -137,12 +138,13 @@ class StreamAssembler:
         touched.add(one.slot)
         self._set_needed(one)
 
-    def _add_plain(self, plains: Sequence[tuple[SegmentColumns, int, int]]) -> Ints:
+    def _add_plain(self, plains: Sequence[tuple[Batch, int, int]]) -> Ints:
         """Take segments that are columns already; return the slots of their streams."""
         slots = self._pending.slots
         blocks: list[Rows] = []
-        for plain, receipt_ns, order in plains:
-            keys = plain.keys
+        for batch, receipt_ns, order in plains:
+            plain, keys = batch.plain, batch.plain_keys()
+            assert plain is not None  # noqa: S101  `take` has looked
             found = [-1 if (slot := slots.get(key)) is None else slot for key in keys]
             if -1 in found:
                 found = [slot if slot >= 0 else self._new_slot(key) for slot, key in zip(found, keys, strict=True)]
@@ -154,8 +156,10 @@ class StreamAssembler:
                 kind=plain.kind,
                 order=np.full(len(plain), order),
                 receipt_ns=np.full(len(plain), receipt_ns),
-                counts=np.diff(plain.offsets),
+                events=np.diff(plain.offsets),
+                tokens=plain.tokens,
                 times_ns=plain.times_ns,
+                counts=plain.counts,
             )
             if (late := rows.slot < 0).any():
                 for place in np.flatnonzero(late).tolist():
@@ -213,6 +217,7 @@ class StreamAssembler:
         lengths = np.diff(merged.bounds)
         ending = np.fromiter((one.ending_seq() for one in begun), np.int64, len(begun))
         chosen = merged.regular & ((ending == NO_END) | (ending == lengths - 1))
+        chosen &= merged.tokens <= MAX_TOKENS
         chosen &= ~repetitions_differ(begun, rows, stream, merged)
         if early:
             chosen &= lengths == pending.needed[slots]

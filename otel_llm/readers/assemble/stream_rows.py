@@ -23,10 +23,11 @@ NO_RECEIPT = -1
 
 @dataclass(slots=True)
 class Rows:
-    """Segments (S,), each of the stream `slot`, and their N tokens one after the other.
+    """Segments (S,), each of the stream `slot`, and their N token events one after the other.
 
     `order` numbers the export requests in order of receipt, `receipt_ns` is NO_RECEIPT where it is not known, `kind`
-    the code of all tokens of a segment; `counts` (S,) says how many of `times_ns` (N,) belong to each.
+    the code of all tokens of a segment; `events`, `tokens` (S,) say how many of `times_ns` (N,) belong to each, and for
+    how many tokens they stand, `counts` (N,) for how many each.
     """
 
     slot: Ints
@@ -36,8 +37,10 @@ class Rows:
     kind: Bytes
     order: Ints
     receipt_ns: Ints
-    counts: Ints
+    events: Ints
+    tokens: Ints
     times_ns: Ints
+    counts: Ints
 
     def __len__(self) -> int:
         return len(self.slot)
@@ -45,10 +48,11 @@ class Rows:
     @property
     def bytes_held(self) -> int:
         """Return their approximate memory."""
-        return 57 * len(self.slot) + self.times_ns.nbytes
+        return 65 * len(self.slot) + self.times_ns.nbytes + self.counts.nbytes
 
     def only(self, chosen: Bools) -> Rows:
         """Return the chosen rows, (S,) bool, as copies."""
+        events = np.repeat(chosen, self.events)
         return Rows(
             slot=self.slot[chosen],
             seq=self.seq[chosen],
@@ -57,8 +61,10 @@ class Rows:
             kind=self.kind[chosen],
             order=self.order[chosen],
             receipt_ns=self.receipt_ns[chosen],
-            counts=self.counts[chosen],
-            times_ns=self.times_ns[np.repeat(chosen, self.counts)],
+            events=self.events[chosen],
+            tokens=self.tokens[chosen],
+            times_ns=self.times_ns[events],
+            counts=self.counts[events],
         )
 
 
@@ -100,8 +106,8 @@ def merge(rows: Rows, stream: Ints, streams: int) -> Merged:
     order, of, seq = order[fresh], of[fresh], seq[fresh]
     bounds = np.searchsorted(of, np.arange(streams + 1))
     starts = bounds[:-1]
-    counts = rows.counts[order]
-    before = np.cumsum(counts) - counts
+    tokens = rows.tokens[order]
+    before = np.cumsum(tokens) - tokens
     before_stream = before - before[starts][of]
     fits = (seq == np.arange(len(order)) - starts[of]) & (rows.first_token[order] == before_stream)
     regular = np.logical_and.reduceat(fits, starts)
@@ -115,7 +121,7 @@ def merge(rows: Rows, stream: Ints, streams: int) -> Merged:
         bounds=bounds,
         regular=regular,
         repeated=repeated,
-        tokens=np.add.reduceat(counts, starts),
+        tokens=np.add.reduceat(tokens, starts),
         end_ns=np.maximum.reduceat(ends, starts),
         inner_end_ns=np.maximum.reduceat(inner, starts),
         offset_ns=offset,
@@ -146,12 +152,12 @@ def _offsets(receipt: Ints, came: Ints, ends: Ints, of: Ints, streams: int) -> t
     return offset, known
 
 
-def gather(times_ns: Ints, starts: Ints, counts: Ints) -> Ints:
-    """Return runs of times one after the other: `counts` of them from `starts` on, (S,) each."""
+def gather(values: Ints, starts: Ints, lengths: Ints) -> Ints:
+    """Return runs of values one after the other: `lengths` of them from `starts` on, (S,) each."""
     if not len(starts):
-        return times_ns[:0]
-    ends = starts + counts
+        return values[:0]
+    ends = starts + lengths
     if (starts[1:] == ends[:-1]).all():
-        return times_ns[starts[0] : ends[-1]]
-    inside = np.arange(int(counts.sum())) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-    return times_ns[inside]
+        return values[starts[0] : ends[-1]]
+    inside = np.arange(int(lengths.sum())) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+    return values[inside]

@@ -15,6 +15,7 @@ from otel_llm.readers.spans.token_events import TokenEventError, read_tokens
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Sequence
 
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
@@ -37,14 +38,15 @@ _BASES: Final = {
 
 
 class TokenTimes(NamedTuple):
-    """The token times of a request span, unix ns as received; `kinds` as in `RequestSpan`."""
+    """The token times of a request span, unix ns as received; `kinds` and `counts` as in `RequestSpan`."""
 
-    times_ns: list[int]
+    times_ns: Sequence[int]
     kinds: bytes | None
     basis: str | None
     """The meaning of one time: `exact`, `chunk`, None where unknown."""
     dropped: int
     """Times that its sender lost."""
+    counts: Sequence[int] | None = None
 
 
 def event_source(span: Span) -> str | None:
@@ -61,9 +63,9 @@ def read_events(span: Span, source: str, anomalies: Counter[str], budget: int = 
             (`token_outside_span`), or there are more tokens than `budget`.
     """
     if source == semconv.TOKEN_EVENT:
-        times_ns, kinds = read_tokens(span, {source}, anomalies, budget)
+        times_ns, kinds, counts = read_tokens(span, {source}, anomalies, budget)
     else:
-        times_ns, kinds = [event.time_unix_nano for event in span.events if event.name == source], None
+        times_ns, kinds, counts = [event.time_unix_nano for event in span.events if event.name == source], None, None
         if len(times_ns) > budget:
             raise TokenEventError("too_many_tokens")
         fault = time_fault(min(times_ns), max(times_ns))
@@ -71,4 +73,4 @@ def read_events(span: Span, source: str, anomalies: Counter[str], budget: int = 
             raise TokenEventError(fault)
     if min(times_ns) < span.start_time_unix_nano - SLACK_NS or max(times_ns) > span.end_time_unix_nano + SLACK_NS:
         raise TokenEventError("token_outside_span")
-    return TokenTimes(times_ns, kinds, _BASES.get(source), span.dropped_events_count)
+    return TokenTimes(times_ns, kinds, _BASES.get(source), span.dropped_events_count, counts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
 from otel_llm.readers.spans.attributes import ENGINE_LATENCIES, STATED_TIMES, count_of, seconds_of, text_of
+from otel_llm.slo.token_events import TokenEvents
 
 if TYPE_CHECKING:
     from otel_llm.readers.records import RequestSpan
@@ -56,7 +57,7 @@ def read_foreign(span: RequestSpan) -> Foreign | None:
         ttft_s=ttft_s,
         e2e_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_E2E),
         queue_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_QUEUE),
-        tokens=len(span.events_ns),
+        tokens=span.tokens,
         expected=_expected(span),
         token_basis=_token_basis(span),
         measured_at=_measured_at(span),
@@ -66,12 +67,12 @@ def read_foreign(span: RequestSpan) -> Foreign | None:
     return None
 
 
-def foreign_tokens(span: RequestSpan) -> tuple[list[int], bytes | None] | None:
-    """Return the token times of a foreign span (unix ns, as received) and their kinds; None if it has none.
+def foreign_tokens(span: RequestSpan) -> TokenEvents | None:
+    """Return the token events of a foreign span (unix ns, as received); None if it has none.
 
     They may be incomplete: `Resolved.complete` says whether they are judged.
     """
-    return (span.events_ns, span.kinds) if span.events_ns else None
+    return TokenEvents(span.events_ns, span.kinds, span.counts) if span.events_ns else None
 
 
 def _expected(span: RequestSpan) -> int:
@@ -81,7 +82,7 @@ def _expected(span: RequestSpan) -> int:
     """
     if not span.events_ns:
         return 0
-    expected = max(len(span.events_ns) + span.dropped_events, count_of(span.attributes, semconv.TOKENS) or 0)
+    expected = max(span.tokens + span.dropped_events, count_of(span.attributes, semconv.TOKENS) or 0)
     if _token_basis(span) == "exact":
         expected = max(expected, count_of(span.attributes, semconv.GEN_AI_USAGE_OUTPUT_TOKENS) or 0)
     return expected

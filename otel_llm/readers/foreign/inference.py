@@ -72,6 +72,7 @@ def read_request(
         attributes=attributes,
         events_ns=tokens.times_ns,
         kinds=tokens.kinds,
+        counts=tokens.counts,
         event_basis=tokens.basis,
         dropped_events=tokens.dropped,
         receipt_ns=receipt_ns,

@@ -1,8 +1,9 @@
-"""Rows of ClickHouse's `otel_traces` as the Collector's exporter fills it: lines of JSONEachRow, or Parquet.
+"""Rows of ClickHouse's `otel_traces` as the Collector's exporter fills it: JSON by rows or as one answer, or Parquet.
 
 `Timestamp` is the span's start, `Duration` in ns; attributes are maps of text, so known ones get back the type of their
-name; `Events.*` are arrays side by side. Tables of the exporter's JSON schema are read too (nested objects, with
-types). Times are taken as ns, as seconds with a point, as ISO with a zone, or without one (UTC, reported).
+name; `Events.*` are arrays side by side, or `Events` is one of objects (`flatten_nested = 0`). Tables of the exporter's
+JSON schema are read too (nested objects, with types). Times are taken as ns, as seconds with a point, as ISO with a
+zone, or without one (UTC, reported).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
+from otel_llm.readers.formats.form import look
 from otel_llm.readers.formats.span_parts import (
     ERROR,
     array,
@@ -26,9 +28,9 @@ from otel_llm.readers.formats.span_parts import (
     text,
     whole_number,
 )
-from otel_llm.readers.io.bytestream import split_lines
-from otel_llm.readers.io.json_walk import load
-from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES
+from otel_llm.readers.io.json_records import json_records
+from otel_llm.readers.io.json_walk import items, load
+from otel_llm.readers.io.skipped import Received
 from otel_llm.readers.records import DecodeError, InputError
 
 if TYPE_CHECKING:
@@ -38,13 +40,16 @@ if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     from otel_llm.readers.formats.form import Head
-    from otel_llm.readers.io.skipped import Received, Skipped
+    from otel_llm.readers.io.skipped import Skipped
 
 COLUMNS: Final = frozenset({"Timestamp", "TraceId", "SpanId", "SpanName", "SpanAttributes", "Duration"})
 """The required columns; the others of the table may be missing."""
 READ: Final = (*sorted(COLUMNS), "ParentSpanId", "SpanKind", "StatusCode", "ResourceAttributes")
-EVENTS: Final = ("Events.Timestamp", "Events.Name", "Events.Attributes")
+NESTED: Final = "Events"
+_EVENT: Final = ("Timestamp", "Name", "Attributes")
+EVENTS: Final = tuple(f"{NESTED}.{name}" for name in _EVENT)
 BATCH_ROWS: Final = 1000
+_EXPECTED: Final = "expected rows of otel_traces, as FORMAT JSONEachRow writes them (docs/audit-forms.md)"
 _HOPELESS: Final = 10_000
 """After so many leading rows of another kind the file is refused."""
 _FIRST_NS: Final = 10**16
@@ -53,25 +58,44 @@ _DATE: Final = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))
 
 
 def sniff(head: Head) -> bool:
-    """Tell whether a file begins with a row of the table as JSON."""
-    return head.keys >= COLUMNS
+    """Tell whether a file begins with a row of the table as JSON, or is an answer in ClickHouse's `FORMAT JSON`."""
+    return head.own_keys >= COLUMNS or _is_answer(head)
 
 
 def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Received]:
-    """Yield the spans of JSONEachRow (a line each) as export requests.
+    """Yield the spans of rows of JSON as export requests: JSONEachRow, an array, `FORMAT JSON` or `JSONCompact`.
 
     Raises:
-        InputError: no line is a row of the table.
+        InputError: nothing in it is a row of the table.
     """
+    head, every = look(chunks)
+    rows = _answer if _is_answer(head) else json_records
+    found = rows(path, every, skipped)
+    places = ((f"{path}:{place}" if isinstance(place, int) else f"{path}: {place}", row) for place, row in found)
+    yield from spans_of(path, places, skipped)
 
-    def rows() -> Iterator[tuple[str, Any]]:
-        for line in split_lines(chunks, MAX_DOCUMENT_BYTES):
-            try:
-                yield f"{path}:{line.number}", load(line.text)
-            except DecodeError as error:
-                skipped.bad_line(path, line, error)
 
-    yield from spans_of(path, rows(), skipped)
+def _is_answer(head: Head) -> bool:
+    return head.keys >= {"meta[].name", "data"} and b'"SpanAttributes"' in head.text
+
+
+def _answer(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[tuple[str, Any]]:
+    """Yield the place and the row of each element of `data`; a row without names has those of `meta`.
+
+    Raises:
+        InputError: the answer is one of columns.
+    """
+    names: list[str] = []
+    for item in items(path, chunks, skipped, {"", "data"}):
+        if item.path == "meta" and isinstance(item.value, list):
+            names = [str(one.get("name")) for one in item.value if isinstance(one, dict)]
+        elif item.path.startswith("data."):
+            raise InputError(f"{path}: an answer by columns: {_EXPECTED}")
+        elif item.path == "data[]":
+            row = item.value
+            if isinstance(row, list) and len(row) == len(names):
+                row = dict(zip(names, row, strict=True))
+            yield f"byte {item.offset}", row
 
 
 def spans_of(path: Path, rows: Iterable[tuple[str, Any]], skipped: Skipped) -> Iterator[Received]:
@@ -101,15 +125,15 @@ def spans_of(path: Path, rows: Iterable[tuple[str, Any]], skipped: Skipped) -> I
         good += 1
         held += 1
         if held == BATCH_ROWS:
-            yield from ((request(spans, instance), None) for instance, spans in waiting.items())
+            yield from (Received(request(spans, instance)) for instance, spans in waiting.items())
             waiting, held = {}, 0
-    yield from ((request(spans, instance), None) for instance, spans in waiting.items())
+    yield from (Received(request(spans, instance)) for instance, spans in waiting.items())
     if zones.assumed:
         skipped.add(
             "zone_assumed", f"{path}: times without a zone are read as UTC (docs/audit-forms.md)", zones.assumed
         )
     if refusal and not good:
-        raise InputError(f"{refusal}: expected rows of otel_traces (docs/audit-forms.md)")
+        raise InputError(f"{refusal}: {_EXPECTED}")
 
 
 class _Zones:
@@ -137,7 +161,7 @@ def _span(row: Any, zones: _Zones) -> Span:
     if text(row.get("StatusCode") or "", "StatusCode").upper().removeprefix("STATUS_CODE_") == "ERROR":
         span.status.code = ERROR  # type: ignore[assignment]
     span.attributes.extend(attributes(_flat(row.get("SpanAttributes"), "SpanAttributes")))
-    times, names, maps = (array(row.get(name), name) for name in EVENTS)
+    times, names, maps = _events(row)
     if not len(times) == len(names) == len(maps):
         raise DecodeError("Events: arrays of different lengths")
     for at, name, values in zip(times, names, maps, strict=True):
@@ -151,6 +175,27 @@ def _span(row: Any, zones: _Zones) -> Span:
         if values:
             event.attributes.extend(attributes(_flat(values, EVENTS[2])))
     return span
+
+
+def _events(row: dict[str, Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return the times, names and attributes of a row's events, whichever way the table and the format nest them."""
+    nested = row.get(NESTED)
+    if nested is None:
+        times, names, maps = (array(row.get(name), name) for name in EVENTS)
+    elif isinstance(nested, dict):
+        times, names, maps = (array(nested.get(name), f"{NESTED}.{name}") for name in _EVENT)
+    else:
+        each = [_event(one) for one in array(nested, NESTED)]
+        times, names, maps = ([event[at] for event in each] for at in range(len(_EVENT)))
+    return times, names, maps
+
+
+def _event(event: Any) -> list[Any]:
+    if isinstance(event, dict):
+        return [event.get(name) for name in _EVENT]
+    if not isinstance(event, list) or len(event) != len(_EVENT):
+        raise DecodeError(f"{NESTED}: expected an object or {len(_EVENT)} values for each event")
+    return event
 
 
 def _time(value: Any, what: str, zones: _Zones) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.readers.io.json_walk import key_paths
@@ -54,9 +55,27 @@ class Head:
         """
         return key_paths(self.text) if self.text[:1] in (b"{", b"[") else frozenset()
 
+    @cached_property
+    def own_keys(self) -> frozenset[str]:
+        """Return `keys` of a record, be it the file's first value or the elements of the array that it is."""
+        if not self.text.startswith(b"["):
+            return self.keys
+        return frozenset(key.removeprefix("[].") for key in self.keys)
+
+
+def look(chunks: Iterable[bytes]) -> tuple[Head, Iterator[bytes]]:
+    """Return the first bytes of chunks as a head, and all of the chunks."""
+    rest, pieces, wanted = iter(chunks), [], LOOK_BYTES
+    for chunk in rest:
+        pieces.append(chunk)
+        wanted -= len(chunk)
+        if wanted <= 0:
+            break
+    return Head(b"".join(pieces)[:LOOK_BYTES]), chain(pieces, rest)
+
 
 class Form(NamedTuple):
-    """A form of recording: its name in messages, and its two functions.
+    """A form of recording: its name in messages, its two functions, and whether a file may have several runs.
 
     `sniff` tells by a file's head whether it is of the form. `read` yields the contents of a file: the path names it in
     messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken part is
@@ -70,3 +89,4 @@ class Form(NamedTuple):
     name: str
     sniff: Callable[[Head], bool]
     read: Callable[[Path, Iterable[bytes], Skipped], Iterator[RawRecord | Received | Assembled]]
+    has_runs: bool = False

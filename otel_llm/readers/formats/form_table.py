@@ -6,7 +6,6 @@ The docstring of `otel_llm/readers/formats` lists the steps to add a form.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from otel_llm.readers.formats import clickhouse, csv_times, jaeger, otlp_files, parquet_files
@@ -17,9 +16,10 @@ from otel_llm.readers.formats.bench import (
     guidellm,
     inference_perf,
     sglang_bench,
+    summaries,
     vllm_bench,
 )
-from otel_llm.readers.formats.form import LOOK_BYTES, Form, Head
+from otel_llm.readers.formats.form import Form, Head, look
 from otel_llm.readers.io.bytestream import MOST_EXPANSION, open_chunks
 from otel_llm.readers.io.journal_format import is_journal
 from otel_llm.readers.io.skipped import Skipped
@@ -38,13 +38,14 @@ def known_forms() -> tuple[Form, ...]:
         Form("ClickHouse rows", clickhouse.sniff, clickhouse.read),
         Form("OTLP JSON", otlp_files.sniff_json, otlp_files.read_json),
         Form("OTLP message", otlp_files.sniff_message, otlp_files.read_message),
-        Form("result of vLLM's benchmark", vllm_bench.sniff, vllm_bench.read),
-        Form("result of SGLang's benchmark", sglang_bench.sniff, sglang_bench.read),
+        Form("result of vLLM's benchmark", vllm_bench.sniff, vllm_bench.read, has_runs=True),
+        Form("result of SGLang's benchmark", sglang_bench.sniff, sglang_bench.read, has_runs=True),
         Form("requests of AIPerf", aiperf.sniff, aiperf.read),
         Form("requests of inference-perf", inference_perf.sniff, inference_perf.read),
-        Form("requests of genai-perf", genai_perf.sniff, genai_perf.read),
+        Form("requests of genai-perf", genai_perf.sniff, genai_perf.read, has_runs=True),
         Form("requests of Etalon", etalon.sniff, etalon.read),
-        Form("report of GuideLLM", guidellm.sniff, guidellm.read),
+        Form("report of GuideLLM", guidellm.sniff, guidellm.read, has_runs=True),
+        Form("summary of a benchmark", summaries.sniff, summaries.read),
         Form("CSV of token times", csv_times.sniff, csv_times.read),
     )
 
@@ -75,11 +76,4 @@ def open_head(path: Path, skipped: Skipped) -> tuple[Head, Iterator[bytes]]:
 
     most_expansion = None if is_journal(path) else MOST_EXPANSION
     chunks = open_chunks(path, Counter(), lost, most_expansion=most_expansion)
-    pieces: list[bytes] = []
-    wanted = LOOK_BYTES
-    for chunk in chunks:
-        pieces.append(chunk)
-        wanted -= len(chunk)
-        if wanted <= 0:
-            break
-    return Head(b"".join(pieces)[:LOOK_BYTES]), chain(pieces, chunks)
+    return look(chunks)

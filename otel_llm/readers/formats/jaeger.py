@@ -27,6 +27,7 @@ from otel_llm.readers.formats.span_parts import (
     whole_number,
 )
 from otel_llm.readers.io.json_walk import END, items
+from otel_llm.readers.io.skipped import Received
 from otel_llm.readers.records import DecodeError, InputError
 from otel_llm.readers.spans.attributes import ARRAYS, typed
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     from otel_llm.readers.formats.form import Head
-    from otel_llm.readers.io.skipped import Received, Skipped
+    from otel_llm.readers.io.skipped import Skipped
 
 _MAX_US: Final = MAX_TIME_NS // 1000
 _MOST_SPANS: Final = 10_000
@@ -103,7 +104,7 @@ def _messages(path: Path, spans: list[tuple[Any, int]], processes: Any, skipped:
         except DecodeError as error:
             skipped.bad(path, f"byte {offset}", f"not a span of Jaeger's: {error}")
     for instance, sent in senders.items():
-        yield request(sent, instance), None
+        yield Received(request(sent, instance))
 
 
 def _span(data: Any) -> Span:

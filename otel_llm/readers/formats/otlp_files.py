@@ -7,18 +7,18 @@ big-endian length and the message; its `compression: zstd` compresses each recor
 from __future__ import annotations
 
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.formats.form import EXPECTED
-from otel_llm.readers.formats.tempo import hex_ids, otlp_of, unwrapped
-from otel_llm.readers.io.bytestream import ZSTD_MAGIC, Line, split_lines, unzstd_bytes
+from otel_llm.readers.formats.tempo import WRAPPERS, hex_ids, otlp_of, unwrapped
+from otel_llm.readers.io.bytestream import ZSTD_MAGIC, unzstd_bytes
 from otel_llm.readers.io.journal_format import MAX_RECORD_BYTES, is_journal, split_stream
+from otel_llm.readers.io.json_records import json_records
 from otel_llm.readers.io.json_walk import load
-from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES, RawRecord
+from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES, RawRecord, Received
 from otel_llm.readers.otlp.export_json import from_object
 from otel_llm.readers.otlp.export_request import parse_cut, whole_resources
-from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.readers.records import DEFAULT_TENANT, DecodeError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     from otel_llm.readers.formats.form import Head
-    from otel_llm.readers.io.skipped import Received, Skipped
+    from otel_llm.readers.io.skipped import Skipped
 
 LENGTH_BYTES: Final = (b"\x00", b"\x01", b"\x02", b"\x03")
 _BODIES: Final = (b"\n", b"{", ZSTD_MAGIC[:1], b"\xc9")
 """The first byte of a record: a message's only field, JSON, zstd, the seal of an empty message."""
 _OTHER_SIGNALS: Final = frozenset({"resourceMetrics", "resourceLogs", "resourceProfiles"})
-_TRACES: Final = frozenset({"resourceSpans", "resource_spans", "batches", "trace.resourceSpans", "trace.batches"})
+_SPANS: Final = frozenset({"resourceSpans", "resource_spans"})
+_TRACES: Final = frozenset(
+    {*_SPANS, "batches", "trace.batches", *(f"{wrapper}.{name}" for wrapper in WRAPPERS for name in _SPANS)}
+)
 
 
 def sniff_records(head: Head) -> bool:
@@ -42,8 +45,8 @@ def sniff_records(head: Head) -> bool:
 
 
 def sniff_json(head: Head) -> bool:
-    """Tell whether a file begins with an export request in JSON, of any signal, or is empty."""
-    return not head.text or not head.keys.isdisjoint(_TRACES | _OTHER_SIGNALS) or head.text[:2] == b"{}"
+    """Tell whether a file begins with an export request in JSON, of any signal, or an array of them, or is empty."""
+    return not head.text or not head.own_keys.isdisjoint(_TRACES | _OTHER_SIGNALS) or head.text[:2] == b"{}"
 
 
 def sniff_message(head: Head) -> bool:
@@ -63,12 +66,13 @@ def read_records(
     for number, record in enumerate(split_stream(chunks, Counter(), lost), 1):
         raw, place = record.raw, f"{path}: record {number} at byte {record.offset}"
         try:
-            if raw.startswith(ZSTD_MAGIC):
+            ours = record.receipt_ns is not None  # always protobuf
+            if not ours and raw.startswith(ZSTD_MAGIC):
                 raw = unzstd_bytes(raw, most_bytes)
-            if not raw.startswith(b"{"):
-                yield RawRecord(raw, record.receipt_ns, place)
-            elif (message := _from_json(raw, skipped, place)) is not None:
-                yield message, record.receipt_ns
+            if ours or not raw.startswith(b"{"):
+                yield RawRecord(raw, record.receipt_ns, record.tenant, place)
+            elif (message := _message(load(raw), skipped, place)) is not None:
+                yield Received(message, record.receipt_ns, record.tenant)
         except DecodeError as error:
             skipped.add("bad_record", f"{place}: {error}")
 
@@ -76,53 +80,25 @@ def read_records(
 def read_json(
     path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_DOCUMENT_BYTES
 ) -> Iterator[Received]:
-    """Yield the export requests of JSON lines, or of one document over many lines."""
-    lines = split_lines(chunks, most_bytes)
-    first = next(lines, None)
-    if first is None:
-        return
-    if not _is_json(first.text):
-        # One document over many lines? Else a cut or bad first line.
-        following: list[Line] = []
-        size = len(first.text)
-        for line in lines:
-            following.append(line)
-            size += len(line.text)
-            if size > most_bytes:
-                break
-        document = b"\n".join(line.text for line in (first, *following))
-        if _is_json(document):
-            first, following = first._replace(text=document), []
-        lines = chain(following, lines)
+    """Yield the export requests of JSON: lines, documents over many lines, an array of requests."""
     good, refusal = 0, ""
-    for line in chain([first], lines):
+    for place, data in json_records(path, chunks, skipped, most_bytes):
+        where = f"{path}:{place}" if isinstance(place, int) else f"{path}: {place}"
         try:
-            message = _from_json(line.text, skipped, f"{path}:{line.number}")
+            message = _message(data, skipped, where)
         except DecodeError as error:
-            if line.ended or _is_json(line.text):  # complete JSON was not cut, whatever it lacks
-                refusal = refusal or f"{path}:{line.number}: {error}"
-                skipped.bad(path, line.number, error)
-            else:
-                skipped.torn(path, line.number)
+            refusal = refusal or f"{where}: {error}"
+            skipped.bad(path, place, error)
             continue
         good += 1
         if message is not None:
-            yield message, None
+            yield Received(message)
     if not good and refusal:
         raise InputError(f"{refusal} ({EXPECTED})")
 
 
-def _is_json(text: bytes) -> bool:
-    try:
-        load(text)
-    except DecodeError:
-        return False
-    return True
-
-
-def _from_json(text: bytes, skipped: Skipped, place: str) -> ExportTraceServiceRequest | None:
+def _message(data: Any, skipped: Skipped, place: str) -> ExportTraceServiceRequest | None:
     """Return the request in one JSON object, None for one of another signal, which is counted."""
-    data = load(text)
     if not isinstance(data, dict):
         raise DecodeError("not OTLP JSON: expected an object")
     data = otlp_of(data)
@@ -136,7 +112,7 @@ def _from_json(text: bytes, skipped: Skipped, place: str) -> ExportTraceServiceR
 
 def _answer_without_spans(data: dict[str, Any]) -> str:
     """Return which answer without spans of a trace store an object is, "" for anything else."""
-    if data.get("errors") and not data.get("data"):
+    if (data.get("errors") or data.get("error")) and not data.get("data"):
         return "an answer with errors and without spans: the store gave no trace"
     if isinstance(data.get("traces"), list):
         return "an answer of Tempo's search, which holds no spans: give the answer of /api/traces/ID"
@@ -167,7 +143,7 @@ def read_message(
     data = b"".join(pieces)
     raw = unwrapped(data)
     if whole_resources(raw) == len(raw):
-        yield RawRecord(raw, None, str(path))
+        yield RawRecord(raw, None, DEFAULT_TENANT, str(path))
         return
     try:
         message, whole = parse_cut(raw)
@@ -178,4 +154,4 @@ def read_message(
         return
     if not whole:
         skipped.torn(path, f"byte {len(data)}")
-    yield message, None
+    yield Received(message)

@@ -144,7 +144,7 @@ def _write(path: Path, chunks: Iterable[bytes], out: IO[bytes]) -> None:
 def _rows(path: Path, file: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     import pyarrow as pa
 
-    wanted = [name for name in (*clickhouse.READ, *clickhouse.EVENTS) if name in names]
+    wanted = [name for name in (*clickhouse.READ, *clickhouse.EVENTS, clickhouse.NESTED) if name in names]
     number = 0
     try:
         for batch in file.iter_batches(batch_size=clickhouse.BATCH_ROWS, columns=wanted, use_threads=False):
@@ -168,10 +168,15 @@ def _as_text(value: Any) -> Any:
 
 
 def _in_ns(pa: Any, column: Any) -> Any:
-    """Return times as whole ns, where Arrow would make dates of them."""
+    """Return times as whole ns, where Arrow would make dates of them, also those in lists and structs."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         return column.cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())
-    if pa.types.is_list(kind) and pa.types.is_timestamp(kind.value_type):
-        return column.cast(pa.list_(pa.timestamp("ns", kind.value_type.tz))).cast(pa.list_(pa.int64()))
+    if pa.types.is_list(kind):
+        plain = pa.concat_arrays([column])  # a slice with nulls cannot be made anew
+        nothing = plain.is_null() if plain.null_count else None
+        return pa.ListArray.from_arrays(plain.offsets, _in_ns(pa, plain.values), mask=nothing)
+    if pa.types.is_struct(kind):
+        fields = [_in_ns(pa, column.field(place)) for place in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(fields, [field.name for field in kind], mask=column.is_null())
     return column

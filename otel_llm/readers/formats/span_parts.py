@@ -196,7 +196,9 @@ def request(spans: Iterable[Span], instance_id: str | None) -> ExportTraceServic
     message = ExportTraceServiceRequest()
     resource = message.resource_spans.add()
     if instance_id is not None:
-        resource.resource.attributes.append(pair(semconv.SERVICE_INSTANCE_ID, AnyValue(string_value=instance_id)))
+        # A file's bytes that are no UTF-8 stand as lone surrogates, which no message can hold.
+        known = AnyValue(string_value=instance_id.encode("utf-8", "replace").decode())
+        resource.resource.attributes.append(pair(semconv.SERVICE_INSTANCE_ID, known))
     resource.scope_spans.add().spans.extend(spans)
     return message
 

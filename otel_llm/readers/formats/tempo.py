@@ -1,9 +1,9 @@
-"""The answers of Tempo's API, turned into OTLP.
+"""The answers of Tempo's API, and of Jaeger's `/api/v3`, turned into OTLP.
 
 `/api/traces/ID` answers `{"batches": [...]}` (older ones with `instrumentationLibrarySpans`), `/api/v2/traces/ID`
 `{"trace": {"resourceSpans": [...]}}`; ids are base64, as protobuf's own JSON mapping writes bytes. Asked for
 `application/protobuf` the first is an export request byte for byte, the second has it in its field 1 (tempo.proto,
-`Trace` and `TraceByIDResponse`).
+`Trace` and `TraceByIDResponse`). Jaeger's `/api/v3` answers one or more `{"result": {"resourceSpans": [...]}}`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from base64 import b64decode
 from typing import Any, Final
 
 _IDS: Final = {"traceId": 16, "spanId": 8, "parentSpanId": 8, "trace_id": 16, "span_id": 8, "parent_span_id": 8}
+WRAPPERS: Final = ("trace", "result")
+"""The members of an answer that hold its export request."""
 _TRACE_TAG: Final = 0x0A
 _SCOPE_SPANS_TAG: Final = 0x12
 
 
 def otlp_of(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the export request in an answer of Tempo; any other object as it is."""
-    inner = data.get("trace")
-    if isinstance(inner, dict) and "resourceSpans" not in data:
-        data = inner
+    """Return the export request in an answer of Tempo or Jaeger; any other object as it is."""
+    for wrapper in WRAPPERS:
+        inner = data.get(wrapper)
+        if isinstance(inner, dict) and "resourceSpans" not in data:
+            data = inner
     if "batches" in data and "resourceSpans" not in data:
         data = {**data, "resourceSpans": data["batches"]}
     for resource in _objects(data.get("resourceSpans")):

@@ -1,4 +1,8 @@
-"""Read JSON values one by one from chunks of bytes: parsed by Python's own decoder, skipped where broken."""
+"""Read JSON values one by one from chunks of bytes: parsed by Python's own decoder, skipped where broken.
+
+NaN and Infinity, which Python's json and others write, are read as floats: a tool writes them for settings that nothing
+here uses. The code that uses a number refuses one that is not finite.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.records import DecodeError
 
@@ -26,7 +30,7 @@ _STRUCTURE: Final = re.compile(r'[{}\[\],"]')
 _STRING: Final = re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL)
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
 _NUMBER: Final = re.compile(r"[-+.eE0-9]*+")
-_BEGUN: Final = re.compile(r"\s*+(?:-|\.|[eE][-+]|[tfn][a-z]{0,3}|\\?u?[0-9a-fA-F]{0,3})")
+_BEGUN: Final = re.compile(r"\s*+(?:-|\.|[eE][-+]|-?[tfnIN][a-zN]{0,6}|\\?u?[0-9a-fA-F]{0,3})")
 """The rest of a cut value after the position where the decoder fails: of a number, a literal, an escape, or nothing."""
 _NEAR: Final = 16
 """An error this close to the end of the read text may be due to the cut: a literal, an escape."""
@@ -42,7 +46,7 @@ class PieceLimits:
 
 
 def load(text: bytes | str, most_parts: int = MOST_PARTS) -> Any:
-    """Return the JSON value of a text; NaN and Infinity are no JSON.
+    """Return the JSON value of a text.
 
     Raises:
         DecodeError: it is no JSON, nested too deeply, or of more than `most_parts`.
@@ -50,7 +54,7 @@ def load(text: bytes | str, most_parts: int = MOST_PARTS) -> Any:
     try:
         plain = text if isinstance(text, str) else text.decode("utf-8-sig")
         if len(plain) <= most_parts or _parts(plain) <= most_parts:
-            return json.loads(plain, parse_constant=_no_constant)
+            return json.loads(plain)
     except RecursionError:
         raise DecodeError("not JSON: nested too deeply") from None
     except ValueError as error:  # UnicodeDecodeError, JSONDecodeError, an integer of thousands of digits
@@ -81,7 +85,7 @@ class Reader:
         self._chunks = iter(chunks)
         # Bytes that are no UTF-8 stay in the text as lone surrogates: only the strings with them are broken.
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self._json = json.JSONDecoder(parse_constant=_no_constant)
+        self._json = json.JSONDecoder()
         self._ended = False
         self._parts = 0
         self._start = 0
@@ -147,7 +151,7 @@ class Reader:
                     raise Bad(error.pos, error.msg) from None
                 if self._ended:
                     raise Cut from None
-            except ValueError as error:  # NaN, an integer of thousands of digits
+            except ValueError as error:  # an integer of thousands of digits
                 raise Bad(self.position, str(error)) from None
             else:
                 if not self._may_go_on(end) or not self._fill():
@@ -264,7 +268,3 @@ def _size(text: str) -> int:
 
 def _parts(text: str) -> int:
     return sum(map(text.count, ",[{"))
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")

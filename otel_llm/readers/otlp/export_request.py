@@ -32,7 +32,7 @@ def parse(raw: bytes) -> ExportTraceServiceRequest:
 
 
 def token_budget(size: int) -> int:
-    """Return how many tokens an export request of `size` bytes may expand to; spans beyond are refused."""
+    """Return how many tokens an export request of `size` bytes may have; spans beyond are refused."""
     return min(MAX_MESSAGE_TOKENS, FREE_MESSAGE_TOKENS + TOKENS_PER_BYTE * size)
 
 
@@ -79,7 +79,7 @@ def read_all(
         except DecodeError as error:
             found.append(error)
             continue
-        left -= batch.tokens + sum(len(span.events_ns) for span in batch.requests)
+        left -= batch.tokens + sum(span.tokens for span in batch.requests)
         found.append(batch)
     return found
 
@@ -124,7 +124,7 @@ def decode(
 ) -> Batch:
     """Return the records of `message`; it raises nothing, unusable spans are counted in the batch.
 
-    `budget`: the most tokens it may expand to, MAX_MESSAGE_TOKENS by default.
+    `budget`: the most tokens it may have, MAX_MESSAGE_TOKENS by default.
     """
     batch = Batch()
     budget = MAX_MESSAGE_TOKENS if budget is None else budget

@@ -52,11 +52,14 @@ class Scanned(NamedTuple):
 
     spans: Ints
     times_ns: Ints
+    counts: Ints
     kinds: Bytes
     attributes: Ints
     pieces: Ints
     plain: int
     """The number of plain segments."""
+    tokens: int
+    """The number of tokens of all rows."""
 
 
 def scan(raw: bytes) -> Scanned | None:
@@ -65,30 +68,32 @@ def scan(raw: bytes) -> Scanned | None:
     # The size of the usual message: a segment takes 60 bytes or more, a token 18, an attribute 24.
     room = {
         column.SPANS: len(raw) // 60 + 8,
-        column.ALL_TOKENS: len(raw) // 18 + 8,
+        column.ALL_EVENTS: len(raw) // 18 + 8,
         column.ALL_ATTRIBUTES: len(raw) // 24 + 8,
         column.PIECES: len(raw) // 256 + 8,
     }
     while True:
         spans = np.empty((room[column.SPANS], column.SPAN_COLUMNS), np.int64)
-        times_ns, kinds = np.empty(room[column.ALL_TOKENS], np.int64), np.empty(room[column.ALL_TOKENS], np.uint8)
+        events = room[column.ALL_EVENTS]
+        times_ns, counts, kinds = np.empty(events, np.int64), np.empty(events, np.int64), np.empty(events, np.uint8)
         attributes = np.empty((room[column.ALL_ATTRIBUTES], 2), np.int64)
         pieces = np.empty((room[column.PIECES], column.PIECE_COLUMNS), np.int64)
         filled = np.zeros(column.COUNTS, np.int64)
-        answer = scan_message(data, spans, times_ns, kinds, attributes, pieces, filled)
+        answer = scan_message(data, spans, times_ns, counts, kinds, attributes, pieces, filled)
         if answer == column.READ:
             break
         if answer == column.UNREADABLE:
             return None
-        # Only full arrays grow: an event of 40 bytes can claim a million tokens.
         room = {what: 4 * max(had, int(filled[what])) if filled[what] >= had else had for what, had in room.items()}
     return Scanned(
         spans[: filled[column.SPANS]],
-        times_ns[: filled[column.ALL_TOKENS]],
-        kinds[: filled[column.ALL_TOKENS]],
+        times_ns[: filled[column.ALL_EVENTS]],
+        counts[: filled[column.ALL_EVENTS]],
+        kinds[: filled[column.ALL_EVENTS]],
         attributes[: filled[column.ALL_ATTRIBUTES]],
         pieces[: filled[column.PIECES]],
         int(filled[column.PLAIN_SPANS]),
+        int(filled[column.ALL_EVENTS] + filled[column.MORE_TOKENS]),
     )
 
 
@@ -99,7 +104,7 @@ def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits, bu
         DecodeError: these bytes are no such message.
     """
     found = scan(raw)
-    if found is None or len(found.times_ns) > budget:
+    if found is None or found.tokens > budget:
         return None
     senders = _senders(raw, found.pieces)
     batch = Batch()
@@ -133,13 +138,14 @@ def _check_foreign(raw: bytes, spans: Ints) -> int:
 
 def _columns(found: Scanned, spans: Ints) -> SegmentColumns:
     """Return plain segments with the times of their tokens, copied: the scan's arrays are larger."""
-    begin, stop = spans[:, column.TOKENS], spans[:, column.TOKENS + 1]
+    begin, stop = spans[:, column.EVENTS], spans[:, column.EVENTS + 1]
     offsets = np.zeros(len(spans) + 1, np.int64)
     np.cumsum(stop - begin, out=offsets[1:])
     if offsets[-1] == len(found.times_ns):
-        times_ns = found.times_ns.copy()
+        times_ns, counts = found.times_ns.copy(), found.counts.copy()
     else:
-        times_ns = found.times_ns[np.repeat(begin - offsets[:-1], stop - begin) + np.arange(offsets[-1])]
+        own = np.repeat(begin - offsets[:-1], stop - begin) + np.arange(offsets[-1])
+        times_ns, counts = found.times_ns[own], found.counts[own]
     return SegmentColumns(
         ids=np.ascontiguousarray(spans[:, column.TRACE : column.TRACE + 3]),
         seq=spans[:, column.SEQ].copy(),
@@ -149,6 +155,8 @@ def _columns(found: Scanned, spans: Ints) -> SegmentColumns:
         kind=spans[:, column.KIND].astype(np.uint8),
         offsets=offsets,
         times_ns=times_ns,
+        counts=counts,
+        tokens=spans[:, column.TOKENS].copy(),
         last_byte_ns=spans[:, column.LAST_BYTE_NS].copy(),
     )
 
@@ -185,11 +193,9 @@ class _Records:
         read = [None if row[column.CLASS] == column.OTHER else self._attributes(row) for row in rows]
         others = [row for row, attributes in zip(rows, read, strict=True) if attributes is None]
         left = iter(self._parsed(others))
-        budget = self._budget - len(self._found.times_ns)
+        budget = self._budget - self._found.tokens
         # If protobuf reads a span after all, its tokens are counted then.
-        budget += sum(
-            row[column.TOKENS + 1] - row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER
-        )
+        budget += sum(row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER)
         last, said = (b"", -1), Batch()
         for row, attributes in zip(rows, read, strict=True):
             if attributes is None:
@@ -198,7 +204,7 @@ class _Records:
                     last, said = written, Batch()
                     sender = self._senders.get(row[column.RESOURCE])
                     add_span(span, said, min(budget, MAX_TOKENS), self._receipt_ns, sender, self._limits)
-                budget -= said.tokens + sum(len(one.events_ns) for one in said.requests)
+                budget -= said.tokens + sum(one.tokens for one in said.requests)
                 if budget < 0 or (budget < MAX_TOKENS and _TOO_MANY in said.refused | said.anomalies):
                     return False
                 _add(self._batch, said)
@@ -226,7 +232,7 @@ class _Records:
         return found if found is not None and semconv.SEGMENTS in found else None
 
     def _segment(self, row: Sequence[int], attributes: Attributes) -> None:
-        begin, stop = row[column.TOKENS], row[column.TOKENS + 1]
+        begin, stop = row[column.EVENTS], row[column.EVENTS + 1]
         kinds = self._found.kinds[begin:stop].tobytes()
         if row[column.LATE]:
             self._batch.anomalies["token_after_segment_end"] += 1
@@ -246,6 +252,7 @@ class _Records:
                 self._receipt_ns,
                 self._senders.get(row[column.RESOURCE]),
                 row[column.LAST_BYTE_NS],
+                None if row[column.TOKENS] == stop - begin else self._found.counts[begin:stop].tolist(),
             )
         )
 

@@ -38,7 +38,7 @@ def add_span(
         if span.name == semconv.SEGMENT_SPAN:
             segment = _segment(span, batch, allowed, receipt_ns, instance_id, limits)
             batch.segments.append(segment)
-            return budget - len(segment.times_ns)
+            return budget - segment.tokens
         request = read_request(span, batch, allowed, receipt_ns, instance_id, limits)
     except (RefusedSpan, TokenEventError) as refusal:
         batch.refused[str(refusal)] += 1
@@ -47,7 +47,7 @@ def add_span(
         batch.ignored += 1
         return budget
     batch.requests.append(request)
-    return budget - len(request.events_ns)
+    return budget - request.tokens
 
 
 def _segment(
@@ -77,7 +77,7 @@ def _segment(
             others.append(attribute)
     if seq is None or first_token is None:
         raise RefusedSpan("missing_seq" if seq is None else "missing_first_token")
-    times_ns, kinds = read_tokens(span, _TOKEN_EVENTS, batch.anomalies, budget)
+    times_ns, kinds, counts = read_tokens(span, _TOKEN_EVENTS, batch.anomalies, budget)
     if times_ns and max(times_ns) > end_ns:
         batch.anomalies["token_after_segment_end"] += 1
     attributes = scalars(others, batch.anomalies, limits) if others else {}
@@ -95,6 +95,7 @@ def _segment(
         receipt_ns,
         instance_id,
         min(int(last_byte_ns), end_ns),
+        counts,
     )
 
 

@@ -51,7 +51,12 @@ class IntakeLimits:
     attributes: AttributeLimits = DEFAULT_LIMITS
 
 
-ENGINE_LATENCIES: Final = (semconv.GEN_AI_LATENCY_TTFT, semconv.GEN_AI_LATENCY_E2E, semconv.GEN_AI_LATENCY_QUEUE)
+ENGINE_LATENCIES: Final = (
+    semconv.GEN_AI_LATENCY_TTFT,
+    semconv.GEN_AI_LATENCY_E2E,
+    semconv.GEN_AI_LATENCY_QUEUE,
+    semconv.GEN_AI_LATENCY_PREFILL,
+)
 """Attributes that serving engines put on their own spans of a request."""
 _COUNTS: Final = frozenset(
     {

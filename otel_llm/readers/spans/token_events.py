@@ -17,9 +17,10 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
-from otel_llm.core.limits import MAX_TOKENS
+from otel_llm.core.limits import MAX_EVENT_TOKENS, MAX_TOKENS
 from otel_llm.readers.spans.span_checks import time_fault
 from otel_llm.slo.classes import CONTENT, KINDS
+from otel_llm.slo.token_events import TokenEvents
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -36,17 +37,15 @@ class TokenEventError(ValueError):
     """A span's tokens cannot be placed; the text is one reason word."""
 
 
-def read_tokens(
-    span: Span, names: Collection[str], anomalies: Counter[str], budget: int = MAX_TOKENS
-) -> tuple[list[int], bytes | None]:
-    """Return the times of the span's token events in their order, and their kinds (None: all content).
+def read_tokens(span: Span, names: Collection[str], anomalies: Counter[str], budget: int = MAX_TOKENS) -> TokenEvents:
+    """Return the span's token events, those named in `names`.
 
-    An event named in `names` that stood for k tokens (`otel_llm.token.count`) appears k times. Other events are left
-    out and counted in `anomalies`, as are kinds of token that we do not know (they are read as content).
+    Other events are left out and counted in `anomalies`, as are kinds of token that we do not know (they are read as
+    content).
 
     Raises:
         TokenEventError: a time is missing or beyond MAX_TIME_NS, a count is no positive integer, or there are more
-            tokens than `budget`.
+            tokens than `budget`, or than MAX_EVENT_TOKENS in one event.
     """
     count = len(span.events)
     if count > budget:
@@ -58,11 +57,10 @@ def read_tokens(
     return read_one_by_one(span, names, anomalies, budget)
 
 
-def read_one_by_one(
-    span: Span, names: Collection[str], anomalies: Counter[str], budget: int
-) -> tuple[list[int], bytes | None]:
+def read_one_by_one(span: Span, names: Collection[str], anomalies: Counter[str], budget: int) -> TokenEvents:
     """Return what `read_tokens` does, of any events."""
     times: list[int] = []
+    counts: list[int] = []
     kinds = bytearray()
     for event in span.events:
         if event.name not in names:
@@ -86,15 +84,13 @@ def read_one_by_one(
         if fault is not None:
             raise TokenEventError(fault)
         budget -= tokens
-        if budget < 0:
+        if budget < 0 or tokens > MAX_EVENT_TOKENS:
             raise TokenEventError("too_many_tokens")
-        if tokens == 1:
-            times.append(time_ns)
-            kinds.append(kind)
-        else:
-            times += [time_ns] * tokens
-            kinds += bytes((kind,)) * tokens
-    return times, bytes(kinds) if any(kinds) else None
+        times.append(time_ns)
+        kinds.append(kind)
+        counts.append(tokens)
+    one_each = sum(counts) == len(counts)
+    return TokenEvents(times, bytes(kinds) if any(kinds) else None, None if one_each else counts)
 
 
 class _Shape(NamedTuple):
@@ -120,7 +116,7 @@ def _shape(kind: int) -> _Shape:
 _SHAPES: Final = tuple(_shape(kind) for kind in range(len(KINDS)))
 
 
-def read_alike(blob: bytes, count: int) -> tuple[list[int], bytes | None] | None:
+def read_alike(blob: bytes, count: int) -> TokenEvents | None:
     """Return the result of `read_tokens` for the `count` events of a serialised span; None if one has another shape."""
     position = _first_event(blob)
     times: list[int] = []
@@ -139,7 +135,7 @@ def read_alike(blob: bytes, count: int) -> tuple[list[int], bytes | None] | None
             times += _times(some, shape.tail).unpack_from(blob, position)
             position += some * shape.size
             tokens -= some
-    return times, bytes(kinds) if any(kinds) else None
+    return TokenEvents(times, bytes(kinds) if any(kinds) else None)
 
 
 @lru_cache(maxsize=3 * _RUN)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from multidict import CIMultiDict
 
-from otel_llm.relay.backends.upstream import UpstreamError, read_some
+from otel_llm.relay.backends.upstream import REFUSED, UpstreamError, read_some
 from otel_llm.relay.seam.dialect import dialect_of
 
 if TYPE_CHECKING:
-    from otel_llm.relay.backends.backends import Backend
+    from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.backends.pool import Pool
 
 MODELS_PATH: Final = "/v1/models"
@@ -33,7 +34,7 @@ class Probes:
         """Probe every backend once, then at intervals."""
         backends = list(self._pool.backends)
         await asyncio.gather(*(self._look(backend) for backend in backends))
-        self._tasks = [asyncio.create_task(self._follow(backend)) for backend in backends if backend.kind != "openai"]
+        self._tasks = [asyncio.create_task(self._follow(backend)) for backend in backends if backend.is_probed]
 
     async def stop(self) -> None:
         """Stop probing."""
@@ -55,22 +56,34 @@ class Probes:
                 await self._see_models(backend)
 
     async def _look(self, backend: Backend) -> None:
-        if backend.kind != "openai":
+        if backend.is_probed:
             await self._see_health(backend)
             if backend.healthy:
                 await self._see_models(backend)
 
     async def _see_health(self, backend: Backend) -> None:
-        settings = self._pool.settings.health
-        answer = await self._get(backend, settings.path, settings.timeout_s + dialect_of(backend.kind).health_s)
-        self._pool.backends.found(backend, healthy=answer is not None and answer[0] // 100 == 2)
+        settings, backends = self._pool.settings.health, self._pool.backends
+        try:
+            status, _ = await self._get(backend, settings.path, settings.timeout_s + dialect_of(backend.kind).health_s)
+        except UpstreamError as problem:
+            if problem.reason == REFUSED:
+                backends.refused(backend)
+            else:
+                backends.missed(backend)
+            return
+        if status // 100 == 2:
+            backends.answered(backend)
+        else:
+            backends.missed(backend)
 
     async def _see_models(self, backend: Backend) -> None:
-        answer = await self._get(backend, MODELS_PATH, self._pool.settings.health.timeout_s)
-        if answer is not None and answer[0] == OK:
-            self._pool.backends.serves(backend, models_of(answer[1]))
+        with suppress(UpstreamError):
+            status, body = await self._get(backend, MODELS_PATH, self._pool.settings.health.timeout_s)
+            if status == OK:
+                self._pool.backends.serves(backend, models_of(body))
 
-    async def _get(self, backend: Backend, path: str, within_s: float) -> tuple[int, bytes] | None:
+    async def _get(self, backend: Backend, path: str, within_s: float) -> tuple[int, bytes]:
+        """Return the status and the body of an answer. Raises UpstreamError."""
         try:
             async with asyncio.timeout(within_s):
                 response = await self._pool.upstream.open(backend, "GET", path, CIMultiDict(), None)
@@ -81,8 +94,10 @@ class Probes:
                     return response.status, body
                 finally:
                     response.close()
-        except (TimeoutError, UpstreamError, aiohttp.ClientError, OSError):
-            return None
+        except TimeoutError:
+            raise UpstreamError("silent") from None
+        except (aiohttp.ClientError, OSError) as problem:
+            raise UpstreamError("broken") from problem
 
 
 def models_of(body: bytes) -> dict[str, int | None]:

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from otel_llm.shared.secret_files import read_tokens
+from otel_llm.relay.backends.backend_connection import SWITCHING, Answer, Connector, IdleClosedError, Request
+from otel_llm.shared.secret_files import read_bearer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-    from otel_llm.relay.backends.backends import Backend
+    from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.settings import BackendSettings
 
 CONNECT_S: Final = 5.0
-SWITCHING: Final = 101
 REFUSED: Final = "refused"
+PIECE_BYTES: Final = 2**16
+"""A larger body is written in pieces of this size."""
+TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
+"""Statuses after which another backend is tried."""
 READ_BYTES: Final = 2**15
 """Reading a stream pauses when twice as much, and one more read, waits in the process."""
 _OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would add to a request without them."""
+
+
+Sendable = bytes | tuple[bytes | memoryview, ...]
+"""A body of a known length, whole or in parts."""
 
 
 class UpstreamError(Exception):
@@ -41,30 +50,26 @@ class UpstreamError(Exception):
 class Upstream:
     """The client of the backends; made in the running loop.
 
+    A request on a kept connection that the backend had closed meanwhile is sent once more, on a new one.
+
     Raises:
         ConfigError: a key file cannot be used.
         OSError, ssl.SSLError: a file of certificates cannot be used.
     """
 
-    def __init__(self, backends: Iterable[BackendSettings]) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=10),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=_OWN_HEADERS,
-            read_bufsize=READ_BYTES,
-            trust_env=False,
-            max_line_size=2**16,
-            max_field_size=2**16,
-        )
+    def __init__(self, backends: Sequence[BackendSettings]) -> None:
+        self._session = _session(Connector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=10))
+        self._anew = _session(Connector(limit=0, force_close=True, ttl_dns_cache=10))
+        """Makes a new connection for each request."""
+        self._key_files = {one.name: one.api_key_file for one in backends if one.api_key_file is not None}
+        self._tls = {one.name: ssl.create_default_context(cafile=str(one.ca)) for one in backends if one.ca is not None}
         self._keys: dict[str, str] = {}
-        self._tls: dict[str, ssl.SSLContext] = {}
-        for backend in backends:
-            if backend.api_key_file is not None:
-                self._keys[backend.name] = read_tokens(backend.api_key_file)[0].decode()
-            if backend.ca is not None:
-                self._tls[backend.name] = ssl.create_default_context(cafile=str(backend.ca))
+        self.reload_keys()
+
+    def reload_keys(self) -> int:
+        """Read the keys of backends anew; return their number. Raises ConfigError: then the old ones stay."""
+        self._keys = {name: read_bearer(path) for name, path in self._key_files.items()}
+        return len(self._keys)
 
     async def open(
         self,
@@ -72,26 +77,40 @@ class Upstream:
         method: str,
         path: str,
         headers: Mapping[str, str],
-        body: bytes | AsyncIterator[bytes] | None,
+        body: Sendable | AsyncIterator[bytes] | None,
     ) -> aiohttp.ClientResponse:
         """Send a request and return the answer once its headers are received; `path`: unchanged, with its query.
 
-        `headers`: those to send, see `to_backend`. Raises UpstreamError.
+        `headers`: those to send, see `to_backend`; a body of a known length needs none. Raises UpstreamError.
         """
         sent = CIMultiDict(headers)
+        if isinstance(body, (bytes, tuple)):
+            parts = (body,) if isinstance(body, bytes) else body
+            size = sum(map(len, parts))
+            sent["Content-Length"] = str(size)
+            # A large body is written as fast as the backend reads it, and not copied as a whole.
+            body = b"".join(parts) if size <= PIECE_BYTES else _pieces(parts)
         key = self._keys.get(backend.name)
         if key is not None:
             sent.popall("Authorization", None)
             sent["Authorization"] = f"Bearer {key}"
+        ask = partial(
+            aiohttp.ClientSession.request,
+            method=method,
+            url=URL(backend.url + path, encoded=True),
+            headers=sent,
+            data=body,
+            allow_redirects=False,
+            ssl=self._tls.get(backend.name, True),
+        )
         try:
-            response = await self._session.request(
-                method,
-                URL(backend.url + path, encoded=True),
-                headers=sent,
-                data=body,
-                allow_redirects=False,
-                ssl=self._tls.get(backend.name, True),
-            )
+            if body is None or isinstance(body, bytes):
+                try:
+                    response = await ask(self._session)
+                except IdleClosedError:
+                    response = await ask(self._anew)
+            else:  # it cannot be sent once more
+                response = await ask(self._anew)
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as problem:
             raise UpstreamError("tls") from problem
         except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as problem:
@@ -110,7 +129,30 @@ class Upstream:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+        await self._anew.close()
         await asyncio.sleep(0)
+
+
+def _session(connector: Connector) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=_OWN_HEADERS,
+        read_bufsize=READ_BYTES,
+        trust_env=False,
+        max_line_size=2**16,
+        max_field_size=2**16,
+        request_class=Request,
+        response_class=Answer,
+    )
+
+
+async def _pieces(parts: Iterable[bytes | memoryview]) -> AsyncIterator[bytes]:
+    for part in parts:
+        for begin in range(0, len(part), PIECE_BYTES):
+            yield bytes(part[begin : begin + PIECE_BYTES])
 
 
 async def read_some(response: aiohttp.ClientResponse) -> bytes:

@@ -40,7 +40,7 @@ class Command:
             order.expires_ns,
             decision.rule,
             decision.arguments,
-            None if decision.stream is None else decision.stream[:2],
+            None if decision.stream is None else decision.stream[:3],
             order.instance,
-            tuple((bytes.fromhex(one.trace_id), bytes.fromhex(one.span_id)) for one in order.candidates),
+            tuple(one.key[:3] for one in order.candidates),
         )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from otel_llm.actions.execute.action_receiver import Response
 from otel_llm.actions.execute.executors import RELAY_DOES
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.relay.deciding.command import Command
 from otel_llm.rules.files.ruleset import DEFAULT_DESTINATION, Destination
 from otel_llm.shared.printable import one_line
@@ -83,7 +84,7 @@ class CommandReader:
 
     def _named(self, trace_id: object, span_id: object) -> Sequence[RequestKey]:
         trace, span = _id(trace_id, _TRACE_BYTES), _id(span_id, _SPAN_BYTES)
-        return () if trace is None or span is None else self._find((trace, span))
+        return () if trace is None or span is None else self._find((trace, span, DEFAULT_TENANT))
 
     def _command(
         self,

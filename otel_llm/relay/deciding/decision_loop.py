@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from otel_llm.actions.alerts.alerts import Alerts
+from otel_llm.actions.execute.circuit_breaker import CIRCUIT_OPEN
 from otel_llm.actions.execute.dispatcher import ActionDispatcher
 from otel_llm.actions.execute.executors import Executors, executors
 from otel_llm.actions.sinks.action_context import ActionContext
@@ -21,11 +22,13 @@ from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.actions.sinks.live_state import followed_stream, live_state
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 from otel_llm.live.selection import Selection
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.relay.deciding.record_writer import RecordWriter
+from otel_llm.relay.deciding.standing import StandingMigrations
 from otel_llm.rules.engine.rule_engine import RuleEngine
+from otel_llm.semconv import MAX_CHOICES
 from otel_llm.shared.otlp_target import user_agent
 
 if TYPE_CHECKING:
@@ -34,25 +37,26 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from otel_llm.actions.execute.dispatcher import Settled
+    from otel_llm.actions.execute.open_actions import Settled
     from otel_llm.actions.settings import AlertAndActionSettings
     from otel_llm.actions.sinks.console import Console
     from otel_llm.actions.sinks.sinks import Latency, UserCounters
     from otel_llm.live.feed import Collected
     from otel_llm.live.selection import Filter
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.readers.records import RequestKey, StreamKey
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Actor
-    from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.decisions.files import DecisionFiles
     from otel_llm.rules.files.ruleset import RuleSet
-    from otel_llm.rules.language.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses
 
 EVERY: Final = Selection()
 More: TypeAlias = "Callable[[RequestKey], Mapping[str, Any]]"
 
+LATE_NS: Final = 50_000_000
+"""A timer that is so late lets what has arrived be read first, once."""
+READ_FIRST_S: Final = 0.01
 PAUSE_AFTER_BUG_S: Final = 1.0
 """The pause of timers after one hit a bug of ours: it may be due again at once."""
 log = logging.getLogger(__name__)
@@ -90,6 +94,7 @@ class DecisionLoop:
         self._writer = None if decisions is None else RecordWriter(decisions, self._not_written)
         self.sinks.decisions = self._writer
         self.first_hand = FirstHand(classes, RuleEngine(rules), self.sinks)
+        self.sinks.groups_in_flight = lambda: {one.group for one in self.first_hand.streams.values()}
         self.internal_errors = 0
         self._settings = settings
         self._dispatcher: ActionDispatcher | None = None
@@ -98,6 +103,7 @@ class DecisionLoop:
             acting = settings.actions
             self._dispatcher = ActionDispatcher(clock.now_ns, found.find, acting.kill_switch, acting.wedge_timeout_s)
         self._actions: OwnActions | None = None
+        self._standing: StandingMigrations | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ns: int | None = None
@@ -106,15 +112,17 @@ class DecisionLoop:
     def start(self, actor: Actor) -> None:
         """Begin to evaluate, in the running loop; `actor` does the relay's own actions."""
         self._loop = asyncio.get_running_loop()
-        self.sinks.context = ActionContext.of_first_hand(self.first_hand, lambda key: actor.may_pause(key[:2]))
+        self.sinks.context = ActionContext.of_first_hand(self.first_hand, lambda key: actor.may_pause(key[:3]))
         acting = self._settings.actions
         self._actions = self.sinks.dispatcher = OwnActions(
             actor,
             self.clock,
-            self._refuted,
             others=self._dispatcher,
             kill_switch=acting.kill_switch,
             wedge_timeout_s=acting.wedge_timeout_s,
+        )
+        self._actions.standing = self._standing = StandingMigrations(
+            self.clock, self.first_hand, self.sinks.context.order, self._actions.take, self.sinks.record
         )
         self.sinks.later = self._later
         self.alerts.start()
@@ -135,8 +143,8 @@ class DecisionLoop:
             own = next((key for key in choices if key in self.first_hand.streams), None)
             if own is None:
                 return []
-        found = self.sinks.context.victims(instance, own, self.clock.now_ns())
-        return [(bytes.fromhex(one.trace_id), bytes.fromhex(one.span_id)) for one in found]
+        found = self.sinks.context.victims(instance, DEFAULT_TENANT, own, self.clock.now_ns())
+        return [one.key[:3] for one in found]
 
     def rearm(self) -> None:
         """Set the timer for what falls due next; O(1) where that is no earlier than before."""
@@ -150,7 +158,13 @@ class DecisionLoop:
     def reload(self, classes: SloClasses, rules: RuleSet) -> None:
         """Judge by these classes and decide by these rules from now on, for streams in flight too."""
         self.first_hand.reload(classes, rules, self.clock.now_ns())
+        self.wake()
         self.rearm()
+
+    def wake(self) -> None:
+        """Look at the migrations that wait: something that stood in their way may be gone."""
+        if self._standing is not None:
+            self._standing.wake()
 
     def do(self, command: Command, settled: Callable[[Settled], None]) -> None:
         """Do a command of another process, after `start`; see `OwnActions.do`."""
@@ -164,6 +178,7 @@ class DecisionLoop:
         self._stopped = True
         if self._actions is not None:
             await self._actions.stop(grace_s / 2)
+        self._guard(self.sinks.tick)
         await asyncio.to_thread(self._close, grace_s / 2)
         self._loop = None
 
@@ -176,6 +191,7 @@ class DecisionLoop:
         """
         self._guard(lambda: self.first_hand.advance(now_ns))
         sinks = self.sinks
+        self._guard(lambda: sinks.tick(now_ns))
         gauges = gauges_in_flight(self.first_hand.table, self.first_hand.meter, sinks, now_ns)
         latency = () if sinks.latency is None else sinks.latency.families()
         self.rearm()
@@ -190,9 +206,9 @@ class DecisionLoop:
         first_hand = self.first_hand
         found = streams_in_flight(first_hand.table, self.sinks, now_ns, selection.filter)
         for row in found["streams"]:
-            row.update(more((bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"]))))
+            row.update(more((bytes.fromhex(row["trace_id"]), bytes.fromhex(row["span_id"]), row["tenant"])))
         if (key := selection.stream) is not None:
-            found["followed"] = followed_stream(first_hand, first_hand.streams, key, now_ns, lambda one: more(one[:2]))
+            found["followed"] = followed_stream(first_hand, first_hand.streams, key, now_ns, lambda one: more(one[:3]))
         return {**found, "judged": self.first_hand.counts["judged"]}
 
     def live(self, filters: Collection[Filter], followed: Collection[StreamKey], more: More = _nothing) -> Collected:
@@ -201,7 +217,7 @@ class DecisionLoop:
         self._guard(lambda: self.first_hand.advance(now_ns))
         first_hand = self.first_hand
         found = live_state(
-            first_hand, first_hand.streams, self.sinks, now_ns, filters, followed, lambda key: more(key[:2])
+            first_hand, first_hand.streams, self.sinks, now_ns, filters, followed, lambda key: more(key[:3])
         )
         self.rearm()
         return found
@@ -212,7 +228,11 @@ class DecisionLoop:
             **self.first_hand.counts,
             **({} if self._actions is None else self._actions.counts()),
             **self.alerts.counts(),
+            **{f"gave_way.{table}": number for table, number in self.sinks.metrics.gave_way.items()},
             "decisions": self.sinks.decided_count,
+            "migrations_standing": 0 if self._standing is None else len(self._standing),
+            "decisions_left_out": self.sinks.limits.decisions_left_out,
+            "verdicts_left_out": self.sinks.limits.verdicts_left_out,
             "unwritten": self.sinks.unwritten,
             "internal_errors": self.internal_errors,
             "in_flight": len(self.first_hand.streams),
@@ -228,17 +248,17 @@ class DecisionLoop:
         self._timer = self._loop.call_at(self._loop.time() + delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._timer = self._armed_ns = None
         now_ns = self.clock.now_ns()
+        if self._armed_ns is not None and now_ns - self._armed_ns > LATE_NS:
+            # The process stood still, and tokens wait to be read that came in time: without them every rule would fire.
+            self._arm(now_ns, READ_FIRST_S)
+            return
+        self._timer = self._armed_ns = None
+        self._guard(lambda: self.sinks.tick(now_ns))
         if self._guard(lambda: self.first_hand.advance(now_ns)):
             self.rearm()
         else:
             self._arm(now_ns, PAUSE_AFTER_BUG_S)
-
-    def _refuted(self, decision: Decision) -> None:
-        """Let the rule try a refuted action again."""
-        self.first_hand.refuted(decision, self.clock.now_ns())
-        self.rearm()
 
     def _not_written(self, problem: OSError | ValueError) -> None:
         """Count a record that could not be written; called in the writer's thread."""
@@ -268,6 +288,8 @@ class DecisionLoop:
 
 _COUNTERS: Final = (
     ("decisions", "Decisions of rules."),
+    ("decisions_left_out", "Those in shadow without a record or line: too many of one rule and tenant."),
+    ("verdicts_left_out", "Verdicts without a line on the console: too many of one tenant."),
     ("unwritten", "Decision records that could not be written."),
     ("judged", "Streams judged."),
     ("skewed_tokens", "Tokens recorded before the commit."),
@@ -287,6 +309,18 @@ def rule_families(counts: Mapping[str, int], outcomes: Mapping[str, int]) -> Ite
     for outcome, number in sorted(outcomes.items()):
         done.add_metric([outcome], number)
     yield done
+    gone = CounterMetricFamily("otel_llm_relay_gave_way", "Entries that gave way in a full table.", labels=["table"])
+    for name in sorted(name for name in counts if name.startswith("gave_way.")):
+        gone.add_metric([name.partition(".")[2]], counts[name])
+    yield gone
     flying = GaugeMetricFamily("otel_llm_relay_actions_open", "Enforced actions that are not settled.")
     flying.add_metric((), counts.get("actions_open", 0))
     yield flying
+    circuits = GaugeMetricFamily(
+        "otel_llm_relay_action_circuit_open",
+        "1 while no actions are sent to a receiver, which did not answer in time, else 0.",
+        labels=["target"],
+    )
+    for name in sorted(name for name in counts if name.startswith(CIRCUIT_OPEN)):
+        circuits.add_metric([name.removeprefix(CIRCUIT_OPEN)], counts[name])
+    yield circuits

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
-from otel_llm.actions.execute.dispatcher import Settled
+from otel_llm.actions.execute.circuit_breaker import CIRCUIT_OPEN
 from otel_llm.actions.execute.kill_switch import KillSwitch
+from otel_llm.actions.execute.open_actions import OpenAction, OpenActions, Settled
 from otel_llm.relay.deciding.command import Command
 from otel_llm.rules.decisions.decision_records import ComparedInstance, Migration
+from otel_llm.shared.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from otel_llm.actions.execute.action_attempts import NotSent
     from otel_llm.actions.execute.dispatcher import ActionDispatcher
     from otel_llm.actions.execute.events import Order
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.readers.records import RequestKey, StreamKey
+    from otel_llm.relay.deciding.standing import StandingMigrations
     from otel_llm.rules.decisions.decision_records import Decision, Outcome
-    from otel_llm.rules.language.snapshot import StreamKey
     from otel_llm.shared.clock import Clock
 
 Settle: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"
@@ -39,9 +39,9 @@ KILL_SWITCH_TIMEOUT_S: Final = 1.0
 MOST_OPEN: Final = 10_000
 """Actions open at one time; without a budget in the rules there may be one for every stream."""
 _OWN: Final = frozenset({"migrate", "preempt", "abort", "drain"})
+_ONCE_MORE: Final = frozenset({"failed", "refuted"})
 _ONE_A_REQUEST: Final = frozenset({"migrate", "abort"})
 _ONE_AN_INSTANCE: Final = frozenset({"abort", "drain", "scale"})
-_Resource: TypeAlias = "tuple[Literal['request'], RequestKey] | tuple[Literal['instance'], str]"
 log = logging.getLogger(__name__)
 
 
@@ -64,60 +64,61 @@ class Actor(Protocol):
         """Stop sending new streams to a backend."""
 
 
-@dataclass(slots=True, eq=False)
-class _PendingAction:
-    """An action that is not settled.
-
-    `resources`: what no other action may be open for meanwhile; `decision`: the one of the relay's own rules that
-    began it, if any.
-    """
-
-    command: Command
-    settled: Callable[[Settled], None]
-    resources: tuple[_Resource, ...]
-    decision: Decision | None = None
-    begun: bool = False
+_Open: TypeAlias = "OpenAction[Command]"
 
 
 class OwnActions:
     """The dispatcher of the relay's actions; made in the running loop.
 
     `others` does what the actor does not: it has threads of its own. `kill_switch`: nothing is begun while this file
-    exists. `refuted` is called with each refuted migration, once it is recorded.
+    exists. `standing`: the migrations that are attempted until they are done, set by the owner before it runs.
     """
 
     def __init__(
         self,
         actor: Actor,
         clock: Clock,
-        refuted: Callable[[Decision], None],
         *,
         others: ActionDispatcher | None = None,
         kill_switch: Path | None = None,
         wedge_timeout_s: float = 10.0,
         disk_timeout_s: float = KILL_SWITCH_TIMEOUT_S,
     ) -> None:
-        self.outcomes: Counter[str] = Counter()
+        self.standing: StandingMigrations | None = None
         self._actor = actor
         self._clock = clock
-        self._refuted = refuted
         self._others = others
         self._kill_switch = KillSwitch(kill_switch)
         self._wedge_timeout_s = wedge_timeout_s
         self._disk_timeout_s = disk_timeout_s
         self._loop = asyncio.get_running_loop()
         self._disk = ThreadPoolExecutor(1, "otel-llm-kill-switch")
-        self._pending: dict[str, _PendingAction] = {}
-        self._unsent: dict[str, _PendingAction] = {}
+        self._open: OpenActions[Command] = OpenActions()
+        self._unsent: dict[str, _Open] = {}
         """Actions for the actor that it has not received yet."""
-        self._busy: dict[_Resource, str] = {}
         self._sending: asyncio.Task[None] | None = None
         self._none_open = asyncio.Event()
         self._stopping = False
 
     def do(self, command: Command, settled: Callable[[Settled], None]) -> None:
-        """Do a command of another process; `settled` is called once, in the loop: now, if it is refused, else later."""
-        self._settle_refused(lambda: self._take(command, settled), settled)
+        """Do a command of another process; `settled` is called once, in the loop: now, if it is refused, else later.
+
+        A migration that fails or is refuted is attempted again until the command expires.
+        """
+        backoff = Backoff(command.id.encode())
+
+        def attempt() -> None:
+            self._settle_refused(lambda: self._take(command, over), over)
+
+        def over(how: Settled) -> None:
+            pause_s = backoff.next_s()
+            in_time = self._clock.now_ns() + int(pause_s * 1e9) < command.expires_ns
+            if command.verb == "migrate" and how.outcome in _ONCE_MORE and in_time and not self._stopping:
+                self._loop.call_later(pause_s, attempt)
+            else:
+                settled(how)
+
+        attempt()
 
     # Called by the sinks.
 
@@ -133,41 +134,63 @@ class OwnActions:
             log.exception("otel-llm: an action could not be begun")
             refused = Settled("failed", f"a bug of ours: {type(bug).__name__}")
         if refused is not None:
-            self.outcomes[refused.outcome] += 1
+            self._open.outcomes[refused.outcome] += 1
             settled(refused)
+
+    def keep(self, decision: Decision) -> bool:
+        """Keep a migration; return whether it is attempted and recorded from now on, see `StandingMigrations`."""
+        return self.standing is not None and self.standing.keep(decision)
 
     def withdraw(self, decision: Decision) -> None:
         """Withdraw the unsent actions of a firing that has ended."""
-        firing = (decision.rule_hash, decision.subject)
-        for one in list(self._unsent.values()):
-            if one.decision is not None and (one.decision.rule_hash, one.decision.subject) == firing:
-                self._settle(one, Settled(decision.outcome, "withdrawn: the firing ended first"))
+        if self.standing is not None:
+            self.standing.withdraw(decision)
+        for one in self._open.of((decision.rule_hash, decision.subject)):
+            self._settle(one, Settled(decision.outcome, "withdrawn: the firing ended first"), unsent=True)
         if self._others is not None:
             self._others.withdraw(decision)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
         """Expect the open action of an ended stream to be settled soon; its firings end first, see `withdraw`."""
-        open_id = self._busy.get(("request", stream[:2]))
-        if open_id is not None:
-            self._loop.call_later(self._wedge_timeout_s, self._give_up, self._pending[open_id])
+        if self.standing is not None:
+            self.standing.ended(stream)
+        one = self._open.holder(("request", stream[:3]))
+        if one is not None:
+            self._loop.call_later(self._wedge_timeout_s, self._give_up, one)
         if self._others is not None:
             self._others.ended(stream, outcome)
 
+    def notes(self) -> Sequence[str]:
+        """Return a sentence for each receiver to which nothing is sent now."""
+        return () if self._others is None else self._others.notes()
+
     # Called by the service.
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """Return the number of settled actions by outcome."""
+        return self._open.outcomes
 
     def counts(self) -> dict[str, int]:
         """Return the number of actions by outcome, and how many are open."""
-        return {**{f"actions.{outcome}": n for outcome, n in self.outcomes.items()}, "actions_open": len(self._pending)}
+        others = {} if self._others is None else self._others.counts()
+        return {
+            **{f"actions.{outcome}": n for outcome, n in self._open.outcomes.items()},
+            **{name: n for name, n in others.items() if name.startswith(CIRCUIT_OPEN)},
+            "actions_open": len(self._open),
+        }
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing more; wait for open actions, and settle what is left then."""
         self._stopping = True
+        if self.standing is not None:
+            self.standing.stop()
         waiting = [self._loop.create_task(self._wait_for_none(grace_s))]
         if self._others is not None:
             waiting.append(self._loop.create_task(asyncio.to_thread(self._others.stop, grace_s)))
         await asyncio.wait(waiting)
-        for one in list(self._pending.values()):
-            self._settle(one, Settled("unconfirmed" if one.begun else "expired", "the relay stopped"))
+        for one in self._open:
+            self._settle(one, Settled("unconfirmed" if one.sent else "expired", "the relay stopped"))
         if self._sending is not None:
             self._sending.cancel()
         self._disk.shutdown(wait=False)
@@ -181,20 +204,17 @@ class OwnActions:
         others = self._others if order is not None and self._is_for_others(order) else None
         if others is None and command.verb not in _OWN:
             return Settled("failed", f"nothing is configured that does `{command.verb}`")
-        if command.id in self._pending:
-            return Settled("failed", "this very action is open already")
-        if len(self._pending) >= MOST_OPEN:
+        if len(self._open) >= MOST_OPEN:
             return Settled("failed", f"{MOST_OPEN} actions are open")
-        resources = tuple(_resources(command))
-        for name in resources:
-            if (other := self._busy.get(name)) is not None:
-                return Settled("budget", f"{other} is open for this {name[0]}", open_elsewhere=True)
-        decision = None if order is None else order.decision
-        one = self._pending[command.id] = _PendingAction(command, settled, resources, decision)
-        self._busy.update(dict.fromkeys(resources, command.id))
+        exclusive = tuple(_exclusive(command))
+        if (refused := self._open.refusal(command.id, exclusive)) is not None:
+            return refused
+        about = () if order is None else ((order.decision.rule_hash, order.decision.subject),)
+        one = OpenAction(command.id, command, settled, exclusive=exclusive, about=about)
+        self._open.open(one)
         self._none_open.clear()
         if others is not None and order is not None:
-            one.begun = True
+            one.sent = True
             others.take(order, lambda how: self._in_loop(one, how))
         else:
             self._unsent[command.id] = one
@@ -215,7 +235,7 @@ class OwnActions:
                 due = list(self._unsent.values())
                 not_sent = await self._forbidden()
                 for one in due:
-                    if self._unsent.pop(one.command.id, None) is one:
+                    if self._unsent.pop(one.id, None) is one:
                         self._begin(one, not_sent)
         finally:
             self._sending = None
@@ -230,8 +250,8 @@ class OwnActions:
         look.cancel()
         return self._kill_switch.killed("the kill switch cannot be looked at: the disk does not answer")
 
-    def _begin(self, one: _PendingAction, not_sent: NotSent | None) -> None:
-        command = one.command
+    def _begin(self, one: _Open, not_sent: NotSent | None) -> None:
+        command = one.what
         late_ns = self._clock.now_ns() - command.expires_ns
         if not_sent is not None:
             self._settle(one, Settled(not_sent.outcome, not_sent.detail))
@@ -239,7 +259,7 @@ class OwnActions:
         if late_ns >= 0:
             self._settle(one, Settled("expired", f"its time to live was over {late_ns / 1e6:.0f} ms ago"))
             return
-        one.begun = True
+        one.sent = True
 
         def settle(outcome: str, detail: str, facts: Mapping[str, Any]) -> None:
             try:
@@ -263,41 +283,37 @@ class OwnActions:
 
     # From the actor to the record.
 
-    def _in_loop(self, one: _PendingAction, how: Settled) -> None:
+    def _in_loop(self, one: _Open, how: Settled) -> None:
         """Settle from any thread."""
         self._loop.call_soon_threadsafe(self._settle, one, how)
 
-    def _settle(self, one: _PendingAction, how: Settled) -> None:
-        """Settle an action, once; raises nothing: an actor calls it in the middle of its own work."""
-        command = one.command
-        if self._pending.get(command.id) is not one:
+    def _settle(self, one: _Open, how: Settled, *, unsent: bool = False) -> None:
+        """Settle an action, once; raises nothing: an actor calls it in the middle of its own work.
+
+        `unsent`: only if its receiver does not have it yet.
+        """
+        if self._open.get(one.id) is not one or self._open.close(one.id, how.outcome, unsent=unsent) is None:
             return
-        del self._pending[command.id]
-        self._unsent.pop(command.id, None)
-        for name in one.resources:
-            del self._busy[name]
-        if not self._pending:
+        self._unsent.pop(one.id, None)
+        if not self._open:
             self._none_open.set()
-        self.outcomes[how.outcome] += 1
         try:
             one.settled(how)
-            if how.outcome == "refuted" and one.begun and command.verb == "migrate" and one.decision is not None:
-                self._refuted(one.decision)
         except Exception:  # a bug of ours must not stop the stream that it is about
             log.exception("otel-llm: the outcome of an action could not be recorded")
 
-    def _give_up(self, one: _PendingAction) -> None:
+    def _give_up(self, one: _Open) -> None:
         waited = f"the stream has ended, and its outcome was not known {self._wedge_timeout_s:g} s later"
         self._settle(one, Settled("unconfirmed", waited))
 
     async def _wait_for_none(self, grace_s: float) -> None:
-        if self._pending:
+        if self._open:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._none_open.wait(), grace_s)
 
 
-def _resources(command: Command) -> Iterator[_Resource]:
-    """Yield the resources for which no other action may be open: its request, its instance."""
+def _exclusive(command: Command) -> Iterator[tuple[str, Hashable]]:
+    """Yield that for which no other action may be open: its request, its instance."""
     if command.request is not None and command.verb in _ONE_A_REQUEST:
         yield "request", command.request
     if command.instance and command.verb in _ONE_AN_INSTANCE:

@@ -15,7 +15,8 @@ from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSet
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from otel_llm.relay.backends.backends import Backend, Backends
+    from otel_llm.relay.backends.backend import Backend
+    from otel_llm.relay.backends.backends import Backends
     from otel_llm.scheduling.release_order import WaitingRequest
 
 SETTINGS: Final = PolyServeSettings(chunking="engine")

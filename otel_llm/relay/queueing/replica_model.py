@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from otel_llm.scheduling.polyserve.replica import Prefill
 
 if TYPE_CHECKING:
-    from otel_llm.relay.backends.backends import Backend, Backends
+    from otel_llm.relay.backends.backend import Backend
+    from otel_llm.relay.backends.backends import Backends
     from otel_llm.scheduling.profiles.profile import Profile
 
 

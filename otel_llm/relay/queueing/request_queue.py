@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from bisect import insort
+from collections import Counter
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.core.fair_shares import has_room
 from otel_llm.relay.answers import NO_BACKEND, QUEUE_FULL, QUEUE_TIMEOUT
+from otel_llm.relay.backends.backend import ANYTHING
 from otel_llm.relay.queueing.annealed_order import AnnealedOrder
 from otel_llm.scheduling.annealing.whole_iterations import predictor_of
 from otel_llm.scheduling.release_order import BY_PROFILE, WaitingRequest, rank
@@ -18,7 +21,8 @@ from otel_llm.scheduling.release_order import BY_PROFILE, WaitingRequest, rank
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.relay.backends.backends import Backend, Backends
+    from otel_llm.relay.backends.backend import Backend, Needs
+    from otel_llm.relay.backends.backends import Backends
     from otel_llm.relay.metrics import RelayMetrics
     from otel_llm.relay.queueing.polyserve_placer import Placement, PolyServePlacer
     from otel_llm.relay.queueing.replica_model import PlacedRequest
@@ -43,18 +47,27 @@ class NotQueuedError(Exception):
 
 
 class Entry:
-    """One request that waits; `placed` gets its backend, `key` sorts it.
+    """One request of a client that waits; `placed` gets its backend, `key` sorts it.
 
+    `needs`: which backends can serve it.
     `tiered`: the request as polyserve sees it, and `placement` its place there; None with other placements.
     """
 
-    __slots__ = ("demand", "key", "placed", "placement", "request", "tiered")
+    __slots__ = ("client", "demand", "key", "needs", "placed", "placement", "request", "tiered")
 
     def __init__(
-        self, request: WaitingRequest, demand: Demand, key: tuple[int, int, int], tiered: PlacedRequest | None = None
+        self,
+        request: WaitingRequest,
+        demand: Demand,
+        needs: Needs,
+        key: tuple[int, int, int],
+        client: str,
+        tiered: PlacedRequest | None = None,
     ) -> None:
         self.request = request
+        self.client = client
         self.demand = demand
+        self.needs = needs
         self.key = key
         self.tiered = tiered
         self.placement: Placement | None = None
@@ -68,6 +81,9 @@ class Entry:
 
 class RequestQueue:
     """The requests that wait; made in the running loop.
+
+    A place goes to the client that has the fewest requests on backends; among the requests of such clients the order
+    decides. One client leaves an eighth of the queue to others.
 
     `placement`: the policy that chooses among the backends with a free place; `placer` replaces it where it is given,
     and may have a request wait though there is a place. `now_ns`: the clock of arrivals.
@@ -91,7 +107,9 @@ class RequestQueue:
             placer.freed = self.release
         self._numbers = count(1)
         self._waiting: list[Entry] = []
-        """In the order of their release."""
+        """In the order of their release, but for the clients' turns."""
+        self._by_client: Counter[str] = Counter()
+        """The requests that have a place."""
         self._timer: asyncio.TimerHandle | None = None
         self._predictor = _predictor(backends) if settings.order in BY_PROFILE else None
         self._annealed: AnnealedOrder | None = None
@@ -101,7 +119,16 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def entry(self, slo: SloClass, arrival_ns: int, prompt: int, output: int, demand: Demand) -> Entry:
+    def entry(
+        self,
+        slo: SloClass,
+        arrival_ns: int,
+        prompt: int,
+        output: int,
+        demand: Demand,
+        needs: Needs = ANYTHING,
+        client: str = "",
+    ) -> Entry:
         """Return the entry of a request that arrived; `prompt` and `output` are its expected tokens."""
         request = WaitingRequest(
             next(self._numbers),
@@ -113,22 +140,24 @@ class RequestQueue:
             slo.deadline.first_ns if slo.first_token_ns is None else None,
         )
         tiered = None if self._placer is None else self._placer.request(request)
-        return Entry(request, demand, rank(self._settings.order, request, self._predictor), tiered)
+        key = rank(self._settings.order, request, self._predictor)
+        return Entry(request, demand, needs, key, client, tiered)
 
     async def place(self, entry: Entry) -> Backend:
         """Return the backend that has a place for a request: at once where there is one and no other request waits.
 
         The place is the request's: the caller sends it there in the same step of the loop. A request that is cancelled
-        gives up its turn, or its place. Raises NotQueuedError.
+        gives up its turn, or its place; the end of one that was placed is noted by `ended`. Raises NotQueuedError.
         """
-        if not self._backends.open_to():
+        if not self._backends.open_to(needs=entry.needs):
             raise NotQueuedError(NO_BACKEND)
         insort(self._waiting, entry, key=_key)
         self.release()
         if entry.placed.done():
             self._metrics.queued(0.0)
             return entry.placed.result()
-        if len(self._waiting) > self._settings.max_waiting:
+        own = sum(one.client == entry.client for one in self._waiting) - 1
+        if not has_room(own, len(self._waiting) - 1, self._settings.max_waiting):
             self._waiting.remove(entry)
             self._metrics.not_queued(QUEUE_FULL)
             raise NotQueuedError(QUEUE_FULL)
@@ -139,7 +168,7 @@ class RequestQueue:
                 backend = await entry.placed
         except TimeoutError:
             self._withdraw(entry)
-            reason = QUEUE_TIMEOUT if self._backends.open_to() else NO_BACKEND
+            reason = QUEUE_TIMEOUT if self._backends.open_to(needs=entry.needs) else NO_BACKEND
             self._metrics.not_queued(reason)
             raise NotQueuedError(reason) from None
         except BaseException:
@@ -154,10 +183,28 @@ class RequestQueue:
         if self._placer is not None:
             self._release_by(self._placer)
             return
-        while self._waiting and (free := self._free()):
-            entry = self._waiting.pop(0)
-            if not entry.placed.done():  # else its client has left in this very instant
-                entry.placed.set_result(self._backends.pick(self._placement, free, entry.demand))
+        while self._has_place and (found := self._next()) is not None:
+            entry, free = found
+            self._waiting.remove(entry)
+            self._give(entry, self._backends.pick(self._placement, free, entry.demand))
+
+    def _next(self) -> tuple[Entry, list[Backend]] | None:
+        """Return the next request and the backends with a place for it; the client with the fewest in turn goes first.
+
+        One whose backends have no place, as it waits for another model, holds up none behind it.
+        """
+        for entry in sorted(self._waiting, key=self._turn):  # the first of equals
+            if entry.placed.done():  # its client has left in this very instant
+                self._waiting.remove(entry)
+            elif free := self._free(entry.needs):
+                return entry, free
+        return None
+
+    def ended(self, client: str) -> None:
+        """Note the end of a client's request that had a place."""
+        self._by_client[client] -= 1
+        if not self._by_client[client]:
+            del self._by_client[client]
 
     def close(self) -> None:
         """Stop looking; those who wait are the caller's to end."""
@@ -168,26 +215,40 @@ class RequestQueue:
 
     # Internals.
 
-    def _free(self) -> list[Backend]:
-        """Return the backends that take requests and have a place."""
+    def _turn(self, entry: Entry) -> int:
+        return self._by_client[entry.client]
+
+    def _give(self, entry: Entry, backend: Backend) -> None:
+        self._by_client[entry.client] += 1
+        entry.placed.set_result(backend)
+
+    @property
+    def _has_place(self) -> bool:
+        """Tell whether any backend has a place."""
         most = self._settings.in_flight
-        return [one for one in self._backends.open_to() if most is None or self._backends.in_flight(one) < most]
+        return most is None or any(self._backends.in_flight(one) < most for one in self._backends)
+
+    def _free(self, needs: Needs) -> list[Backend]:
+        """Return the backends that take a request with these needs, and have a place."""
+        most, found = self._settings.in_flight, self._backends.open_to(needs=needs)
+        return [one for one in found if most is None or self._backends.in_flight(one) < most]
 
     def _release_by(self, placer: PolyServePlacer) -> None:
         """Give places to those for whom the policy has one: the first few in time, then, if none waits, late ones."""
         if not self._waiting:
             return
-        in_time = [one for one in self._waiting if one.tiered is not None and not one.tiered.late]
+        waiting = sorted(self._waiting, key=self._turn)
+        in_time = [one for one in waiting if one.tiered is not None and not one.tiered.late]
         for entry in in_time[:TRIED]:
             self._try(placer, entry, others_wait=True)
-        for entry in [one for one in self._waiting if one.tiered is not None and one.tiered.late]:
+        for entry in [one for one in waiting if one.tiered is not None and one.tiered.late]:
             others_wait = any(one.tiered is not None and not one.tiered.late for one in self._waiting)
             if not self._try(placer, entry, others_wait=others_wait):
                 return
 
     def _try(self, placer: PolyServePlacer, entry: Entry, *, others_wait: bool) -> bool:
         """Give a request the place that the policy has for it; return whether there was one."""
-        free = self._free()
+        free = self._free(entry.needs)
         if entry.tiered is None or entry.placed.done() or not free:
             return False
         backend = placer.find(entry.tiered, free, others_wait=others_wait)
@@ -196,7 +257,7 @@ class RequestQueue:
         self._waiting.remove(entry)
         self._backends.take_place(backend, entry.demand.tokens)
         entry.placement = placer.place(entry.tiered, backend)
-        entry.placed.set_result(backend)
+        self._give(entry, backend)
         return True
 
     def _withdraw(self, entry: Entry) -> None:
@@ -207,6 +268,7 @@ class RequestQueue:
         elif placed.done() and not placed.cancelled() and placed.exception() is None:
             if entry.placement is not None:
                 entry.placement.end(whole=False)
+            self.ended(entry.client)
             self._backends.withdraw(placed.result())
             self.release()
         self._changed()

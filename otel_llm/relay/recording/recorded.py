@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import Identity
 from otel_llm.export.records import CONTENT, KIND_NAMES
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES, SPECIAL_TOKENS, most_tokens, shares
+from otel_llm.instrumentation.segments.choices import GOES_ON_NS
+from otel_llm.instrumentation.segments.chunks import SPECIAL_TOKENS, most_tokens, shares
 from otel_llm.instrumentation.segments.outcomes import COMPLETED
-from otel_llm.relay.recording.choice_text import text_of_choice
+from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS
+from otel_llm.relay.recording.choice_text import Kind, text_of_choice
 from otel_llm.relay.recording.move_events import moved
 from otel_llm.relay.recording.trace_headers import key_of, trace_headers
+from otel_llm.slo.token_events import TokenEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -30,8 +34,6 @@ if TYPE_CHECKING:
     from otel_llm.relay.recording.environment import Environment
     from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
     from otel_llm.slo.classes import SloClass
-
-Kind = Literal["content", "reasoning", "tool"]
 
 ANNOUNCE_S: Final = 0.25
 """How long segment 0 waits for a backend's response headers, which name the instance."""
@@ -56,9 +58,8 @@ class Recorded:
         headers: Iterable[tuple[bytes, bytes]],
         prompt_known: Callable[[int], None] | None = None,
     ) -> None:
-        own = recording.context
         self.commit_ns = request.commit_ns
-        self.key: RequestKey = key_of(own)
+        self.key: RequestKey = key_of(recording.context)
         above = trace.get_current_span(context).get_span_context()
         self.parent: RequestKey | None = key_of(above) if above.is_valid else None
         """The client's span, None where it sent none."""
@@ -70,20 +71,15 @@ class Recorded:
         self._facts = facts
         self._context = context
         self._headers = headers
-        self._streams: dict[int, OwnStream] = {}
-        """The open choices."""
-        self._finished: dict[int, int] = {}
-        """When choices finished, unix ns."""
+        self._streams: dict[int, OwnStream] = {}  # the open choices
+        self._finished: dict[int, int] = {}  # when choices finished, unix ns
         self._prompt_known = prompt_known
-        self._stated: dict[str, AttributeValue] = {}
-        """Facts of the relay's own for segment 0."""
+        self._stated: dict[str, float] = {}  # facts of the relay's own
         self._instance = ""
         self._exact_resume = False
-        self._identity: Identity | None = None
-        """The identity in segment 0; None until it is announced."""
+        self._identity: Identity | None = None  # that of segment 0; None until it is announced
         self._over = False
-        self._followed = 0
-        """The choices that were followed, ended ones included."""
+        self._followed = 0  # choices, ended ones included
         self._timer = environment.later(ANNOUNCE_S, self._announce)
 
     def headers_for_backend(self) -> list[tuple[str, str]]:
@@ -135,7 +131,7 @@ class Recorded:
         self, at_ns: int, choice: int, count: int, kind: Kind, text: str = "", stated: Mapping[str, Any] = NOTHING
     ) -> None:
         """Record tokens counted by their ids, of a chunk with this text of content; the rest as in `text`."""
-        if not self._records(choice) or count <= 0:
+        if not self._records(choice, at_ns, stated) or count <= 0:
             return
         with self._environment.bugs:
             if count > SPECIAL_TOKENS + len(text) and count > most_tokens(text_of_choice(stated)[1]):
@@ -146,8 +142,8 @@ class Recorded:
                 self._tokens(at_ns, choice, share, code, exact=True)
 
     def text(self, at_ns: int, choice: int, stated: Mapping[str, Any]) -> int:
-        """Record the text without ids in `stated`, a choice of a chunk; return its tokens. None after a finish."""
-        if not self._records(choice):
+        """Record the text without ids in `stated`, a choice of a chunk; return its tokens."""
+        if not self._records(choice, at_ns, stated):
             return 0
         tokens = 0
         with self._environment.bugs:
@@ -159,10 +155,11 @@ class Recorded:
                 tokens += self._tokens(at_ns, choice, estimate.of(code, -length), code, exact=False)
         return tokens
 
-    def heard(self, at_ns: int) -> None:
-        """Note that bytes of the reply were read at `at_ns`, with or without tokens."""
+    def heard(self, at_ns: int, waited_ns: int = 0) -> None:
+        """Note that bytes of the reply were read at `at_ns`, with tokens or not, `waited_ns` after their arrival."""
         if self._over:
             return
+        self._facts.waited(waited_ns)
         self._recording.last_byte_ns = at_ns
         unix_ns = at_ns + self._environment.offset_ns
         with self._environment.bugs:
@@ -170,23 +167,33 @@ class Recorded:
                 self._first_hand.heard(stream, unix_ns)
         self._environment.rearm()
 
-    def _records(self, choice: int) -> bool:
-        return not self._over and choice not in self._finished and 0 <= choice < MAX_CHOICES
+    def _records(self, choice: int, at_ns: int, stated: Mapping[str, Any]) -> bool:
+        """Return whether tokens are recorded; those behind a finish are if they have text, and come soon."""
+        end_ns = self._finished.get(choice)
+        if end_ns is None or self._over:
+            return not self._over and 0 <= choice < semconv.MAX_CHOICES
+        since_ns = at_ns + self._environment.offset_ns - end_ns
+        soon = since_ns < (GOES_ON_NS if self._alone else FLUSH_INTERVAL_NS)
+        return soon and choice in self._streams and text_of_choice(stated)[0] is not None
 
     def _tokens(self, at_ns: int, choice: int, count: int, code: int, *, exact: bool) -> int:
         if not count:
             return 0
+        if choice in self._finished:  # the reason was not its last: servers state reasons too early
+            del self._finished[choice]
+            self._facts.goes_on(choice)
+            self._apply(self._first_hand.resume, (self._streams[choice],))
         self._facts.count(choice, count, exact=exact)
         unix_ns = self._take(choice, at_ns, code, count)
         stream = self._streams.get(choice)
         if stream is None:
             return count
-        times_ns = [unix_ns] if count == 1 else [unix_ns] * count
         with self._environment.bugs:
             counting = self._basis(choice), self._recording.estimates.learned(choice)
             if counting != (stream.token_basis, stream.token_ratio_learned):
                 self._first_hand.identify(stream, counting=counting, now_ns=unix_ns)
-            self._first_hand.tokens(stream, times_ns, None if code == CONTENT else [code] * count, unix_ns)
+            kinds, counts = None if code == CONTENT else bytes((code,)), None if count == 1 else (count,)
+            self._first_hand.tokens(stream, TokenEvents((unix_ns,), kinds, counts), unix_ns)
         self._environment.rearm()
         return count
 
@@ -198,8 +205,9 @@ class Recorded:
         if self._prompt_known is not None:
             self._prompt_known(count)
         self._apply(lambda stream, now_ns: self._first_hand.identify(stream, input_tokens=count, now_ns=now_ns))
-        for choice, end_ns in self._finished.items():  # they were waiting for it
-            self._close(choice, end_ns, COMPLETED)
+        if not self._alone:
+            for choice, end_ns in self._finished.items():  # they were waiting for it
+                self._close(choice, end_ns, COMPLETED)
 
     def noted(self, chunk: StatedChunk, at_ns: int, *, continues: bool) -> None:
         """Record the statements of a chunk, read at `at_ns`, besides its tokens; `tokens` is called before.
@@ -215,19 +223,10 @@ class Recorded:
             if choice.finish is not None:
                 self._finish(choice.index, choice.finish, at_ns)
 
-    def migrated(
-        self,
-        from_: str,
-        to: str,
-        tokens_carried: int,
-        gap_seconds: float,
-        *,
-        rule: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        """Note that the client now has text of another backend, by a rule or for a reason."""
+    def migrated(self, from_: str, to: str, tokens_carried: int, gap_seconds: float, **why: str) -> None:
+        """Note that the client now has text of another backend; `why`: its `rule`, or its `reason`."""
         self.migrations += 1
-        attributes = moved(from_, to, tokens_carried, gap_seconds, rule=rule, reason=reason)
+        attributes = moved(from_, to, tokens_carried, gap_seconds, **why)
         self._recording.event(semconv.MIGRATED_EVENT, self._environment.clock_ns(), attributes)
 
     def paused(self, instance: str, rule: str) -> None:
@@ -254,8 +253,7 @@ class Recorded:
         self._over = True
         environment, recording = self._environment, self._recording
         at_ns = environment.clock_ns() if at_ns is None else at_ns
-        if self.migrations:
-            recording.attributes({semconv.RELAY_MIGRATIONS: self.migrations})
+        recording.attributes(self._facts.of_relay(self.migrations))
         recording.ended(outcome, error, at_ns)
         for choice in list(self._streams):
             if choice in self._finished:
@@ -278,16 +276,33 @@ class Recorded:
         """Return the tokens that were read so far, of all choices."""
         return self._facts.counted_tokens
 
-    def state(self, attributes: Mapping[str, AttributeValue]) -> None:
+    def state(self, attributes: Mapping[str, float]) -> None:
         """Note facts of the relay's own: in segment 0, or in the next one where that was sent."""
-        if self._identity is None:
-            self._stated.update(attributes)
-        else:
+        self._stated.update(attributes)
+        if self._identity is not None:
             self._recording.identify(attributes)
 
     def starving(self) -> int:
         """Count its streams whose reader has read all and waits; not those that are paused, or behind a slow client."""
         return sum(not one.suspended and one.stream.running.starving(self._now_ns()) for one in self._streams.values())
+
+    @property
+    def pace_needed(self) -> float | None:
+        """Return the tokens a second that its class promises, None if it promises none."""
+        token_time_ns = self.slo.token_time_ns
+        return None if not token_time_ns else 1e9 / token_time_ns
+
+    def pace(self, over_s: float) -> float | None:
+        """Return the tokens a second of the only choice over the last seconds; None before it is as old as that."""
+        stream = self._streams.get(0)
+        if stream is None or len(self._streams) > 1:
+            return None
+        times_ns, counts = stream.stream.times_ns, stream.stream.counts
+        since_ns = self._now_ns() - int(over_s * 1e9)
+        if not times_ns or times_ns[0] > since_ns:
+            return None
+        at = bisect_right(times_ns, since_ns)
+        return (len(times_ns) - at if counts is None else sum(counts[at:])) / over_s
 
     # For the web port.
 
@@ -362,16 +377,20 @@ class Recorded:
 
     def _finish(self, choice: int, reason: str, at_ns: int) -> None:
         """Note that the backend has completed a choice."""
-        if self._over or choice in self._finished or not 0 <= choice < MAX_CHOICES:
+        if self._over or choice in self._finished or not 0 <= choice < semconv.MAX_CHOICES:
             return
         self._facts.finish(choice, reason)
         end_ns = self._finished[choice] = self._take(choice, at_ns, CONTENT, 0, finished=True)
         stream = self._streams.get(choice)
-        if stream is None or self._facts.tells_lengths(choice, stream.slo.fluidity):
+        if stream is None or (not self._alone and self._facts.tells_lengths(choice, stream.slo.fluidity)):
             self._close(choice, end_ns, COMPLETED)
             return
-        # The verdict depends on the prompt's or the reply's length; usage comes after the finish of all choices.
+        # Usage comes after the finish of all choices, and so may text.
         self._apply(self._first_hand.pause, (stream,))
+
+    @property
+    def _alone(self) -> bool:
+        return self._request.choices == self._followed == 1
 
     def _close(self, choice: int, end_ns: int, outcome: str) -> None:
         """Judge a choice as ended at `end_ns` (unix ns)."""
@@ -380,8 +399,8 @@ class Recorded:
             return
         now_ns = max(end_ns, self._now_ns())
         with self._environment.bugs:
-            alone = self._request.choices == self._followed == 1
-            statement = self._facts.statement(choice, self._basis(choice), alone=alone)
+            queue_s = self._stated.get(semconv.GEN_AI_LATENCY_QUEUE)
+            statement = self._facts.statement(choice, self._basis(choice), queue_s, alone=self._alone)
             self._first_hand.end(stream, end_ns, outcome, now_ns, statement)
         self._environment.rearm()
 

@@ -1,7 +1,8 @@
 """The recorder of owned streams: as spans and segments for their receiver, and as events for the relay's rules.
 
 Both get each token under one instant, and both count unix time from one anchor, so rules see what an audit of the
-segments finds later. Everything here runs in the event loop; segments are cut and sent by threads.
+segments finds later. If the wall clock steps, requests that begin behind the step are sent under the new time.
+Everything here runs in the event loop; segments are cut and sent by threads.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.process.wall_anchor import STEP_NS
 from otel_llm.instrumentation.request import propagation, request_builder
 from otel_llm.instrumentation.segments.chunks import choices_of
 from otel_llm.instrumentation.segments.statements import MAX_TEXT
@@ -85,7 +87,7 @@ class Recorder:
             model=None if owned.model is None else owned.model[:MAX_TEXT],
             choices=choices_of(owned.choices),
             commit_ns=commit_ns,
-            offset_ns=self.environment.offset_ns,
+            offset_ns=self._offset_ns(),
         )
         facts = ReplyFacts()
         recording = Recording(self._running, request, facts)
@@ -99,6 +101,15 @@ class Recorder:
     def find(self, span: RequestKey) -> Sequence[RequestKey]:
         """Return the open requests of a span: its own, or those of a client's span."""
         return (span,) if span in self.requests else tuple(self.children.get(span, ()))
+
+    def _offset_ns(self) -> int:
+        """Return what makes unix ns for the receiver of a request that begins now.
+
+        It is that of the rules, whose time never steps, until the wall clock has stepped.
+        """
+        kept_ns = self.environment.offset_ns
+        found_ns = self._running.anchor.offset_ns(self._running.clock_ns)
+        return found_ns if abs(found_ns - kept_ns) > STEP_NS else kept_ns
 
     def _forget(self, recorded: Recorded) -> None:
         """Drop a request that has ended."""

@@ -6,14 +6,17 @@ from collections import defaultdict
 from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
+from otel_llm import semconv
 from otel_llm.evaluate.own_streams.own_stream import Statement
 from otel_llm.instrumentation.segments.chunks import FRAMING, ChoiceState
-from otel_llm.instrumentation.segments.statements import Statements, count_of, text_of
+from otel_llm.instrumentation.segments.statements import Statements, count_of
 from otel_llm.readers.spans.finish_reasons import finish_reason
+from otel_llm.relay.loop_lag import NOTICED_NS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.segments.chunks import Reading
     from otel_llm.slo.classes import Fluidity
 
@@ -56,6 +59,7 @@ class ReplyFacts:
 
     def __init__(self) -> None:
         self.input_tokens: int | None = None
+        self._lag_ns = 0
         self._said = Statements()
         self.counted_tokens = 0
         """Tokens of all choices that were counted here."""
@@ -86,9 +90,7 @@ class ReplyFacts:
         counts as its prompt's, so its usage is not the reply's.
         """
         said = self._said
-        if said.response_id is None:
-            said.response_id = text_of(value.get("id")) or ""
-            said.response_model = text_of(value.get("model"))
+        said.name(value.get("id"), value.get("model"))
         usage = value.get("usage")
         if type(usage) is not dict or continues:
             return None
@@ -99,6 +101,26 @@ class ReplyFacts:
     def finish(self, choice: int, reason: str) -> None:
         """Note the finish reason of a choice."""
         self._said.finish(choice, reason)
+
+    def goes_on(self, choice: int) -> None:
+        """Note text of a choice behind its finish reason, which was not its last."""
+        self._said.goes_on(choice)
+
+    # Of the relay itself.
+
+    def waited(self, lag_ns: int) -> None:
+        """Note for how long bytes of the reply waited for the relay's loop; what is usual is not counted."""
+        if lag_ns >= NOTICED_NS:
+            self._lag_ns += lag_ns
+
+    @property
+    def _lag_s(self) -> float | None:
+        return self._lag_ns / 1e9 if self._lag_ns else None
+
+    def of_relay(self, migrations: int) -> dict[str, AttributeValue]:
+        """Return what the request span says of the relay."""
+        found = {semconv.RELAY_MIGRATIONS: migrations or None, semconv.RELAY_LAG: self._lag_s}
+        return {name: value for name, value in found.items() if value is not None}
 
     # For the recording.
 
@@ -129,8 +151,8 @@ class ReplyFacts:
             said.output_tokens = self.counted_tokens
         return said
 
-    def statement(self, choice: int, basis: str, *, alone: bool) -> Statement:
-        """Return what is known of a choice's tokens at its end; `alone`: the request has no other choice."""
+    def statement(self, choice: int, basis: str, queue_s: float | None, *, alone: bool) -> Statement:
+        """Return what is known of a choice at its end; `alone`: the request has no other choice."""
         said = self.said
         total = said.total if alone else (None, None)
-        return Statement(basis, *total, finish_reason(said.finish_reasons.get(choice)))
+        return Statement(basis, *total, finish_reason(said.finish_reasons.get(choice)), queue_s, self._lag_s)

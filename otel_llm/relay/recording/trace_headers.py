@@ -11,6 +11,7 @@ from opentelemetry.trace import NonRecordingSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_llm.instrumentation.request.propagation import TRACEPARENT
+from otel_llm.readers.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,5 +39,5 @@ def trace_headers(own: SpanContext | None, headers: Iterable[tuple[bytes, bytes]
 def key_of(span: SpanContext | None) -> RequestKey:
     """Return a request's key from its span, or a random one if the recording failed: the rules still need a key."""
     if span is None:
-        return secrets.token_bytes(16), secrets.token_bytes(8)
-    return span.trace_id.to_bytes(16, "big"), span.span_id.to_bytes(8, "big")
+        return secrets.token_bytes(16), secrets.token_bytes(8), DEFAULT_TENANT
+    return span.trace_id.to_bytes(16, "big"), span.span_id.to_bytes(8, "big"), DEFAULT_TENANT

@@ -1,15 +1,19 @@
-"""Parse the `data:` line of a reply: the chunk's choices with their ids, text and finish; usage; an error."""
+"""Parse the data of an event of a reply: the chunk's choices with their ids, text and finish; usage; an error."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
+from otel_llm.instrumentation.segments.statements import FAILURES, UNKNOWN, reason_of
 from otel_llm.relay.seam.members import DECODER
+from otel_llm.relay.seam.stated_error import choice_error, stated_error
+
+if TYPE_CHECKING:
+    from otel_llm.relay.seam.stated_error import StatedError
 
 Kind = Literal["content", "reasoning", "tool"]
 
 DONE: Final = b"[DONE]"
-ABORT: Final = "abort"
 MAX_CHOICES: Final = 128
 """The most choices that the API allows."""
 
@@ -20,11 +24,12 @@ _PLAIN_DELTA: Final = frozenset({"content", "role"})
 class Choice:
     """One choice of a chunk.
 
-    `stated`: its JSON. `ids`: None where the chunk has none. `kind`: of its text, None where it has none. `plain`: it
-    has nothing but a text and a role. `bare`: its delta is empty.
+    `stated`: its JSON. `ids`: None where the chunk has none. `kind`: of its text, None where it has none. `finish`: the
+    reason why it is complete; `aborted`: one for which it is not. `plain`: it has nothing but a text and a role.
+    `bare`: its delta is empty.
     """
 
-    __slots__ = ("bare", "finish", "ids", "index", "kind", "plain", "role", "stated", "stop_reason", "text")
+    __slots__ = ("aborted", "bare", "finish", "ids", "index", "kind", "plain", "role", "stated", "stop_reason", "text")
 
     def __init__(self, stated: dict[str, Any]) -> None:
         self.stated = stated
@@ -34,13 +39,14 @@ class Choice:
         self.kind: Kind | None = None
         self.role = False
         self.finish: str | None = None
+        self.aborted: str | None = None
         self.stop_reason: str | int | None = None
         self.plain = True
         self.bare = False
 
 
 class Chunk:
-    """The JSON of a `data:` line. `odd`: why a stream with this chunk cannot be resumed, None where it can."""
+    """The JSON of an event. `odd`: why a stream with this chunk cannot be resumed, None where it can."""
 
     __slots__ = ("choices", "error", "odd", "prompt_ids", "usage", "value")
 
@@ -49,19 +55,12 @@ class Chunk:
         self.choices: list[Choice] = []
         self.prompt_ids: list[int] | None = None
         self.usage: dict[str, Any] | None = None
-        self.error = False
+        self.error: StatedError | None = None
         self.odd: str | None = None
 
 
-def payload(line: bytes) -> bytes | None:
-    """Return the rest of a `data:` line, without its ending; None for a line of another field."""
-    if line.startswith(b"data:"):
-        return line[5:].strip(b" \t\r\n")
-    return None
-
-
 def parse(data: bytes) -> Chunk | None:
-    """Return the chunk of a payload, None where that is no JSON object."""
+    """Return the chunk in the data of an event, None where that is no JSON object."""
     try:
         value = DECODER.decode(data.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -73,8 +72,7 @@ def parse(data: bytes) -> Chunk | None:
     usage = get("usage")
     if type(usage) is dict:
         chunk.usage = usage
-    if get("error") is not None or get("object") == "error":
-        chunk.error = True
+    chunk.error = stated_error(value)
     prompt_ids = get("prompt_token_ids")
     if prompt_ids is not None:
         _take_prompt_ids(chunk, prompt_ids)
@@ -88,6 +86,9 @@ def parse(data: bytes) -> Chunk | None:
                 chunk.odd = "a choice of a wrong type"
     elif choices is not None:
         chunk.odd = "choices of a wrong type"
+    if chunk.error is not None:
+        for choice in chunk.choices:
+            choice.finish = None  # whatever reason it states, the error ended it
     return chunk
 
 
@@ -110,12 +111,15 @@ def _choice(chunk: Chunk, stated: dict[str, Any], outer: object) -> Choice:
     prompt_ids = get("prompt_token_ids")
     if prompt_ids is not None:
         _take_prompt_ids(chunk, prompt_ids)
-    finish = get("finish_reason")
+    if chunk.error is None and "error" in stated:
+        chunk.error = choice_error(stated)
+    finish = reason_of(get("finish_reason"))
     if finish is not None:
-        if type(finish) is str:
-            choice.finish = finish
+        if finish.lower() in FAILURES:
+            choice.aborted = finish.lower()
         else:
-            choice.finish = "unknown"
+            choice.finish = finish
+        if finish == UNKNOWN and finish != get("finish_reason"):
             chunk.odd = "a finish reason of a wrong type"
         stop_reason = get("stop_reason")
         if stop_reason is None:
@@ -123,6 +127,8 @@ def _choice(chunk: Chunk, stated: dict[str, Any], outer: object) -> Choice:
         if type(stop_reason) in (str, int):
             choice.stop_reason = stop_reason
     delta = get("delta")
+    if delta is None:
+        delta = get("message")  # of a reply that comes at once
     if type(delta) is dict:
         _read_delta(choice, delta)
         return choice
@@ -177,4 +183,4 @@ def _are_ids(value: object) -> TypeGuard[list[int]]:
         return False
     if len(value) == 1:
         return type(value[0]) is int and value[0] >= 0
-    return all(type(i) is int and i >= 0 for i in value)
+    return not value or (set(map(type, value)) == {int} and min(value) >= 0)  # a prompt may have a million

@@ -47,18 +47,21 @@ class Dialect:
     """Keys of a request that `/detokenize` gets too, so that it answers with the text of a stream."""
     resume_members: str = ""
     """The members of a resuming request beside those of every kind: JSON members, with a comma before each."""
+    done_is_whole: bool = True
+    """`[DONE]` ends a reply that states no finish reason; False: the server states one in every whole reply."""
     health_s: float = 0.0
     """How long `/health` takes at the least (s): SGLang's sleeps before it checks the engine's answer."""
 
 
 NO_IDS: Final = Dialect()
 _DIALECTS: Final[Mapping[str, Dialect]] = {
-    "vllm": Dialect(ids_of=BOTH, keys=VLLM_KEYS),
+    "vllm": Dialect(ids_of=BOTH, keys=VLLM_KEYS, done_is_whole=False),
     "sglang": Dialect(
         ids_of=COMPLETIONS,
         keys=SGLANG_KEYS,
         stop_key="matched_stop",
         whole_texts=False,
+        done_is_whole=False,
         detokenize_keys=("skip_special_tokens",),
         resume_members=',"suffix":""',
         health_s=1.0,

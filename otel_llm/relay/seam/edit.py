@@ -52,7 +52,7 @@ def without_ids(line: bytes, chunk: Chunk) -> bytes:
 def exists_for_ids(chunk: Chunk) -> bool:
     """Return whether a chunk exists only because ids were asked for: empty deltas without a finish."""
     for choice in chunk.choices:  # no generator: this runs once a token
-        if not choice.bare or choice.finish is not None or not choice.ids:
+        if not choice.bare or choice.finish is not None or choice.aborted is not None or not choice.ids:
             return False
     stated = chunk.value["choices"] if chunk.choices else ()
     return bool(stated) and all(choice.get("logprobs") is None for choice in stated if type(choice) is dict)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.relay.seam.dialect import dialect_of
+from otel_llm.relay.seam.keys import OPENAI_KEYS
+from otel_llm.relay.seam.large_body import UNREAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +15,8 @@ if TYPE_CHECKING:
     from otel_llm.relay.seam.keys import Key
     from otel_llm.relay.seam.request import OwnedRequest
 
-_STREAM_OPTIONS: Final = frozenset({"include_usage", "continuous_usage_stats"})
+_STREAM_OPTIONS: Final = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
+"""The last is OpenAI's padding of chunks, which the engines do not make."""
 _NUMBERS: Final = (int, float)
 
 
@@ -44,7 +47,13 @@ def is_greedy(values: Mapping[str, Any]) -> bool:
 def carried_keys(request: OwnedRequest, dialect: Dialect) -> list[str]:
     """Return the keys of an eligible request that are sent again unchanged, in their order."""
     values, keys = request.values, dialect.keys
-    return [key for key in values if values[key] is not None and (keys[key].how == "carry" or keys[key].sent)]
+    found = [(name, _key(name, keys)) for name in values if values[name] is not None]
+    return [name for name, key in found if key is not None and (key.how == "carry" or key.sent)]
+
+
+def _key(name: str, keys: Mapping[str, Key]) -> Key | None:
+    """Return what is known of a key: as the engine reads it, or else as OpenAI's API does."""
+    return keys.get(name) or OPENAI_KEYS.get(name)
 
 
 def _key_reason(request: OwnedRequest, keys: Mapping[str, Key]) -> str | None:
@@ -53,12 +62,14 @@ def _key_reason(request: OwnedRequest, keys: Mapping[str, Key]) -> str | None:
     for name, value in request.values.items():
         if value is None:
             continue
-        key = keys.get(name)
+        key = _key(name, keys)
         if key is None or request.endpoint not in key.endpoints:
             return f"{name[:64]!r} is not known to carry over"
         if key.how == "neutral" and not any(_equal(value, neutral) for neutral in key.neutral):
             return f"{name!r} does not carry over"
     options = request.values.get("stream_options")
+    if options is UNREAD:
+        return "'stream_options' is too large to be read"
     if isinstance(options, dict):
         for name, value in options.items():
             if name not in _STREAM_OPTIONS:

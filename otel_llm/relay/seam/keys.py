@@ -33,6 +33,21 @@ _SPENT: Final = Key("spent")
 _SPENT_CHAT: Final = Key("spent", CHAT)
 _NEVER: Final = Key("neutral")
 
+OPENAI_KEYS: Final[Mapping[str, Key]] = {
+    "store": _SPENT,  # whether OpenAI keeps the reply for later
+    "metadata": _SPENT,  # labels of a reply that is kept
+    "service_tier": _SPENT,  # price and haste at OpenAI: a stream that runs has been admitted
+    "prompt_cache_key": _SPENT,  # which cache has the prompt: it changes the time and not the text
+    "prompt_cache_retention": _SPENT,  # how long that cache is kept
+    "safety_identifier": _SPENT,  # who is to blame for a misuse
+    "verbosity": _SPENT,  # the length of answers of OpenAI's own models, by no template of another
+    "prediction": _SPENT,  # text that is expected, to be faster: the reply is the same
+    "modalities": Key("neutral", CHAT, neutral=(["text"],)),  # sound is no text
+    "functions": Key("neutral", CHAT, neutral=([],)),  # what tools were called once
+    "function_call": Key("neutral", CHAT, neutral=("none",)),  # as `tool_choice`
+}
+"""Keys of OpenAI's API that clients send and the engines ignore, with the reason of each; the engine's own go first."""
+
 VLLM_KEYS: Final[Mapping[str, Key]] = {
     # Each has the same meaning on both endpoints of vLLM 0.32, which also fill an absent one from the same defaults of
     # the model's generation_config (all but max_tokens, whose default there a relay cannot see).
@@ -85,7 +100,7 @@ VLLM_KEYS: Final[Mapping[str, Key]] = {
     "frequency_penalty": Key("neutral", neutral=(0,), sent=True),
     "presence_penalty": Key("neutral", neutral=(0,), sent=True),
     "min_tokens": Key("neutral", neutral=(0,)),
-    "stop": Key("neutral", neutral=([],)),
+    "stop": Key("neutral", neutral=([], "")),
     "bad_words": Key("neutral", neutral=([],)),
     "thinking_token_budget": Key("neutral", neutral=(-1,)),
     "repetition_detection": _NEVER,
@@ -158,7 +173,7 @@ SGLANG_KEYS: Final[Mapping[str, Key]] = {
     "presence_penalty": Key("neutral", COMPLETIONS, neutral=(0,), sent=True),
     "repetition_penalty": Key("neutral", COMPLETIONS, neutral=(1,), sent=True),
     "min_tokens": Key("neutral", COMPLETIONS, neutral=(0,)),
-    "stop": Key("neutral", COMPLETIONS, neutral=([],)),
+    "stop": Key("neutral", COMPLETIONS, neutral=([], "")),
     "stop_regex": Key("neutral", COMPLETIONS, neutral=([],)),
     "watermark": _NEVER,
     "custom_logit_processor": _NEVER,
@@ -191,5 +206,5 @@ SGLANG_KEYS: Final[Mapping[str, Key]] = {
 }
 """Keys of `/v1/completions`, each with the values for which it carries over. Read from SGLang 0.5.23's protocol.
 
-SGLang ignores unknown keys; such a key does not carry over either, as another release may know it.
+SGLang ignores unknown keys; such a key does not carry over either, as another release may know it; `OPENAI_KEYS` do.
 """

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from otel_llm.instrumentation.parse.sse import BOM, TELLING_BYTES, Event, EventLines, data_of
+from otel_llm.instrumentation.segments.statements import UNKNOWN
 from otel_llm.relay.seam import chunk as chunks
+from otel_llm.relay.seam.chunk import Chunk
 from otel_llm.relay.seam.dialect import dialect_of
 from otel_llm.relay.seam.lines import MAX_LINE, LineReader
-from otel_llm.relay.seam.piece import Piece
+from otel_llm.relay.seam.piece import Piece, ending_of
 
 if TYPE_CHECKING:
     from otel_llm.relay.seam.chunk import Choice, Kind
     from otel_llm.relay.seam.request import OwnedRequest
 
 _BLANK: Final = (b"\n", b"\r\n", b"\r")
+ID_BYTES: Final = 12
+"""The most bytes of an id in JSON, with what separates it from the next."""
+MAX_PROMPT: Final = 2**21
+"""More tokens of a prompt than this no length that a backend states makes room for."""
 NOT_JSON: Final = "a line that is not a JSON object"
 TOO_LONG: Final = "a line over the limit"
 DIFFERS: Final = "ids that are drawn again differ from those that the client has"
 CUT: Final = "cut off in the midst of a line"
+
+
+def _read_data(data: bytes) -> Event | None:
+    """Return what the data of an event is; None for what may be the beginning of JSON on several lines."""
+    bare = data.strip()
+    if bare == chunks.DONE or not bare:
+        return Event(data, bare)
+    chunk = chunks.parse(bare)
+    if chunk is not None:
+        return Event(data, chunk)
+    return None if bare.startswith(b"{") else Event(data, NOT_JSON)
 
 
 class ReplySoFar(Protocol):
@@ -37,14 +55,23 @@ class ReplySoFar(Protocol):
 class Leg:
     """A response to the client's own request (`carried` None), or to one that resumes it after `carried` ids.
 
-    `feed` and `end` change nothing of the reply: the pieces of a leg that loses a race are dropped.
+    `most_prompt_tokens`: the line with the ids of the prompt may be longer than others, by that of so many ids. `feed`
+    and `end` change nothing of the reply: the pieces of a leg that loses a race are dropped.
     """
 
     __slots__ = (
+        "_after_cr",
+        "_events",
         "_expected",
         "_finish",
         "_finished",
+        "_held",
+        "_held_bytes",
+        "_json",
         "_kinds",
+        "_max_event",
+        "_max_line",
+        "_over",
         "_positions",
         "_reader",
         "_reply",
@@ -54,10 +81,27 @@ class Leg:
         "strips",
     )
 
-    def __init__(self, reply: ReplySoFar, kind: str, carried: int | None = None, max_line: int = MAX_LINE) -> None:
+    def __init__(
+        self,
+        reply: ReplySoFar,
+        kind: str,
+        carried: int | None = None,
+        max_line: int = MAX_LINE,
+        most_prompt_tokens: int = 0,
+    ) -> None:
         self.carried = carried
+        self.dialect = dialect_of(kind)
         self._reply = reply
-        self._reader = LineReader(max_line)
+        brings_ids = reply.request.endpoint in self.dialect.ids_of or carried is not None
+        self._max_event = max_line + ID_BYTES * min(most_prompt_tokens, MAX_PROMPT) * brings_ids
+        self._reader = LineReader(self._max_event)
+        self._events = EventLines(_read_data, early=True, most=self._max_event)
+        self._max_line = max_line  # of the lines behind that with the ids of the prompt
+        self._held: list[tuple[bytes, bytes | None]] = []  # the lines of an unfinished event, and the data of each
+        self._held_bytes = 0
+        self._after_cr = False  # the last line ended in CR: an LF that follows is the rest of its ending
+        self._over = False  # in the midst of a line over the limit
+        self._json: bool | None = None  # the body is a JSON text: its lines are read as one event's
         self._positions = {0: carried or 0}  # of each choice, the index of its next id
         self._kinds: dict[int, Kind] = {}  # of each choice, the kind of its newest text
         self._seen: set[int] = set()
@@ -65,57 +109,131 @@ class Leg:
         self._finish: str | None = None  # the newest
         # Ids that the client has and that are received again.
         self._expected = reply.ids_from(carried) if carried is not None and reply.request.asked_ids else []
-        self.dialect = dialect_of(kind)
         self.strips = reply.request.endpoint in self.dialect.ids_of and not reply.request.asked_ids
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Return the pieces of the lines that end in `data`."""
-        return self._pieces(self._reader.feed(data))
+        """Return the pieces of the lines that end in `data`, except those of an event whose data is not whole yet."""
+        pieces: list[Piece] = []
+        for line, whole in self._reader.feed(data):
+            self._take(line, whole, pieces)
+        return pieces
 
     def end(self) -> list[Piece]:
-        """Return the piece of an unfinished last line: that of a complete line, or a piece with `trouble`."""
-        pieces = self._pieces(self._reader.end())
+        """Return the pieces of an unfinished last line or event: those of a whole one, or pieces with `trouble`."""
+        pieces: list[Piece] = []
+        for line, whole in self._reader.end():
+            self._take(line, whole, pieces)
+        if self._held:
+            self._release(self._events.end(), pieces)
         for piece in pieces:
             if piece.chunk is None and not piece.done:
                 piece.trouble = CUT
         return pieces
 
-    def _pieces(self, lines: list[tuple[bytes, bool]]) -> list[Piece]:
-        pieces: list[Piece] = []
-        for line, whole in lines:
-            if line in _BLANK and whole and pieces:
-                pieces[-1].gap += line
-                continue
+    def _take(self, line: bytes, whole: bool, pieces: list[Piece]) -> None:
+        """Apply a line of the body, or with `whole` False a part of one over the limit; add what need not wait."""
+        half, self._after_cr = self._after_cr and line == b"\n", line.endswith(b"\r")
+        # Half is the rest of the ending of the line before: it ends no event. Between events a blank line ends none.
+        if half or (whole and line in _BLANK and self._events.between):
+            self._pass(line, b"", pieces)
+            return
+        bare = line.rstrip(b"\r\n")
+        if not whole:
+            self._drop(pieces)
+            if not self._over:
+                self._events.take(bare[:TELLING_BYTES], self._max_event + 1)
+            self._over = bare == line
+            pieces.append(Piece(line, TOO_LONG))
+            return
+        self._over = False
+        if self._json is None and bare.strip():
+            self._json = bare.removeprefix(BOM).lstrip().startswith(b"{")
+        if self._json:
+            bare = b"data:" + bare.removeprefix(BOM)
+        found: list[Event] = self._events.take(bare, len(bare))
+        if self._held and not bare:
+            self._release(found, pieces)
+            self._pass(line, bare, pieces)
+        elif found:
             piece = Piece(line)
             pieces.append(piece)
-            if not whole:
-                piece.trouble = TOO_LONG
-                continue
-            data = chunks.payload(line)
-            if data is None:
-                continue
-            if data == chunks.DONE:
-                piece.done = True
-                piece.done_without_finish = not self._finished or bool(self._seen - self._finished)
-                if not piece.done_without_finish:  # also of a backend that sends fewer choices than were asked for
-                    piece.ends = self._finish
-                continue
-            if not data:
-                continue
-            chunk = chunks.parse(data)
-            if chunk is None:
-                piece.trouble = NOT_JSON
-                continue
-            piece.chunk = chunk
-            piece.error = chunk.error
-            piece.at = self._positions[0]
-            for choice in chunk.choices:
-                self._read(piece, choice)
-            if piece.finish is not None:
-                self._finish = piece.finish
-                if len(self._finished) >= self._reply.request.choices and not self._seen - self._finished:
-                    piece.ends = piece.finish
-        return pieces
+            self._fill(piece, found[0].value)
+        elif self._events.holds:
+            self._hold(line, bare, pieces)
+        else:
+            self._pass(line, bare, pieces)
+
+    def _pass(self, line: bytes, bare: bytes, pieces: list[Piece]) -> None:
+        """Add a line without data; if an event waits, it waits behind it."""
+        if self._held:
+            self._hold(line, bare, pieces)
+        elif pieces and line in _BLANK:
+            pieces[-1].gap += line
+        else:
+            pieces.append(Piece(line))
+
+    def _hold(self, line: bytes, bare: bytes, pieces: list[Piece]) -> None:
+        self._held.append((line, data_of(bare.removeprefix(BOM))))
+        self._held_bytes += len(line)
+        if self._held_bytes > self._reader.limit:
+            self._drop(pieces)
+
+    def _drop(self, pieces: list[Piece]) -> None:
+        """Pass on what waits of an event that is too long."""
+        if self._held:
+            self._events.drop()
+            pieces += [Piece(line, TOO_LONG) for line, _ in self._held]
+            self._let_go()
+
+    def _release(self, found: list[Event], pieces: list[Piece]) -> None:
+        """Add the pieces of the event that has waited: one if its data is JSON, else one for each line."""
+        if len(found) == 1 and b"\n" in found[0].data:
+            piece = Piece(b"".join(line for line, _ in self._held))
+            piece.before = b"".join(line for line, data in self._held if data is None and line not in _BLANK)
+            # A line feed within JSON is a blank.
+            piece.flat = (b"" if self._json else b"data: ") + found[0].data.replace(b"\n", b" ") + ending_of(piece.line)
+            pieces.append(piece)
+            self._fill(piece, found[0].value)
+        else:
+            for line, data in self._held:
+                piece = Piece(line)
+                pieces.append(piece)
+                if data is not None:
+                    event = _read_data(data)
+                    self._fill(piece, NOT_JSON if event is None else event.value)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._held = []
+        self._held_bytes = 0
+
+    def _fill(self, piece: Piece, value: object) -> None:
+        """Add what was read of the piece's data: a chunk, `[DONE]`, nothing, or why it is none of these."""
+        if isinstance(value, Chunk):
+            self._fill_chunk(piece, value)
+        elif value == chunks.DONE:
+            piece.done = True
+            whole = bool(self._finished) and not self._seen - self._finished
+            piece.done_without_finish = not (whole or self.dialect.done_is_whole)
+            if not piece.done_without_finish:  # also of a backend that sends fewer choices than were asked for
+                piece.ends = self._finish or UNKNOWN
+        elif value == NOT_JSON:
+            piece.trouble = NOT_JSON
+
+    def _fill_chunk(self, piece: Piece, chunk: Chunk) -> None:
+        piece.chunk = chunk
+        if chunk.prompt_ids is not None:
+            self._reader.limit = self._max_line
+        if self._json and chunk.error is not None:  # an answer, as one with another content type is
+            chunk.error = chunk.error._replace(clients=True)
+        piece.error = chunk.error
+        piece.at = self._positions[0]
+        for choice in chunk.choices:
+            self._read(piece, choice)
+        if piece.finish is not None:
+            self._finish = piece.finish
+            if len(self._finished) >= self._reply.request.choices and not self._seen - self._finished:
+                piece.ends = piece.finish
 
     def _read(self, piece: Piece, choice: Choice) -> None:
         index = choice.index
@@ -123,6 +241,9 @@ class Leg:
         kind = choice.kind
         if kind is not None:
             self._kinds[index] = kind
+            if index in self._finished:
+                self._finished.remove(index)
+                piece.goes_on = True
             piece.text += choice.text or " "
         ids = choice.ids
         if ids:
@@ -142,8 +263,8 @@ class Leg:
             self._finished.add(index)
             if piece.finish is None:
                 piece.finish = choice.finish
-            if choice.finish == chunks.ABORT:
-                piece.aborted = True
+        elif piece.aborted is None:
+            piece.aborted = choice.aborted
 
     def _compare(self, piece: Piece, at: int, ids: list[int]) -> None:
         again = self._expected[at - (self.carried or 0) :]

@@ -15,13 +15,13 @@ class LineReader:
     """A splitter of a body into lines that end in LF, CR or CRLF; joined, they are the body.
 
     An LF whose CR was in the chunk before is a line of its own: the reader never waits for a byte that may not come. It
-    holds at most `limit` bytes.
+    holds at most `limit` bytes, which may be changed.
     """
 
-    __slots__ = ("_begun", "_limit", "_over")
+    __slots__ = ("_begun", "_over", "limit")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
-        self._limit = limit
+        self.limit = limit
         self._begun = bytearray()  # of the line that has not ended yet
         self._over = False  # in the midst of a line that is over the limit
 
@@ -36,7 +36,7 @@ class LineReader:
         rest = b"" if cut[-1].endswith((b"\n", b"\r")) else cut.pop()
         lines: list[Line] = []
         for line in cut:
-            if self._over or len(line) > self._limit:
+            if self._over or len(line) > self.limit:
                 lines.append((line, False))
                 self._over = False
             else:
@@ -52,7 +52,7 @@ class LineReader:
 
     def _hold(self, data: bytes) -> list[Line]:
         self._begun += data
-        if not self._begun or (not self._over and len(self._begun) <= self._limit):
+        if not self._begun or (not self._over and len(self._begun) <= self.limit):
             return []
         part = bytes(self._begun)
         self._begun.clear()

@@ -6,28 +6,34 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from otel_llm.relay.seam.chunk import Choice, Chunk, Kind
+    from otel_llm.relay.seam.stated_error import StatedError
 
 
 class Piece:
-    """A line of a reply, with the blank lines behind it.
+    """A line of a reply, or the lines of one event, with the blank lines behind it.
 
+    Of several lines `flat` has all data in one line, and `before` has the other lines; one line is its own `flat`.
     `ids`: its token ids; `at`: the index of the first of them in the reply. `text`: its text of any kind for the
     reader. `tokens`: the counts for a recorder, (index, number, kind, choice): ids of a choice that were not counted
-    before, each once. `texts`: the choices with a text without ids, for a recorder to estimate its tokens. `finish`:
-    the finish reason; `aborted`: it is `abort`. `ends`: the newest finish reason, if every choice has one by then.
-    `error`: an error event. `done`: `[DONE]`, and `done_without_finish` if a choice has not finished by then.
+    before, each once. `texts`: the choices with a text without ids, for a recorder to estimate its tokens. `goes_on`: a
+    choice has text behind its finish reason, which was not its last. `finish`: the finish reason; `aborted`: that of a
+    choice that failed. `ends`: the newest finish reason, if the reply is whole by then. `error`: of an error event.
+    `done`: `[DONE]`, and `done_without_finish` if that is a break, since a choice has not finished by then.
     """
 
     __slots__ = (
         "aborted",
         "at",
+        "before",
         "chunk",
         "done",
         "done_without_finish",
         "ends",
         "error",
         "finish",
+        "flat",
         "gap",
+        "goes_on",
         "ids",
         "line",
         "text",
@@ -36,8 +42,10 @@ class Piece:
         "trouble",
     )
 
-    def __init__(self, line: bytes) -> None:
+    def __init__(self, line: bytes, trouble: str | None = None) -> None:
         self.line = line
+        self.flat = line
+        self.before = b""
         self.gap = b""
         self.chunk: Chunk | None = None
         self.ids: list[int] = []
@@ -45,11 +53,17 @@ class Piece:
         self.text = ""
         self.tokens: list[tuple[int, int, Kind, Choice]] = []
         self.texts: list[Choice] = []
+        self.goes_on = False
         self.finish: str | None = None
-        self.aborted = False
+        self.aborted: str | None = None
         self.ends: str | None = None
-        self.error = False
+        self.error: StatedError | None = None
         self.done = False
         self.done_without_finish = False
-        self.trouble: str | None = None
+        self.trouble = trouble
         """Why a stream with this line is no longer resumable, if its chunk does not show it."""
+
+
+def ending_of(line: bytes) -> bytes:
+    """Return the ending of a line."""
+    return line[len(line.rstrip(b"\r\n")) :]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.relay.seam import edit
 from otel_llm.relay.seam.dialect import NO_IDS
+from otel_llm.relay.seam.leg import CUT
+from otel_llm.relay.seam.piece import ending_of
 from otel_llm.relay.seam.shape import Shape, usage_of
 
 if TYPE_CHECKING:
@@ -25,8 +27,9 @@ class Reply:
     """The state of one owned stream.
 
     `reason`: why it cannot be resumed, None while it can; the first reason stays. `begun`: the client has a token of it
-    (text, or ids that it asked for) or a finish; before, the request can simply be sent again. `finish`: the finish
-    reason that the client has, once every choice has one. `done`: it has `[DONE]`.
+    (text, or ids that it asked for) or a finish; before, the request can simply be sent again. `finish`: the newest
+    finish reason that the client has, once every choice has one, or UNKNOWN if `[DONE]` alone says that it is whole.
+    `refused`: the kind of the client's own error, once the client has it. `done`: it has `[DONE]`.
     """
 
     def __init__(self, request: OwnedRequest, reason: str | None = None) -> None:
@@ -38,6 +41,7 @@ class Reply:
         self.prompt_tokens: int | None = None
         self.begun = False
         self.finish: str | None = None
+        self.refused: str | None = None
         self.done = False
         self.system_fingerprint: str | None = None
         self.head: dict[str, object] | None = None
@@ -50,6 +54,9 @@ class Reply:
         self._shape: Shape | None = None
         self._roles: set[int] = set()  # the choices whose role the client has
         self._running_usage = request.continuous_usage
+        self._last_usage: dict[str, Any] | None = None  # stated beside a choice by the only backend so far
+        self._usage_told = False  # the client has the chunk with the usage alone
+        self._estimated = False  # a token was counted without its id
         self._bare = False
         self._swallowed = False
         self._new_leg = False  # the client has no line yet of the leg that serves behind another
@@ -59,6 +66,11 @@ class Reply:
     def dialect(self) -> Dialect:
         """The API of the serving backend."""
         return NO_IDS if self._leg is None else self._leg.dialect
+
+    @property
+    def over(self) -> bool:
+        """Whether the client has the end of the reply: no break behind it counts."""
+        return self.finish is not None or self.refused is not None
 
     @property
     def ids(self) -> list[int]:
@@ -106,6 +118,8 @@ class Reply:
         if leg is not self._leg:
             self._switch(leg)
         chunk = piece.chunk
+        if piece.goes_on:
+            self.finish = None
         if piece.trouble is not None:
             self.cannot_resume(piece.trouble)
         if chunk is None:
@@ -114,7 +128,9 @@ class Reply:
             counted, finished = self.counted(0), self.finish is not None
             self._ingest(leg, piece, chunk)
             written = self._chunk(leg, piece, chunk, counted, finished)
-        if self.finish is None:
+        if self.finish is None and self.refused is None:
+            if piece.error is not None and piece.error.clients:
+                self.refused = piece.error.kind
             self.finish = piece.ends
         self._swallowed = not written
         if not written:
@@ -133,6 +149,36 @@ class Reply:
             return b""
         # A CR may be the first half of a CRLF: an LF alone would only be the other half.
         return b"\n" if last.endswith(b"\n") else b"\n\n"
+
+    def rest(self, *, orderly: bool) -> bytes:
+        """Return what a reply that is over lacks for its client: the usage that it asked for, and `[DONE]`.
+
+        `orderly`: the backend ended the body; if its kind may leave `[DONE]` out, nothing is lacking. Without an exact
+        count the usage is left out.
+        """
+        if self.done or self.finish is None:
+            return b"" if orderly else self.separator()
+        if orderly and self.dialect.done_is_whole:
+            return b""
+        self.done = True
+        usage = self._usage() if self.request.wants_usage and not self._usage_told else None
+        told = b""
+        if usage is not None:
+            told = b"data: " + self._form().usage(usage, self.system_fingerprint).encode() + b"\n\n"
+        return self.separator() + told + b"data: [DONE]\n\n"
+
+    def _usage(self) -> str | None:
+        """Return the JSON of the usage, None where it is not known."""
+        if self._last_usage is not None and self.request.choices == 1:
+            return edit.dumps(self._last_usage)
+        if self._estimated or self.prompt_tokens is None:
+            return None
+        return usage_of(self.prompt_tokens, sum(self._counts.values()))
+
+    def _form(self) -> Shape:
+        if self._shape is None:
+            self._shape = Shape(self.request.endpoint, self.head or {}, self.dialect.stop_key)
+        return self._shape
 
     def comment(self, text: str) -> bytes:
         """Return a comment, which clients skip, between two events; to be written unchanged."""
@@ -163,6 +209,8 @@ class Reply:
         line = piece.line
         if self._swallowed and not line.strip(b"\r\n"):
             return b""
+        if piece.trouble == CUT and self.over and not self.dialect.done_is_whole:  # `rest` comes instead
+            return b""
         if piece.done:
             if self.done and self._head_leg not in (None, leg):
                 return b""
@@ -171,7 +219,7 @@ class Reply:
 
     def _ingest(self, leg: Leg, piece: Piece, chunk: Chunk) -> None:
         value = chunk.value
-        if self.head is None and not chunk.error and chunk.choices:
+        if self.head is None and chunk.error is None and chunk.choices:
             self._ingest_head(value)
             self._head_leg = leg
         fingerprint = value.get("system_fingerprint")
@@ -179,8 +227,11 @@ class Reply:
             self.system_fingerprint = fingerprint
         usage = chunk.usage
         if usage is not None:
+            self._last_usage = usage if leg.carried is None else None
             if chunk.choices:
                 self._running_usage = True
+            else:
+                self._usage_told = True
             prompt = usage.get("prompt_tokens")
             if self.prompt_tokens is None and type(prompt) is int:
                 self.prompt_tokens = prompt
@@ -190,6 +241,7 @@ class Reply:
         for index, count, _, _ in piece.tokens:
             self._counts[index] = self.counted(index) + count
         for choice in piece.texts:
+            self._estimated = True
             self._counts[choice.index] = self.counted(choice.index) + 1
         if piece.text or piece.finish is not None or (piece.ids and self.request.asked_ids):
             self.begun = True
@@ -226,11 +278,12 @@ class Reply:
 
     def _chunk(self, leg: Leg, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
         """Return the client's bytes for a chunk."""
-        if chunk.error:
-            return piece.line
+        if chunk.error is not None:
+            line = edit.without_ids(piece.flat, chunk) if leg.strips else piece.flat
+            return piece.line if line == piece.flat else piece.before + line
         if leg.carried is not None:
-            return self._reshaped(leg, piece, chunk, counted, finished)
-        line = piece.line
+            return self._reshaped(piece, chunk, counted, finished)
+        line = piece.flat
         again = leg is not self._head_leg and self.head is not None
         if again and self._repeats(piece, chunk, counted):
             return b""
@@ -244,7 +297,7 @@ class Reply:
         if again:
             line = edit.with_head(line, self._known_head(), without_role=roles <= self._roles)
         self._roles |= roles
-        return line
+        return piece.line if line == piece.flat else piece.before + line
 
     def _repeats(self, piece: Piece, chunk: Chunk, counted: int) -> bool:
         """Return whether a chunk of a restarted reply only repeats the role, or ids without text."""
@@ -254,11 +307,9 @@ class Reply:
             return piece.at + len(piece.ids) <= counted
         return all(choice.role and choice.index in self._roles for choice in chunk.choices)
 
-    def _reshaped(self, leg: Leg, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
+    def _reshaped(self, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
         """Return the client's bytes for a chunk of `/v1/completions` that continues the reply."""
-        shape = self._shape
-        if shape is None:
-            shape = self._shape = Shape(self.request.endpoint, self.head or {}, leg.dialect.stop_key)
+        shape = self._form()
         stated = chunk.value.get("system_fingerprint")
         fingerprint = None if stated is None else self.system_fingerprint
         prompt, output = self.prompt_tokens or 0, piece.at + len(piece.ids)
@@ -290,5 +341,4 @@ class Reply:
 
 
 def _data(text: str, piece: Piece) -> bytes:
-    ending = piece.line[len(piece.line.rstrip(b"\r\n")) :] or b"\n"
-    return b"data: " + text.encode() + ending
+    return piece.before + b"data: " + text.encode() + (ending_of(piece.line) or b"\n")

@@ -15,10 +15,13 @@ from otel_llm.actions.settings import (
 )
 from otel_llm.live.feed import MOST_VIEWERS
 from otel_llm.live.labels import METRICS_BYTES
+from otel_llm.relay.passthrough import Passthrough
+from otel_llm.relay.seam.request import MOST_N
 from otel_llm.scheduling.placement import DEFAULT
 from otel_llm.scheduling.release_order import DEFAULT_ORDER
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from otel_llm.actions.settings import Receiver
@@ -53,9 +56,23 @@ class Failover:
     resume: bool = True
     """Whether a broken reply is continued on another backend where that is exact."""
     first_byte_s: float = 60.0
-    """How long a backend may be silent before its first event."""
+    """How long a backend may be silent before its first token until another one is asked, at the latest."""
+    hedge_after_s: float | None = None
+    """The same, within the budget of hedges; None: by the backend's own times to the first token."""
+    hedge_share: float = 0.05
+    """The share of requests that may be sent to a second backend for being late."""
     detokenize_s: float = 5.0
     """How long a backend may take to give the text of ids."""
+    idle_s: float = 20.0
+    """How long a serving backend may be silent before its stream is resumed elsewhere; 0: for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveSettings:
+    """The moves of streams between backends."""
+
+    start_s: float | None = None
+    """How long a destination may take to its first token before the next is asked; None: as is usual there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +82,15 @@ class Health:
     path: str = "/health"
     interval_s: float = 1.0
     timeout_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Eject:
+    """How long a backend that fails gets no new requests, and how many at one time."""
+
+    for_s: float = 5.0
+    max_share: float = 0.5
+    """The share of a group that may be ejected at one time; never the last backend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +137,12 @@ class Limits:
     """The limits of the relay."""
 
     body_bytes: int = 32 * MIB
+    receiving_bytes: int = 256 * MIB
+    """Bytes of all bodies in memory."""
     header_bytes: int = 64 * 1024
     streams: int = 4096
+    choices: int = MOST_N
+    """Replies to one prompt."""
     connections: int = 8192
     connections_per_peer: int | None = None
     metrics_bytes: int = METRICS_BYTES
@@ -120,7 +150,11 @@ class Limits:
     viewers: int = MOST_VIEWERS
     """Viewers of the live page at once; further ones are refused for now."""
     header_s: float = 10.0
+    body_s: float = 60.0
+    """How long a body that is read before it is sent on may take to arrive."""
     idle_connection_s: float = 120.0
+    client_stall_s: float = 60.0
+    """A client that reads nothing of what waits for it for so long is cut."""
     drain_s: float = 30.0
 
 
@@ -133,13 +167,19 @@ class RelaySettings:
     queue: Queue | None = None
     """None: no request waits here."""
     failover: Failover = field(default_factory=Failover)
+    move: MoveSettings = field(default_factory=MoveSettings)
     preempt: Preempt = field(default_factory=Preempt)
     health: Health = field(default_factory=Health)
-    eject_s: float = 5.0
+    eject: Eject = field(default_factory=Eject)
     drain: Drain = field(default_factory=Drain)
     limits: Limits = field(default_factory=Limits)
     tls: Tls | None = None
     auth: Auth | None = None
+    client_classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The SLO classes that clients may name, by the name before their tokens. Empty: all."""
+    cors_origins: frozenset[str] = frozenset()
+    """The origins of the pages that may ask at the clients' port."""
+    passthrough: Passthrough = field(default_factory=Passthrough)
     web_hosts: frozenset[str] = frozenset()
     decisions: DecisionSettings = field(default_factory=DecisionSettings)
     files: FileSettings = field(default_factory=FileSettings)

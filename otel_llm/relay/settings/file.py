@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from otel_llm.actions.config.alerts_and_actions import (
@@ -25,21 +25,28 @@ from otel_llm.actions.config.alerts_and_actions import (
 )
 from otel_llm.actions.config.service import (
     AuthShape,
+    CorsShape,
     DecisionsShape,
     FilesShape,
     MetricsShape,
+    OperatorsShape,
     TlsShape,
+    WebShape,
     build_auth,
     build_tls,
 )
-from otel_llm.actions.config.target import Duration, FileName  # noqa: TC001 - pydantic reads them
+from otel_llm.actions.config.target import Duration, FileName, OptionalDuration  # noqa: TC001 - pydantic reads them
+from otel_llm.relay.passthrough import Passthrough
+from otel_llm.relay.paths import normal_path
 from otel_llm.relay.settings import (
     POLYSERVE,
     BackendSettings,
     Drain,
+    Eject,
     Failover,
     Health,
     Limits,
+    MoveSettings,
     Preempt,
     Queue,
     RelaySettings,
@@ -60,7 +67,7 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.profiles.profile import Profile
 
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
-_FAILOVER, _HEALTH, _LIMITS, _PREEMPT, _QUEUE = Failover(), Health(), Limits(), Preempt(), Queue()
+_EJECT, _FAILOVER, _HEALTH, _LIMITS, _PREEMPT, _QUEUE = Eject(), Failover(), Health(), Limits(), Preempt(), Queue()
 _BACKEND_ADVICE: Final = (
     "write for example --backend a=http://10.0.0.1:8000, and its key into an api_key_file of --config"
 )
@@ -77,6 +84,14 @@ def _path(value: str) -> str:
     if not value.startswith("/") or not value.isascii() or not value.isprintable() or " " in value:
         raise wrong(f"{value!r} is no path", "write for example /health")
     return value
+
+
+def _passed(value: str) -> str:
+    below = value.endswith("/*")
+    normal = normal_path(value.removesuffix("/*") + "/")
+    if not value.startswith("/") or normal is None or "*" in normal or "?" in value:
+        raise wrong(f"{value!r} is no path", "write for example /rerank, or /v2/* for all paths below /v2/")
+    return f"{normal.rstrip('/')}/*" if below else normal
 
 
 def _policy(value: str) -> str:
@@ -111,12 +126,35 @@ class _Failover(StrictModel):
     connect_retries: Annotated[int, Field(ge=0, le=100)] = _FAILOVER.connect_retries
     resume: bool = _FAILOVER.resume
     first_byte: Duration = _FAILOVER.first_byte_s
+    idle: OptionalDuration = _FAILOVER.idle_s
+    hedge_after: Duration | None = None
+    hedge_share: Annotated[float, Field(ge=0, le=1)] = _FAILOVER.hedge_share
+
+    def build(self) -> Failover:
+        """Return the settings."""
+        return Failover(
+            self.connect_retries,
+            self.resume,
+            self.first_byte,
+            self.hedge_after,
+            self.hedge_share,
+            idle_s=self.idle,
+        )
 
 
 class _Health(StrictModel):
     path: Annotated[str, AfterValidator(_path)] = _HEALTH.path
     interval: Duration = _HEALTH.interval_s
     timeout: Duration = _HEALTH.timeout_s
+
+
+class _Eject(StrictModel):
+    for_: Annotated[Duration, Field(alias="for")] = _EJECT.for_s
+    max_share: Annotated[float, Field(ge=0, le=1)] = _EJECT.max_share
+
+
+class _Move(StrictModel):
+    start: Duration | None = None
 
 
 class _Preempt(StrictModel):
@@ -138,32 +176,49 @@ class _Drain(StrictModel):
 
 class _Limits(StrictModel):
     body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = _LIMITS.body_bytes
+    receiving_bytes: Annotated[int, Field(ge=1024, le=2**40)] = _LIMITS.receiving_bytes
     streams: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.streams
+    choices: Annotated[int, Field(ge=1, le=128)] = _LIMITS.choices
     connections: Annotated[int, Field(ge=1, le=100_000)] = _LIMITS.connections
     connections_per_peer: Annotated[int, Field(ge=1, le=100_000)] | None = None
     metrics_bytes: Annotated[int, Field(ge=2**20, le=2**30)] = _LIMITS.metrics_bytes
     viewers: Annotated[int, Field(ge=0, le=1024)] = _LIMITS.viewers
     header_seconds: _Seconds = _LIMITS.header_s
+    body_seconds: _Seconds = _LIMITS.body_s
     idle_connection_seconds: _Seconds = _LIMITS.idle_connection_s
+    client_stall_seconds: _Seconds = _LIMITS.client_stall_s
     drain_seconds: _Seconds = _LIMITS.drain_s
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> _Limits:
+        if self.body_bytes > self.receiving_bytes - self.receiving_bytes // 8:
+            raise wrong("seven eighths of receiving_bytes are less than body_bytes", "let one body fit")
+        return self
 
     def build(self) -> Limits:
         """Return the settings."""
         return Limits(
             body_bytes=self.body_bytes,
+            receiving_bytes=self.receiving_bytes,
             streams=self.streams,
+            choices=self.choices,
             connections=self.connections,
             connections_per_peer=self.connections_per_peer,
             metrics_bytes=self.metrics_bytes,
             viewers=self.viewers,
             header_s=self.header_seconds,
+            body_s=self.body_seconds,
             idle_connection_s=self.idle_connection_seconds,
+            client_stall_s=self.client_stall_seconds,
             drain_s=self.drain_seconds,
         )
 
 
-class _Web(StrictModel):
-    hosts: list[str] = Field(default_factory=list)
+_ClassName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+
+
+class _Auth(AuthShape):
+    classes: dict[str, Annotated[list[_ClassName], Field(max_length=1000)]] = Field(default_factory=dict)
 
 
 class _Actions(ActionsShape):
@@ -176,14 +231,20 @@ class _File(StrictModel):
     placement: Annotated[str, AfterValidator(_policy)] = DEFAULT
     queue: _Queue | None = None
     failover: _Failover = Field(default_factory=_Failover)
+    move: _Move = Field(default_factory=_Move)
     preempt: _Preempt = Field(default_factory=_Preempt)
     health: _Health = Field(default_factory=_Health)
-    eject: Duration = 5.0
+    eject: _Eject = Field(default_factory=_Eject)
     drain: _Drain = Field(default_factory=_Drain)
     limits: _Limits = Field(default_factory=_Limits)
     tls: TlsShape | None = None
-    auth: AuthShape | None = None
-    web: _Web = Field(default_factory=_Web)
+    auth: _Auth | None = None
+    operators: OperatorsShape | None = None
+    cors: CorsShape = Field(default_factory=lambda: CorsShape(origins=[]))
+    passthrough: Annotated[list[Annotated[str, AfterValidator(_passed)]], Field(max_length=1000)] = Field(
+        default_factory=list
+    )
+    web: WebShape = Field(default_factory=WebShape)
     decisions: DecisionsShape = Field(default_factory=DecisionsShape)
     files: FilesShape = Field(default_factory=FilesShape)
     metrics: MetricsShape = Field(default_factory=lambda: MetricsShape(instance_label=True))
@@ -260,15 +321,21 @@ def _read(path: Path) -> RelaySettings:
         backends=tuple(_backend(file, folder, name, one) for name, one in model.backends.items()),
         placement=model.placement,
         queue=_queue(file, model),
-        failover=Failover(model.failover.connect_retries, model.failover.resume, model.failover.first_byte),
+        failover=model.failover.build(),
+        move=MoveSettings(model.move.start),
         preempt=Preempt(model.preempt.resume_runway, model.preempt.calm, model.preempt.max_paused),
         health=Health(model.health.path, model.health.interval, model.health.timeout),
-        eject_s=model.eject,
+        eject=Eject(model.eject.for_, model.eject.max_share),
         drain=Drain(model.drain.migrate),
         limits=model.limits.build(),
         tls=None if model.tls is None else build_tls(file, folder, model.tls),
-        auth=None if model.auth is None else build_auth(file, folder, model.auth),
-        web_hosts=frozenset(host.lower() for host in model.web.hosts),
+        auth=build_auth(file, folder, model.auth, model.operators),
+        client_classes={}
+        if model.auth is None
+        else {name: frozenset(some) for name, some in model.auth.classes.items()},
+        cors_origins=frozenset(model.cors.origins),
+        passthrough=Passthrough(tuple(model.passthrough)),
+        web_hosts=frozenset(model.web.hosts),
         decisions=model.decisions.build(),
         files=model.files.build(),
         metrics=model.metrics.build(),

@@ -1,1 +1,1 @@
-"""The life of an owned request: its session, its backends, its moves and pauses."""
+"""The life of an owned request: its states, its session, its moves and pauses."""

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 
-from otel_llm.relay.answers import CLIENT_LEFT, pass_response, reader_headers
+from otel_llm.relay.answers import CLIENT_LEFT, Passed, pass_response, reader_headers
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import aiohttp
     from aiohttp.http import StreamWriter
 
@@ -26,6 +28,8 @@ class Client:
         self._request = request
         self._recorded = recorded
         self._response: web.StreamResponse | None = None
+        self._first: aiohttp.ClientResponse | None = None
+        """The backend's answer whose headers it has."""
 
     @property
     def begun(self) -> bool:
@@ -46,9 +50,9 @@ class Client:
         """Begin the answer, once, with the headers of the backend that served first."""
         if self._response is not None:
             return
-        response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=reader_headers(upstream))
+        response = Passed(status=upstream.status, reason=upstream.reason, headers=reader_headers(upstream))
         await response.prepare(self._request)
-        self._response = response
+        self._response, self._first = response, upstream
         if self._request.transport is not None:
             # All that the kernel does not take at once counts as waiting for the client.
             self._request.transport.set_write_buffer_limits(high=0)
@@ -66,10 +70,13 @@ class Client:
             self._recorded.blocked(False)
         return monotonic_ns()
 
-    async def end(self) -> None:
-        """End a complete answer."""
+    async def end(self, upstream: aiohttp.ClientResponse) -> None:
+        """End a complete answer; trailers are passed on if all of it is from this backend."""
         assert self._response is not None  # noqa: S101
-        await self._response.write_eof()
+        if upstream is self._first and isinstance(self._response, Passed):
+            await self._response.end(upstream)
+        else:
+            await self._response.write_eof()
 
     async def cut(self, event: bytes) -> None:
         """End an incomplete answer: one error event, and the connection."""
@@ -82,6 +89,7 @@ class Client:
         """Answer with a response of the relay's own."""
         self._response = response
 
-    async def pass_on(self, upstream: aiohttp.ClientResponse) -> None:
-        """Pass on an answer that is no stream."""
-        self._response = await pass_response(self._request, upstream)
+    async def pass_on(self, upstream: aiohttp.ClientResponse, begun: bytes, seen: Callable[[bytes], None]) -> bool:
+        """Pass on an answer that is no stream; return whether the client has all of it. See `pass_response`."""
+        self._response, whole = await pass_response(self._request, upstream, begun, seen)
+        return whole

@@ -1,54 +1,118 @@
-"""The moves of one stream between backends: the destination starts while the source stays open.
+"""The moves of one stream between backends: a destination starts while the source stays open.
 
-The first with new text goes on; the other's text is dropped.
+Usually both may go on, and the first with new text does; the other's text is dropped. A decisive move does not read the
+source any more, so that a source that drips cannot win against a destination that is faster. Its bytes wait in the
+kernel: if no destination can go on, the source does.
 """
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.relay.asking.destinations import NO_PEER
+from otel_llm.relay.asking.race import Race
 from otel_llm.relay.backends.upstream import UpstreamError
-from otel_llm.relay.streams.move import Move
+from otel_llm.relay.streams.lifecycle import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from otel_llm.relay.asking.opening import Opening
+    from otel_llm.relay.asking.run import Run
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.seam.reply import Reply
-    from otel_llm.relay.streams.opening import Opening
-    from otel_llm.relay.streams.run import Run
+    from otel_llm.relay.streams.lifecycle import Lifecycle
 
 UNREAD_S: Final = 0.005
 """How often a destination that has won checks whether the source's bytes were read meanwhile."""
+DECISIVE_AFTER: Final = 2
+"""Moves of a stream that its source may refute; the next one is decisive."""
+PACE_S: Final = 2.0
+"""The time over which the pace of a source is measured."""
 MOVING: Final = "the stream is being moved already"
 
 
-class Moving:
-    """The moves of one stream. A move is under way until the destination has won, and then until its text is sent."""
+@dataclass(slots=True)
+class Move:
+    """A move of the stream from one backend to another, from its beginning to the first text after it.
 
-    def __init__(self, recorded: Recorded, reply: Reply, opening: Opening) -> None:
+    `why` names the rule or the reason, for the request span; `settle` is called once. `decisive`: the source is not
+    read while a destination is asked, so it cannot go on first.
+    """
+
+    source: str
+    why: Mapping[str, str]
+    settle: Settle
+    to: str = ""
+    decisive: bool = False
+    carried: int | None = None
+    """Output tokens from which the destination continued; None until it has begun."""
+    candidates: list[dict[str, Any]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+    over: bool = False
+
+    def end(self, outcome: str, detail: str, gap_s: float | None = None) -> None:
+        """Settle the move, once."""
+        if self.over:
+            return
+        self.over = True
+        facts: dict[str, Any] = {"from": self.source}
+        if self.to:
+            facts |= {"to": self.to, "tokens_carried": self.carried, "gap_seconds": gap_s}
+        if self.candidates:
+            facts["candidates"] = self.candidates
+        self.settle(outcome, detail, facts)
+
+
+class Moving:
+    """The moves of one stream. A move is under way until the destination has won, and then until its text is sent.
+
+    `life` is the stream's; `wake` ends the wait of the task that reads the source.
+    """
+
+    def __init__(
+        self, recorded: Recorded, reply: Reply, opening: Opening, life: Lifecycle, wake: Callable[[], None]
+    ) -> None:
         self._recorded = recorded
         self._reply = reply
         self._opening = opening
+        self._life = life
+        self._wake = wake
         self._move: Move | None = None
         self._won: Run | None = None
         self._switched: Move | None = None
         """The move whose first text the client does not have yet."""
-
-    @property
-    def busy(self) -> bool:
-        """Tell whether a move is under way."""
-        return self._move is not None or self._switched is not None
+        self._refuted = 0
+        """Moves that the source has refuted since the last that was done."""
 
     @property
     def won(self) -> bool:
         """Tell whether a destination has won, and `take_over` returns it."""
         return self._won is not None
 
-    def begin(self, run: Run, to: str, why: Mapping[str, str], settle: Settle) -> None:
-        """Begin to move the stream that `run` serves by a placement policy; `settle` gets the outcome, once."""
+    @property
+    def holds(self) -> bool:
+        """Tell whether a decisive move is under way: the source is not read."""
+        return self._move is not None and self._move.decisive and self._won is None
+
+    def begin(
+        self,
+        run: Run,
+        to: str,
+        why: Mapping[str, str],
+        settle: Settle,
+        *,
+        decisive: bool = False,
+        most: int | None = None,
+    ) -> None:
+        """Begin to move the stream that `run` serves by a placement policy; `settle` gets the outcome, once.
+
+        `decisive`: whatever the source does meanwhile; else that follows from the reader's text and the two paces.
+        `most`: the destinations to ask at most.
+        """
         move = Move(run.backend.name, why, settle)
         if self._reply.begun and (reason := self._opening.exact_reason(run.backend, self._reply)) is not None:
             move.end("failed", reason)
@@ -59,35 +123,73 @@ class Moving:
             return
         move.to = ranked[0].name
         move.candidates = [candidate.record() for candidate in ranked]
+        move.decisive = self._reply.begun and (decisive or self._should_be_decisive(run, move.to))
         self._move = move
-        move.task = asyncio.get_running_loop().create_task(self._race(move, run))
+        self._life.on(Event.MOVE)
+        race = Race(self._opening, self._reply, [candidate.name for candidate in ranked[:most]], self._is_dry)
+        move.task = asyncio.get_running_loop().create_task(self._race(move, race, run))
+        if move.decisive:
+            self._wake()
 
-    async def _race(self, move: Move, source: Run) -> None:
+    def _should_be_decisive(self, run: Run, to: str) -> bool:
+        """Tell whether a move should not be given up when the source has another token.
+
+        That is so if the source has refuted moves before, if the reader does not notice the hand-over, or if the
+        source is too slow for the reader and the destination is not.
+        """
+        if self._refuted >= DECISIVE_AFTER:
+            return True
+        hand_over_s, runway_s = self._opening.hand_over_s(to, self._reply), self._recorded.runway_s
+        if hand_over_s is not None and runway_s is not None and runway_s > hand_over_s:
+            return True
+        needed = self._recorded.pace_needed
+        source, destination = self._recorded.pace(PACE_S), self._opening.pace(to, self._reply)
+        return (
+            needed is not None
+            and source is not None
+            and destination is not None
+            and source < needed <= destination
+            and run.backend.name != to
+        )
+
+    def _is_dry(self) -> bool:
+        """Tell whether the reader has no text left."""
+        runway_s = self._recorded.runway_s
+        return runway_s is None or runway_s <= 0.0
+
+    async def _race(self, move: Move, race: Race, source: Run) -> None:
         try:
-            won = await self._opening.destination(move.to, self._reply)
-        except UpstreamError as problem:
-            self.stop("failed", f"{move.to}: {problem.reason}")
+            won = await race.run()
+        except UpstreamError:
+            move.to = race.to
+            self.stop("failed", "; ".join(f"{name}: {reason}" for name, reason in race.failures))
             return
+        move.to = won.backend.name
         try:
             # The bytes that the source has sent are read first, even behind a slow client: the source wins a tie.
             await asyncio.sleep(0)
-            while source.unread:
+            while source.unread and not move.decisive:
                 await asyncio.sleep(UNREAD_S)
         except asyncio.CancelledError:
             won.close()
             raise
         self._won = won
         move.carried = won.leg.carried or 0
-        source.close()  # wakes its reader
+        self._life.on(Event.WON)
+        self._wake()
 
     def source_went_on(self) -> None:
         """Give up the move under way, if there is one, since its source has more text."""
         if self._move is not None:
+            self._refuted += 1
             self.stop("refuted", "the source went on first")
 
     def resume_became_inexact(self, reason: str) -> None:
-        """Give up a move that has not won; one that has won needs no source any more."""
-        if self._won is None and self._reply.begun:
+        """Give up a move that has not won; one that has won needs no source any more.
+
+        If only no other backend looks healthy now, the one that was asked may still answer.
+        """
+        if self._won is None and self._reply.begun and reason != NO_PEER:
             self.stop("failed", reason)
 
     def stop(self, outcome: str, detail: str) -> None:
@@ -97,11 +199,15 @@ class Moving:
             return
         if move.task is not None and move.task is not asyncio.current_task():
             move.task.cancel()
+        if self._life.takes(Event.GIVEN_UP):
+            self._life.on(Event.GIVEN_UP)
+        if move.decisive:
+            self._wake()
         self._opening.moved(move.source, move.to, outcome, None)
         move.end(outcome, detail)
 
-    async def settled(self) -> None:
-        """Wait until a move under way has won, or is given up; at once where there is none."""
+    async def over(self) -> None:
+        """Wait until a move under way has won, or is given up; at once if there is none."""
         if self._move is not None and self._move.task is not None:
             await asyncio.wait({self._move.task})
 
@@ -122,6 +228,7 @@ class Moving:
         """Note that the client has text; `gap_s` after the last, if it is the first after a move."""
         move, self._switched = self._switched, None
         if move is not None:
+            self._refuted = 0
             self._recorded.migrated(move.source, move.to, move.carried or 0, gap_s, **move.why)
             self._opening.moved(move.source, move.to, "done", gap_s)
             move.end("done", "", gap_s)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm import semconv
 from otel_llm.relay.answers import STOPPING
+from otel_llm.relay.asking.hedging import hedge_settled
+from otel_llm.relay.asking.opening import Opening
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.recording.trace_headers import TRACE_HEADERS
 from otel_llm.relay.seam.reply import Reply
-from otel_llm.relay.seam.request import OwnedRequest
-from otel_llm.relay.streams.moving import unsettled
-from otel_llm.relay.streams.opening import Opening
+from otel_llm.relay.streams.lifecycle import State
 from otel_llm.relay.streams.pauses import Pauses
 from otel_llm.relay.streams.queue_turn import QueueTurn
 from otel_llm.relay.streams.session import Session
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from otel_llm.readers.records import RequestKey
+    from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.backends.pool import Pool
+    from otel_llm.relay.callers import Caller
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.queueing.request_queue import RequestQueue
     from otel_llm.relay.recording.recorder import Recorder
+    from otel_llm.relay.seam.request import OwnedRequest
 
 
 class Owned:
@@ -52,32 +55,36 @@ class Owned:
         self.victims: Callable[[str, RequestKey | None], Iterable[RequestKey]] = _no_victims
         """Returns the streams that a `preempt` of an instance (for a stream, if given) may take, first choice first."""
 
-    async def __call__(self, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse | None:
-        """Serve a request whose path may be owned; None where the request is not owned."""
-        owned = OwnedRequest.parse(path, body)
-        if owned is None:
-            return None
+    async def __call__(
+        self, request: web.BaseRequest, path: str, owned: OwnedRequest, caller: Caller, packed: bytes | None = None
+    ) -> web.StreamResponse:
+        """Serve a request; `packed`: its body as the client compressed it, None if it did not."""
         lengths, size = self._pool.lengths, len(owned.body)
         prompt, known = owned.prompt_tokens, None
         if prompt is None:
             prompt = lengths.prompt(owned.model, size)
             if not owned.multimodal:  # the bytes of a picture say nothing about text
                 known = partial(lengths.prompt_known, owned.model, size)
-        recorded = self._recorder.begin(request.raw_headers, owned, monotonic_ns(), known)
+        recorded = self._recorder.begin(caller.raw_headers(request.raw_headers), owned, monotonic_ns(), known)
         if owned.prompt_tokens is None:
             recorded.state({semconv.RELAY_INPUT_TOKENS_ESTIMATED: prompt})
-        headers = to_backend(request.headers, *self._without)
+        headers = to_backend(caller.headers(request.headers), *self._without)
         headers.extend(recorded.headers_for_backend())
         turn = None
         if self._queue is not None:
             output = lengths.output(recorded.slo.name, owned.model, owned.max_tokens)
-            turn = QueueTurn(self._queue, recorded, prompt, output)
-        opening = Opening(self._pool, owned, path, headers, prompt, recorded, turn)
+            turn = QueueTurn(self._queue, recorded, prompt, output, caller.name)
+        opening = Opening(self._pool, owned, path, headers, prompt, recorded, turn, caller.name, packed)
         session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses, turn)
+        policy = self._pool.settings.direct_placement
+        opening.hedge = partial(session.migrate, policy, {"reason": "hedge"}, hedge_settled(opening.hedging), most=1)
         try:
             return await session.serve()
         finally:
+            opening.hedging.end()
             del self.sessions[recorded.key]
+            if turn is not None:
+                turn.close()
             if session.whole and owned.choices == 1:
                 lengths.output_known(recorded.slo.name, owned.model, recorded.output_tokens)
             self._pool.metrics.request(session.served, session.code)
@@ -141,11 +148,13 @@ class Owned:
     # Events of backends and of the relay.
 
     def drained(self, instance: str) -> None:
-        """Move streams off a drained backend, where possible and set so."""
-        if self._pool.settings.drain.migrate:
-            for session in list(self.sessions.values()):
-                if session.instance == instance:
-                    session.migrate(self._pool.settings.direct_placement, {"reason": "drain"}, unsettled)
+        """Move streams off a drained backend, if possible and set so, for as long as it is drained."""
+        if not self._pool.settings.drain.migrate:
+            return
+        backend = self._pool.backends.get(instance)
+        for session in list(self.sessions.values()):
+            if session.instance == instance:
+                session.leave("drain", partial(_drained_of, session, backend))
 
     def starving(self) -> Mapping[str, int]:
         """Count the streams whose reader has read all and waits, by backend; those without any are left out."""
@@ -175,9 +184,15 @@ class Owned:
             "exact_resume": reason is None,
             "exact_resume_reason": reason,
             "migrations": session.recorded.migrations,
+            "state": session.state.value,
             "paused": session.paused,
-            "queued": session.queued,
+            "queued": session.state is State.QUEUED,
         }
+
+
+def _drained_of(session: Session, backend: Backend) -> bool:
+    """Tell whether a stream is on a backend that is drained."""
+    return backend.draining and session.instance == backend.name
 
 
 def _no_victims(_instance: str, _stream: RequestKey | None) -> Iterable[RequestKey]:

@@ -6,19 +6,21 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.relay.asking.breaks import is_of_stream
 from otel_llm.relay.backends.upstream import UpstreamError
-from otel_llm.relay.streams.opening import is_of_stream
+from otel_llm.relay.streams.lifecycle import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from otel_llm.relay.asking.opening import Opening
+    from otel_llm.relay.asking.run import Run
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.streams.client import Client
-    from otel_llm.relay.streams.opening import Opening
+    from otel_llm.relay.streams.lifecycle import Lifecycle
     from otel_llm.relay.streams.pauses import Pause, Pauses
-    from otel_llm.relay.streams.run import Run
 
 PAUSED: Final = "paused"
 """The comment to the client of a paused stream, and the reason of the cut where it cannot go on."""
@@ -28,14 +30,28 @@ NOT_SERVED: Final = "no backend serves the stream now"
 
 
 class Pausing:
-    """The pauses of one stream. `begin` and `reason` are called while a backend serves it."""
+    """The pauses of one stream. `begin` and `reason` are called while a backend serves it.
 
-    def __init__(self, recorded: Recorded, reply: Reply, opening: Opening, client: Client, pauses: Pauses) -> None:
+    `life` is the stream's; `wake` ends the wait of the task that reads the backend.
+    """
+
+    def __init__(
+        self,
+        recorded: Recorded,
+        reply: Reply,
+        opening: Opening,
+        client: Client,
+        pauses: Pauses,
+        life: Lifecycle,
+        wake: Callable[[], None],
+    ) -> None:
         self._recorded = recorded
         self._reply = reply
         self._opening = opening
         self._client = client
         self._pauses = pauses
+        self._life = life
+        self._wake = wake
         self._pause: Pause | None = None
         self._asking: asyncio.Task[None] | None = None
         """The check whether the stream could resume after a pause."""
@@ -116,7 +132,8 @@ class Pausing:
         self._pause = self._pauses.begin(run.backend.name, lambda: self._recorded.runway_s)
         self._begun_s = _now_s()
         self._recorded.paused(run.backend.name, rule)
-        run.close()  # wakes the reading of it
+        self._life.on(Event.PAUSE)
+        self._wake()
         settle("done", f"paused {self._recorded.key[0].hex()}/{self._recorded.key[1].hex()}", {})
 
     async def rest(self, run: Run) -> Run | None:
@@ -130,10 +147,12 @@ class Pausing:
         try:
             while not await self._is_due(pause):
                 await self._client.write(self._reply.comment(PAUSED))
+            self._life.on(Event.DUE)
             found = await self._go_on(run)
         finally:
             self._pauses.end(pause)
             self._pause = None
+        self._life.on(Event.NONE if found is None else Event.FOUND)
         if found is not None:
             self._resuming = (found, pause.reason)
         return found

@@ -1,51 +1,41 @@
-"""The life of one owned request: its client reads one reply, from one or several backends.
+"""One owned request: its client reads one reply, from one or several backends.
 
 One coroutine reads the serving backend and writes to the client. The destination of a migration is read by a task
 beside it until it has text that the client does not have; then it takes over between two reads, never within one. All
-of it runs in one event loop, so code between two `await` is not interrupted.
+of it runs in one event loop, so code between two `await` is not interrupted. What an event means for the request is
+in `lifecycle`: the coroutine does what the state says, and an event of another task wakes it from its wait.
 """
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from otel_llm.relay.answers import cut_unserved, unserved
+from otel_llm.relay.asking.breaks import break_of, is_break
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.seam.leg import CUT as TORN
 from otel_llm.relay.seam.leg import DIFFERS
 from otel_llm.relay.streams.client import Client
+from otel_llm.relay.streams.leaving import Leaving
+from otel_llm.relay.streams.lifecycle import Event, Lifecycle, State
 from otel_llm.relay.streams.moving import MOVING, Moving
-from otel_llm.relay.streams.opening import break_of
+from otel_llm.relay.streams.passed_answer import PassedAnswer
 from otel_llm.relay.streams.pausing import NOT_SERVED, PAUSED, Pausing
+from otel_llm.relay.streams.wait import Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Mapping
 
     from aiohttp import web
 
+    from otel_llm.relay.asking.opening import Opening
+    from otel_llm.relay.asking.run import Run
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.reply import Reply
-    from otel_llm.relay.streams.opening import Opening
     from otel_llm.relay.streams.pauses import Pauses
     from otel_llm.relay.streams.queue_turn import QueueTurn
-    from otel_llm.relay.streams.run import Run
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Why a backend's stream is followed no further: `whole`, `taken`, `cut` by us, or a break with its reason."""
-
-    kind: str
-    reason: str = ""
-
-
-WHOLE: Final = Ending("whole")
-TAKEN: Final = Ending("taken")
-CUT: Final = Ending("cut")
 
 
 class Session:
@@ -69,17 +59,23 @@ class Session:
         self._client = Client(request, recorded)
         self._opening = opening
         self._turn = turn
-        self._moving = Moving(recorded, reply, opening)
-        self._pausing = Pausing(recorded, reply, opening, self._client, pauses)
+        self._life = Lifecycle(State.OPENING if turn is None else State.QUEUED)
+        self._wait = Wait()
+        """The wait of the coroutine that serves, which other tasks may end."""
+        self._moving = Moving(recorded, reply, opening, self._life, self._wait.end)
+        self._pausing = Pausing(recorded, reply, opening, self._client, pauses, self._life, self._wait.end)
+        self._leaving = Leaving(self, opening)
         self._run: Run | None = None
         self._cut: tuple[str, str, str] | None = None
         """Why the client's reply ends here: kind, message and code of its error event."""
-        self._search: asyncio.Task[Run | None] | None = None
-        """The search for a backend that continues."""
         self._written_ns = recorded.commit_ns
         """The instant of the last written text, or the commit."""
         self._reason: str | None = "not begun"
         self._noted = False
+        self._stated: str | None = None
+        """The message of the error by which the last backend broke off."""
+        if turn is not None:
+            turn.placed = lambda: self._life.on(Event.PLACED)
 
     # For the web port.
 
@@ -102,34 +98,34 @@ class Session:
         return self._opening.exact_reason(run.backend, self.reply)
 
     @property
+    def state(self) -> State:
+        """Return what happens to it now."""
+        return self._life.state
+
+    @property
     def paused(self) -> bool:
         """Tell whether it is paused, and so has no backend."""
         return self._pausing.paused
 
     @property
-    def queued(self) -> bool:
-        """Tell whether it waits for a place on a backend."""
-        return self._turn is not None and self._turn.waits
+    def run(self) -> Run | None:
+        """Return the answer of the backend that serves it, or served it last."""
+        return self._run
 
     @property
-    def searching(self) -> bool:
-        """Tell whether a backend is waited for that goes on: behind a break, or while the stream is paused."""
-        return self._search is not None
+    def is_served(self) -> bool:
+        """Tell whether a backend serves the reply, and has more to send."""
+        return self._run is not None and not self._run.closed and not self.reply.over and self._life.takes(Event.BROKE)
 
     @property
     def pause_reason(self) -> str | None:
         """Return why the stream cannot be paused now; None where it can."""
         run = self._run
-        if run is None or not self._is_served:
+        if run is None or not self.is_served:
             return NOT_SERVED
-        if self._moving.busy:
+        if not self._life.takes(Event.PAUSE):
             return MOVING
         return self._pausing.reason(run)
-
-    @property
-    def _is_served(self) -> bool:
-        """Tell whether a backend serves the reply, and has more to send."""
-        return self._run is not None and not self._run.closed and self.reply.finish is None
 
     def refresh(self) -> None:
         """Update whether exact resume is possible: a backend, or the reply, has changed."""
@@ -142,39 +138,50 @@ class Session:
 
     # Actions.
 
-    def migrate(self, to: str, why: Mapping[str, str], settle: Settle) -> None:
-        """Begin to move the stream to another backend by a placement policy; `settle` gets the outcome, once."""
+    def migrate(
+        self,
+        to: str,
+        why: Mapping[str, str],
+        settle: Settle,
+        *,
+        decisive: bool = False,
+        most: int | None = None,
+    ) -> None:
+        """Begin to move the stream to another backend by a placement policy; see `Moving.begin`."""
         run = self._run
-        if run is None or not self._is_served:
+        if run is None or not self.is_served:
             settle("failed", NOT_SERVED, {})
-            return
-        if self._moving.busy:
+        elif not self._life.takes(Event.MOVE):
             settle("failed", MOVING, {})
-            return
-        self._moving.begin(run, to, why, settle)
+        else:
+            self._moving.begin(run, to, why, settle, decisive=decisive, most=most)
+
+    def leave(self, reason: str, still: Callable[[], bool]) -> None:
+        """Move the stream off its backend, without a rule: attempt it until it is done, or no longer to be done."""
+        self._leaving.begin(reason, still)
 
     def pause(self, rule: str, settle: Settle) -> None:
         """Pause a stream without a `pause_reason`; `settle` gets the outcome, once."""
         run = self._run
         assert run is not None  # noqa: S101
-        self._pausing.begin(run, rule, settle, lambda: self._is_served and not self._moving.busy and self._run is run)
+        self._pausing.begin(
+            run, rule, settle, lambda: self.is_served and self._life.takes(Event.PAUSE) and self._run is run
+        )
 
     def cut(self, kind: str, message: str, code: str) -> bool:
         """End the request; return whether there was one to end.
 
         A backend's stream is closed, and the reply ends with an error event; one that is queued is answered at once.
         """
-        if self._cut is not None or (self._run is None and not self.queued):
+        queued = self._life.state is State.QUEUED
+        if not self._life.takes(Event.STOP) or (self._run is None and not queued):
             return False
         self._cut = (kind, message, code)
-        if self._run is None:
-            if self._turn is not None:
-                self._turn.leave(code)
-            return True
+        self._life.on(Event.STOP)
+        if queued and self._turn is not None:
+            self._turn.leave(code)
         self._moving.stop("failed", message)
-        if self._search is not None:
-            self._search.cancel()
-        self._run.close()
+        self._wait.end()
         return True
 
     # The reader's side.
@@ -190,52 +197,69 @@ class Session:
             outcome, error = "error", "internal_error"
             raise
         finally:
+            if not self._life.over:
+                self._life.on(Event.STOP)
             self._close()
             self.recorded.ended(outcome, error=error)
         return self._client.answer
 
     async def _serve(self) -> tuple[str, str | None]:
-        run = await self._send_again()
+        run = await self._opening.first(self.reply, headers_sent=False)
         reason = self._opening.last_reason
-        while run is not None and self._cut is None:
-            ending = await self._follow(run)
-            if ending is WHOLE:
-                self._opening.worked(run.backend)
-                await self._client.end()
-                self.whole = True
-                return "completed", None
+        if not self._life.over:
+            self._life.on(Event.NONE if run is None and not self._opening.has_answer else _begun(run))
+        while run is not None and not self._life.over:
+            reason = await self._follow(run)
+            run, reason = await self._next(run, reason)
+        if run is not None:  # it was found while the stream was cut
             run.close()
-            reason = ending.reason
-            if self._cut is None:
-                if ending is TAKEN:
-                    run = self._moving.take_over()
-                elif self._pausing.paused:
-                    reason, run = PAUSED, await self._found(self._pausing.rest(run))
-                else:
-                    run = await self._mend(run, reason)
+        return await self._end(reason)
+
+    async def _next(self, run: Run, reason: str) -> tuple[Run | None, str]:
+        """Return the backend that serves from now on, if there is one, and why an incomplete reply ended there."""
+        state = self._life.state
+        if state is State.WHOLE:
+            return None, reason
+        run.close()
+        if self._moving.won:
+            return self._moving.take_over(), reason
+        if state is State.PAUSED:
+            return await self._wait.on(self._pausing.rest(run)), PAUSED
+        if state is State.RESUMING:
+            return await self._mend(run, reason), reason
+        return None, reason
+
+    async def _end(self, reason: str) -> tuple[str, str | None]:
+        """End the client's answer; return the outcome of the request and its error."""
         if self._cut is not None:
-            if run is not None:  # it was found while the stream was cut
-                run.close()
             if not self._client.begun:  # it waited for its first backend
                 self._client.refuse(cut_unserved(*self._cut))
-                return "error", self._cut[2]
-            await self._send_error(*self._cut)
+            else:
+                await self._send_error(*self._cut)
             return "error", self._cut[2]
         if self._client.begun:
-            await self._send_error("upstream_error", f"the reply was cut: {reason}", reason)
-            return "error", reason
+            if self._life.state is not State.WHOLE:
+                await self._send_error("upstream_error", self._stated or f"the reply was cut: {reason}", reason)
+                return "error", reason
+            assert self._run is not None  # noqa: S101
+            await self._client.end(self._run.response)
+            if self.reply.refused is not None:
+                return "error", self.reply.refused
+            self.whole = True
+            return "completed", None
         answer = self._opening.take_answer()
         if answer is None:
             self._client.refuse(unserved(reason))
-        else:
-            try:
-                await self._client.pass_on(answer.response)
-            finally:
-                answer.close()
-        return "error", str(self._client.code)
+            return "error", str(self._client.code)
+        passed = PassedAnswer(answer, self.recorded)
+        try:
+            whole = await self._client.pass_on(answer.response, answer.begun, passed.seen)
+        finally:
+            answer.close()
+        return passed.outcome(whole=whole)
 
-    async def _follow(self, run: Run) -> Ending:
-        """Pass on a backend's stream until it ends, breaks, or another takes over."""
+    async def _follow(self, run: Run) -> str:
+        """Pass on a backend's stream until it ends or breaks, or is left; return the reason of a break."""
         if self._run is not run:
             self._run, self.served = run, run.backend.name
             self.recorded.serving(run.backend.name)
@@ -243,57 +267,83 @@ class Session:
         self.recorded.served_by(run.backend.name, exact_resume=self.exact_reason is None)
         await self._client.begin(run.response)
         self.refresh()
+        self._leaving.watch(run)
         found, run.held = run.held, []
         while True:
-            out: list[bytes] = []
-            ending, text = None, False
-            for at_ns, piece in found:
-                ending = self._look(piece)
-                if ending is not None:
-                    break
-                self._take(run, piece, at_ns, out)
-                text = text or bool(piece.text)
-            if out:
-                await self._write(run, b"".join(out), text=text)
-            if ending is None and run.over:
-                ending = WHOLE if self.reply.finish is not None else Ending("broken", "unfinished")
-            if ending is not None:
-                return ending
+            broken = await self._pass_on(run, found)
+            if self._is_left:
+                return ""
+            if broken is None and run.over and not self.reply.over:
+                broken = "unfinished"
+            if broken is not None:
+                self._life.on(Event.BROKE)
+                return broken
+            if run.over:
+                return await self._is_whole(run, orderly=True)
             try:
-                pieces = await run.read(self._opening.silent_s)
+                pieces = await self._wait.on(self._read(run))
             except UpstreamError as problem:
-                if self._moving.won:
-                    return TAKEN
-                if self._cut is not None or self._pausing.paused:
-                    return CUT
-                if self.reply.finish is None:
-                    return Ending("broken", problem.reason)
-                if end := self.reply.separator():  # the finish is whole, and its event should be
-                    await self._write(run, end, text=False)
-                return WHOLE
+                if not self.reply.over:
+                    self._life.on(Event.BROKE)
+                    return problem.reason
+                return await self._is_whole(run, orderly=False)
             await self._pausing.asked()
-            if self._moving.won:
-                return TAKEN
-            if self._cut is not None or self._pausing.paused:
-                return CUT
-            if not run.over:
-                self.recorded.heard(run.read_ns)
-            found = [(run.read_ns, piece) for piece in pieces]
+            if self._is_left:  # what was read last is sent again by who goes on
+                return ""
+            if pieces is not None and not run.over:
+                self.recorded.heard(run.read_ns, run.read_ns - run.arrived_ns)
+            found = [(run.read_ns, piece) for piece in pieces or ()]
 
-    def _look(self, piece: Piece) -> Ending | None:
+    @property
+    def _is_left(self) -> bool:
+        """Tell whether the backend that is read serves the reply no further, as an event of another task says."""
+        return self._moving.won or not self._life.takes(Event.BROKE)
+
+    async def _read(self, run: Run) -> list[Piece]:
+        """Return the next pieces; none while a decisive move is under way, which does not read the source."""
+        if self._moving.holds:
+            await self._moving.over()
+            return []
+        return await run.read(self._opening.silent_s)
+
+    async def _pass_on(self, run: Run, found: list[tuple[int, Piece]]) -> str | None:
+        """Write pieces to the client; return why they show that the backend serves it no further."""
+        out: list[bytes] = []
+        broken, text = None, False
+        for at_ns, piece in found:
+            broken = self._look(piece)
+            if broken is not None:
+                break
+            self._take(run, piece, at_ns, out)
+            text = text or bool(piece.text)
+        if out:
+            await self._write(run, b"".join(out), text=text)
+        return broken
+
+    async def _is_whole(self, run: Run, *, orderly: bool) -> str:
+        """Write what a reply that is over lacks, and end it."""
+        if rest := self.reply.rest(orderly=orderly):
+            await self._client.write(rest)
+        if self._life.takes(Event.END):  # it was not cut meanwhile
+            self._life.on(Event.END)
+        self._opening.worked(run.backend)
+        return ""
+
+    def _look(self, piece: Piece) -> str | None:
         """Return why a piece is not passed on: it is a break, whatever the status was."""
         if piece.trouble == DIFFERS:  # to resume it again would not make it right
             self.reply.cannot_resume(DIFFERS)
-            return Ending("broken", DIFFERS)
-        if self.reply.finish is not None:
+            return DIFFERS
+        if self.reply.over or (piece.error is not None and piece.error.clients):
             return None
-        if piece.error or piece.aborted or piece.done_without_finish or piece.trouble == TORN:
-            return Ending("broken", break_of(piece))
+        if is_break(piece) or piece.trouble == TORN:
+            self._stated = None if piece.error is None else piece.error.message
+            return break_of(piece)
         return None
 
     def _take(self, run: Run, piece: Piece, at_ns: int, out: list[bytes]) -> None:
         """Make a piece part of the reply."""
-        if piece.ids or piece.texts or piece.finish is not None:
+        if piece.ids or piece.texts or piece.ends is not None or piece.finish is not None or piece.error is not None:
             self._moving.source_went_on()
         before = self.reply.reason
         data = self.reply.take(run.leg, piece)
@@ -305,8 +355,10 @@ class Session:
         for choice in piece.texts:
             run.grow(self.recorded.text(at_ns, choice.index, choice.stated))
         chunk = piece.chunk
-        if chunk is not None and (
-            not self._noted or piece.finish is not None or chunk.usage is not None or chunk.prompt_ids is not None
+        if (
+            chunk is not None
+            and self.reply.refused is None
+            and (not self._noted or piece.finish is not None or chunk.usage is not None or chunk.prompt_ids is not None)
         ):
             self._noted = True
             self.recorded.noted(chunk, at_ns, continues=run.leg.carried is not None)
@@ -315,18 +367,21 @@ class Session:
 
     async def _write(self, run: Run, data: bytes, *, text: bool) -> None:
         now_ns = await self._client.write(data)
-        self._opening.added((now_ns - run.read_ns) / 1e9)
-        if text or self.reply.finish is not None:
+        self._opening.added((now_ns - run.arrived_ns) / 1e9)
+        if text or self.reply.over:
             gap_s = (now_ns - self._written_ns) / 1e9
-            self._moving.moved(gap_s)
-            self._pausing.resumed(gap_s)
             self._written_ns = now_ns
+            if self._run is run and not self._moving.won and self._life.takes(Event.TEXT):
+                self._life.on(Event.TEXT)
+                self._moving.moved(gap_s)
+                self._pausing.resumed(gap_s)
 
     async def _send_error(self, kind: str, message: str, code: str) -> None:
         """End an incomplete reply."""
         await self._client.cut(self.reply.error_event(message, kind, code))
 
     def _close(self) -> None:
+        self._leaving.close()
         self._moving.close()
         self._pausing.close()
         if self._run is not None:
@@ -336,41 +391,30 @@ class Session:
 
     # Other backends.
 
-    async def _send_again(self) -> Run | None:
-        """Send the unchanged request to the next backend, and the next; None where no stream can be had."""
-        return await self._opening.first(self.reply, headers_sent=self._client.begun)
-
     async def _mend(self, run: Run, reason: str) -> Run | None:
         """Continue after a break; None where that cannot be done."""
         self.recorded.disconnected()
-        self._opening.broke(run.backend, reason)
-        await self._moving.settled()
-        if self._moving.won and self._cut is None:
+        self._opening.broke(run.backend, reason, spoke=run.has_token)
+        await self._wait.on(self._moving.over())
+        if self._moving.won and not self._life.over:
             return self._moving.take_over()
-        found = None if self._cut is not None else await self._found(self._another(run))
+        found = None if self._life.over else await self._wait.on(self._another(run))
+        if self._life.over:
+            return found
+        self._life.on(Event.NONE if found is None else Event.FOUND)
         if found is not None:
+            self._stated = None
             self._moving.failed_over(run.backend.name, found, reason)
         return found
-
-    async def _found(self, search: Coroutine[Any, Any, Run | None]) -> Run | None:
-        """Return the backend that a search finds; None if it finds none, or the stream is cut meanwhile."""
-        task = self._search = asyncio.get_running_loop().create_task(search)
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if task.done() and not task.cancelled() and not task.exception() and (found := task.result()):
-                found.close()  # it was found in the instant in which the client left
-            own = asyncio.current_task()
-            if self._cut is None or (own is not None and own.cancelling()):
-                raise
-            return None
-        finally:
-            self._search = None
 
     async def _another(self, broken: Run) -> Run | None:
         """Return a backend that continues the reply; None where there is none."""
         if not self.reply.begun:
-            return await self._send_again()
+            return await self._opening.first(self.reply, headers_sent=self._client.begun)
         if not self._opening.resumes or self._opening.exact_reason(broken.backend, self.reply) is not None:
             return None
         return await self._opening.resumed(self.reply, broken.backend)
+
+
+def _begun(run: Run | None) -> Event:
+    return Event.ANSWERED if run is None else Event.OPENED

@@ -7,33 +7,43 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+from otel_llm.readers.records import DEFAULT_TENANT, tenant_words
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.files.ruleset import Mode, Verb
     from otel_llm.rules.language.facts import Scope
-    from otel_llm.rules.language.snapshot import StreamKey
     from otel_llm.rules.language.tokens import Value
 
 Outcome = Literal[
-    "shadow", "sent", "done", "unconfirmed", "failed", "budget", "only_if", "expired", "resolved", "ended", "refuted"
-]
+    "shadow", "sent", "queued", "dropped: table full", "done", "unconfirmed", "failed", "budget", "only_if", "expired",
+    "resolved", "ended", "refuted",
+]  # fmt: skip
 
 
 FIRST_KEY: Final = "time_unix_nano"
 """The first key of every record's line."""
+LEFT_OUT: Final = "left_out"
+"""The key that tells a count of decisions without a record (`left_out.py`) from the record of a decision."""
 Labels = tuple[tuple[str, str], ...]
 """The subject of a rule of scope instance or class: names and values, sorted by name."""
 Subject: TypeAlias = "StreamKey | Labels"
 
 
 class Decided(NamedTuple):
-    """The identity of a decision: after a crash the same one is not decided again."""
+    """The identity of a decision: after a crash the same one is not decided again.
+
+    `action_index` is None for the end of a firing; `attempt` counts the attempts at an action, from 1.
+    """
 
     rule_hash: str
     subject: Subject
     flip_unix_nano: int
     state: str
+    action_index: int | None
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +94,9 @@ class Decision:
     `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
     axis; `offset_ns`: the stream's now less the collector's. `stream` is None for the scopes instance and class, which
     `identity` then tells apart: the labels; of a stream its class, model, instance and where it is measured. `facts`:
-    those that decided, at the flip; None where missing. `arguments`, `ttl_ns` and `action_index` (its index among the
-    rule's actions) are for the dispatcher and the console, not part of the record. `findings`: further fields of the
-    record, known once the action was done: those of a `Migration`, a line of detail.
+    those that decided, at the flip; None where missing. `arguments` and `ttl_ns` are for the dispatcher and the
+    console, not part of the record. `action_index`: that of the action among the rule's; `attempt`: counted from 1.
+    `findings`: further fields of the record, known once the action was done: those of a `Migration`, a line of detail.
     """
 
     now_ns: int
@@ -108,12 +118,18 @@ class Decision:
     arguments: Mapping[str, Any]
     ttl_ns: int | None = None
     action_index: int | None = None
+    attempt: int = 1
     findings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> Decided:
         """Return the identity of the decision."""
-        return Decided(self.rule_hash, self.subject, self.flip_ns, self.state)
+        return Decided(self.rule_hash, self.subject, self.flip_ns, self.state, self.action_index, self.attempt)
+
+    @property
+    def tenant(self) -> str:
+        """Return the tenant of the stream, or of all streams of the instance or class."""
+        return self.identity.get("tenant", DEFAULT_TENANT) if self.stream is None else self.stream[2]
 
     @property
     def subject(self) -> Subject:
@@ -124,7 +140,7 @@ class Decision:
         """Return the record, its fields in the order of docs/rules.md; by default its time is that of the decision."""
         about: dict[str, Any] = {"labels": dict(self.identity)}
         if self.stream is not None:
-            trace_id, span_id, choice = self.stream
+            trace_id, span_id, _, choice = self.stream
             about = {"trace_id": trace_id.hex(), "span_id": span_id.hex(), "choice": choice}
         return {
             FIRST_KEY: self.now_ns if time_unix_nano is None else time_unix_nano,
@@ -135,6 +151,7 @@ class Decision:
             "rule_hash": self.rule_hash,
             "scope": self.scope,
             **about,
+            "tenant": self.tenant,
             "state": self.state,
             "action": self.action,
             "mode": self.mode,
@@ -142,6 +159,8 @@ class Decision:
             "facts": dict(self.facts),
             "fact_age_seconds": self.fact_age_ns / 1e9,
             "budget": dict(self.budget),
+            "action_index": self.action_index,
+            "attempt": self.attempt,
             **self.findings,
         }
 
@@ -149,9 +168,9 @@ class Decision:
         if self.stream is None:
             about = ", ".join(f"{name} {value}" for name, value in self.identity.items())
         else:
-            trace_id, _, choice = self.stream
+            trace_id, _, tenant, choice = self.stream
             who = f"{self.identity.get('slo_class') or '-'} {self.identity.get('model') or '-'}"
-            about = f"{who} trace {trace_id.hex()}" + (f" choice {choice}" if choice else "")
+            about = f"{who} trace {trace_id.hex()}" + (f" choice {choice}" if choice else "") + tenant_words(tenant)
         name = self.arguments.get("name")
         what = self.state if self.action is None else f"{self.action} {name}" if name else self.action
         facts = ", ".join(f"{fact} {shown(value)}" for fact, value in self.facts.items())
@@ -159,14 +178,29 @@ class Decision:
 
 
 def read_decided(lines: Iterable[str]) -> tuple[set[Decided], int]:
-    """Read the lines of decision files; return also how many could not be read (a torn last one)."""
+    """Read the lines of decision files; return also how many could not be read (a torn last one).
+
+    Decisions that were left out of the files are not known again: they were in shadow, and are made once more.
+    """
     decided: set[Decided] = set()
     broken = 0
     for line in lines:
         try:
             record = json.loads(line)
+            if LEFT_OUT in record:
+                continue
             flip_ns = int(record["flip_unix_nano"])
-            decided.add(Decided(str(record["rule_hash"]), _subject(record), flip_ns, str(record["state"])))
+            index = record["action_index"]
+            decided.add(
+                Decided(
+                    str(record["rule_hash"]),
+                    _subject(record),
+                    flip_ns,
+                    str(record["state"]),
+                    None if index is None else int(index),
+                    int(record["attempt"]),
+                )
+            )
         except (ValueError, KeyError, TypeError, AttributeError):
             broken += 1
     return decided, broken
@@ -175,7 +209,14 @@ def read_decided(lines: Iterable[str]) -> tuple[set[Decided], int]:
 def _subject(record: Mapping[str, Any]) -> Subject:
     if "labels" in record:
         return tuple(sorted((str(name), str(value)) for name, value in record["labels"].items()))
-    return bytes.fromhex(record["trace_id"]), bytes.fromhex(record["span_id"]), int(record["choice"])
+    trace_id, span_id, tenant, choice = stream_of(record)
+    return bytes.fromhex(trace_id), bytes.fromhex(span_id), tenant, choice
+
+
+def stream_of(record: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    """Return the stream of a record: trace id and span id in hexadecimal, tenant, choice."""
+    tenant = str(record.get("tenant", DEFAULT_TENANT))
+    return str(record["trace_id"]), str(record["span_id"]), tenant, int(record["choice"])
 
 
 def shown(value: Value | None) -> str:

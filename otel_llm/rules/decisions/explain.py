@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.rules.decisions.decision_records import Outcome, shown
+from otel_llm.readers.records import tenant_words
+from otel_llm.rules.decisions.decision_records import Outcome, shown, stream_of
 from otel_llm.rules.language.facts import FACTS
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 OUTCOMES: Final[Mapping[Outcome, str]] = {
     "shadow": "it would have been done, and was not: the action is in shadow",
     "sent": "handed to its receiver",
+    "queued": "kept until its receiver takes it: it was away or behind, or the service was starting",
+    "dropped: table full": "not sent: as many alerts were kept as may be, all of them firing",
     "done": "done (of an alert: recorded, no receiver is configured)",
     "unconfirmed": "asked for, but its effect was not seen",
     "failed": "tried, and it failed",
@@ -31,12 +34,25 @@ OUTCOMES: Final[Mapping[Outcome, str]] = {
 _KNOWN: Final = frozenset(
     [
         *("time_unix_nano", "flip_unix_nano", "now_offset_nano", "group", "rule", "rule_hash", "scope", "labels"),
-        *("trace_id", "span_id", "choice", "state", "action", "mode", "outcome", "facts", "fact_age_seconds"),
+        *(
+            "trace_id",
+            "span_id",
+            "tenant",
+            "choice",
+            "state",
+            "action",
+            "action_index",
+            "attempt",
+            "mode",
+            "outcome",
+            "facts",
+            "fact_age_seconds",
+        ),
         *("budget", "candidates", "detail", "from", "to", "tokens_carried", "gap_seconds"),
     ]
 )
 """The fields that the text mentions; the others are listed as they are."""
-_REFUTED_MOVE: Final = "given up, and its `per_request` given back: the stream went on at its source first"
+_REFUTED_MOVE: Final = "given up, and attempted again: the stream went on at its source first"
 _FAR_NS: Final = 1_000_000_000
 
 
@@ -47,10 +63,9 @@ def explain(one: Transition, before: Transition | None, after: Transition | None
     hash, if it is known.
     """
     record = one.first
-    again = one.firing and before is not None and before.to_be_tried_again
-    verb = "tried again what was refuted" if again else "began to fire" if one.firing else "stopped firing"
+    verb = "began to fire" if one.firing else "stopped firing"
     lines = [f"{record['rule']} {verb}: {_time(one.flip_ns)}", "", *_who(record, one)]
-    lines += ["", *(_why_firing(record, rule, again=again) if one.firing else _why_over(record, rule))]
+    lines += ["", *(_why_firing(record, rule) if one.firing else _why_over(record, rule))]
     if one.firing:
         lines += ["", "Decided:", *(line for each in one.records for line in _action(each))]
     more = {key: value for each in one.records for key, value in each.items() if key not in _KNOWN}
@@ -83,11 +98,10 @@ def _who(record: Mapping[str, Any], one: Transition) -> list[str]:
     return lines
 
 
-def _why_firing(record: Mapping[str, Any], rule: Rule | None, *, again: bool) -> list[str]:
+def _why_firing(record: Mapping[str, Any], rule: Rule | None) -> list[str]:
     lines = ["Because, at that instant,"]
     if rule is not None:
-        held = f" had held for {_length(rule.for_ns)}" if rule.for_ns and not again else " began to hold"
-        held += " again" if again else ""
+        held = f" had held for {_length(rule.for_ns)}" if rule.for_ns else " began to hold"
         lines.append(f"  {rule.when.text}{held}:")
     return [*lines, *_facts(record), *_unknown_rule(rule)]
 
@@ -130,7 +144,8 @@ def _action(record: Mapping[str, Any]) -> list[str]:
     outcome = str(record["outcome"])
     moved = "from" in record
     words = _REFUTED_MOVE if moved and outcome == "refuted" else OUTCOMES.get(outcome, outcome)  # type: ignore[call-overload]
-    lines = [f"  {record.get('action')} ({record.get('mode')}): {outcome}: {words}"]
+    attempt = f", attempt {record['attempt']}" if record.get("attempt", 1) > 1 else ""
+    lines = [f"  {record.get('action')} ({record.get('mode')}{attempt}): {outcome}: {words}"]
     if moved:
         lines.append(f"    {_move(record)}")
     if record.get("detail"):
@@ -155,8 +170,6 @@ def _move(record: Mapping[str, Any]) -> str:
 
 def _next(one: Transition, before: Transition | None, after: Transition | None) -> str:
     if one.firing:
-        if after is not None and after.firing and one.to_be_tried_again:
-            return f"It was tried again, {_length(max(0, after.flip_ns - one.flip_ns))} later: {after.id}"
         if after is None or after.firing:
             return "It fires still, or its end is not in these files."
         length_ns = after.flip_ns - one.flip_ns
@@ -169,8 +182,8 @@ def _next(one: Transition, before: Transition | None, after: Transition | None) 
 def _about(record: Mapping[str, Any]) -> str:
     if "labels" in record:
         return ", ".join(f"{name} {value}" for name, value in sorted(record["labels"].items()))
-    choice = f", choice {record['choice']}" if record["choice"] else ""
-    return f"trace {record['trace_id']}, request span {record['span_id']}{choice}"
+    trace_id, span_id, tenant, choice = stream_of(record)
+    return f"trace {trace_id}, request span {span_id}" + (f", choice {choice}" if choice else "") + tenant_words(tenant)
 
 
 def _time(unix_ns: int) -> str:

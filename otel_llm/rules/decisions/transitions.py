@@ -13,6 +13,9 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_llm.rules.decisions.decision_records import stream_of
+from otel_llm.rules.decisions.left_out import read_left_out
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -30,6 +33,7 @@ _MAY: Final[dict[str, type | tuple[type, ...]]] = {
     "time_unix_nano": int,
     "now_offset_nano": int,
     "fact_age_seconds": (int, float),
+    "attempt": int,
     "budget": dict,
     "candidates": list,
     "from": str,
@@ -59,11 +63,6 @@ class Transition:
         return bool(self.first["state"] == "firing")
 
     @property
-    def to_be_tried_again(self) -> bool:
-        """Tell whether one of its actions was a migration that was refuted: the next flip of `when` tries it again."""
-        return self.firing and any(one["outcome"] == "refuted" and "from" in one for one in self.records)
-
-    @property
     def flip_ns(self) -> int:
         """Return the flip on the collector's clock: unix ns."""
         return int(self.first["flip_unix_nano"]) - int(self.first.get("now_offset_nano", 0))
@@ -80,15 +79,19 @@ class Found:
     """Lines that are no decision records."""
     records: int = 0
     """Lines that are decision records."""
+    left_out: int = 0
+    """Decisions without a record, as the counts in the files say."""
 
 
 class Newest(NamedTuple):
-    """The latest transitions, oldest first; the number of other lines, and the rules of the records."""
+    """The latest transitions, oldest first; the number of other lines, the rules of the records, what was left out."""
 
     transitions: list[Transition]
     broken: int
     rules: dict[str, int]
     """The number of records by rule."""
+    left_out: int
+    """Decisions without a record, as the counts in the files say."""
 
 
 class NoIdError(ValueError):
@@ -104,17 +107,18 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
     if not _PREFIX.fullmatch(prefix):
         raise NoIdError(f"{prefix!r} is no id: it has {SHORTEST_PREFIX} to {ID_DIGITS} hex digits, see --list")
     matches: dict[str, Transition] = {}
-    broken = records = 0
+    broken = records = left_out = 0
     for line in lines():
         record = read_record(line)
         if record is None:
-            broken += 1
+            counted = _counted(line)
+            left_out, broken = left_out + counted, broken + (not counted)
             continue
         records += 1
         if (name := id_of(record)).startswith(prefix):
             matches.setdefault(name, Transition(name, [])).records.append(record)
     if len(matches) != 1:
-        return Found(matches, broken=broken, records=records)
+        return Found(matches, broken=broken, records=records, left_out=left_out)
     (one,) = matches.values()
     thread: dict[str, Transition] = {}
     for line in lines():
@@ -127,23 +131,21 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
     # By their flips, not by their lines: an enforced action is written when its outcome is known.
     order = sorted(thread.values(), key=_in_time)
     at = [other.id for other in order].index(one.id) if one.id in thread else len(order)
-    begin = at - 1
-    while not one.firing and begin > 0 and order[begin].firing and order[begin - 1].to_be_tried_again:
-        begin -= 1  # a firing ends, not the last try of one of its actions
-    before = order[begin] if 0 < at <= len(order) else None
+    before = order[at - 1] if 0 < at <= len(order) else None
     after = order[at + 1] if at + 1 < len(order) else None
-    return Found(matches, before, after, broken, records)
+    return Found(matches, before, after, broken, records, left_out)
 
 
 def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace: str = "") -> Newest:
     """Return the last transitions, optionally of one rule, or of traces whose id begins or ends with `trace`."""
     kept: OrderedDict[str, Transition] = OrderedDict()
     rules: Counter[str] = Counter()
-    broken = 0
+    broken = left_out = 0
     for line in lines:
         record = read_record(line)
         if record is None:
-            broken += 1
+            counted = _counted(line)
+            left_out, broken = left_out + counted, broken + (not counted)
             continue
         rules[record["rule"]] += 1
         of = str(record.get("trace_id", ""))
@@ -155,7 +157,7 @@ def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace: 
             if len(kept) > count:
                 kept.popitem(last=False)
         kept[name].records.append(record)
-    return Newest(list(kept.values()), broken, rules)
+    return Newest(list(kept.values()), broken, rules, left_out)
 
 
 def read_record(line: str) -> dict[str, Any] | None:
@@ -179,10 +181,19 @@ def id_of(record: dict[str, Any]) -> str:
 
 
 def about_of(record: dict[str, Any]) -> list[Any]:
-    """Return the subject of a record: trace id, span id and choice, or labels as sorted pairs."""
+    """Return the subject of a record: trace id, span id, tenant and choice, or labels as sorted pairs."""
     if "labels" in record:
         return [[str(name), str(value)] for name, value in sorted(record["labels"].items())]
-    return [str(record["trace_id"]), str(record["span_id"]), int(record["choice"])]
+    return list(stream_of(record))
+
+
+def _counted(line: str) -> int:
+    """Return how many decisions a line counts as left out; 0 for any other line."""
+    try:
+        found = read_left_out(json.loads(line))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return 0 if found is None else found.count
 
 
 def _in_time(transition: Transition) -> tuple[int, bool]:

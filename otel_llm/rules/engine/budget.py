@@ -12,22 +12,36 @@ if TYPE_CHECKING:
     from otel_llm.rules.files.ruleset import Limits
 
 
-class GroupSpends:
-    """The last instants at which a group's rules spent an action of one verb: as many as the largest limit counts."""
+class Spends:
+    """The last instants at which actions were spent (ns): as many as the largest limit counts."""
 
     __slots__ = ("_at",)
 
-    def __init__(self, most: int, former: GroupSpends | None = None) -> None:
+    def __init__(self, most: int, former: Spends | None = None) -> None:
         self._at: deque[int] = deque(() if former is None else former._at, maxlen=most)
+
+    @property
+    def most(self) -> int:
+        """Return the number of instants that are kept."""
+        return self._at.maxlen or 0
 
     def within(self, limit: tuple[int, int], now_ns: int) -> bool:
         """Tell whether one more is within a limit of (count, window in ns)."""
+        return self.room_ns(limit, now_ns) <= now_ns
+
+    def room_ns(self, limit: tuple[int, int], now_ns: int) -> int:
+        """Return when one more is within a limit of (count, window in ns): `now_ns` if it is now."""
         count, window_ns = limit
-        return len(self._at) < count or self._at[-count] <= now_ns - window_ns
+        return now_ns if len(self._at) < count else max(now_ns, self._at[-count] + window_ns)
 
     def spend(self, now_ns: int) -> None:
         """Count one more."""
         self._at.append(now_ns)
+
+    def take_back(self) -> None:
+        """Count the newest no longer: nothing of it was begun."""
+        if self._at:
+            self._at.pop()
 
 
 class Budget:
@@ -47,7 +61,7 @@ class Budget:
         self._ends: list[int] = []
 
     def take(
-        self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None, group: GroupSpends | None = None
+        self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None, group: Spends | None = None
     ) -> dict[str, bool]:
         """Spend one action if every limit allows it; return whether each set limit does.
 
@@ -75,11 +89,6 @@ class Budget:
             if group is not None:
                 group.spend(now_ns)
         return within
-
-    def give_back(self, request: Hashable) -> None:
-        """Give back what one action has spent of `per_request`; all other limits keep it."""
-        if self._requests[request] > 0:
-            self._requests[request] -= 1
 
     def forget(self, request: Hashable) -> None:
         """Drop the count of a request without streams."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.rules.decisions.decision_records import Decided, Decision, Outcome
-from otel_llm.rules.engine.budget import Budget, GroupSpends
+from otel_llm.rules.engine.budget import Budget, Spends
 from otel_llm.rules.engine.history import snapshot_at
 from otel_llm.rules.engine.state_machine import Output
 from otel_llm.rules.language.condition import read_facts
@@ -14,10 +15,11 @@ from otel_llm.rules.language.condition import read_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import Action, Rule, RuleSet, Verb
     from otel_llm.rules.language.condition import Condition
-    from otel_llm.rules.language.snapshot import Snapshot, StreamKey
+    from otel_llm.rules.language.snapshot import Snapshot
     from otel_llm.rules.language.tokens import Value
 
 _ENDS: Final[Mapping[Output, Outcome]] = {
@@ -62,8 +64,9 @@ class Moment:
                 "model": view.model,
                 "instance": view.instance,
                 "measured_at": view.measured_at,
+                **({} if view.key[2] == DEFAULT_TENANT else {"tenant": view.key[2]}),
             },
-            request=view.key[:2],
+            request=view.key[:3],
             now_ns=self.now_ns,
             offset_ns=view.offset_ns,
             fact_age_ns=self.facts.age_ns(self.x_ns),
@@ -83,40 +86,17 @@ class DecisionMaker:
     """
 
     def __init__(
-        self, rules: RuleSet, decided: Collection[Decided], again: Callable[[Decision], None] | None = None
+        self, rules: RuleSet, decided: Collection[Decided], again: Callable[[Decision], object] | None = None
     ) -> None:
         self._set = rules
         self._again = again
         self._decided = frozenset(decided)
         self._budgets = {rule.name: tuple(Budget(action.limits) for action in rule.actions) for rule in rules.rules}
-        self._groups = {key: GroupSpends(most) for key, most in _group_limits(rules).items()}
-        self._refuted: dict[Hashable, set[tuple[Decided, int]]] = {}
-        """By request, the refuted actions: each gives back once."""
+        self._groups = {key: Spends(most) for key, most in group_limits(rules).items()}
 
     def fire(self, state: RuleState, at: Moment) -> list[Decision]:
         """Decide the actions of a rule that began to fire, with the facts at its flip."""
-        return self._fire(state, state.flip_ns, range(len(state.rule.actions)), at)
-
-    def fire_again(self, state: RuleState, flip_ns: int, action_index: int, at: Moment) -> list[Decision]:
-        """Decide one action of a firing rule once more, with the facts at the flip that made it due again."""
-        return self._fire(state, flip_ns, (action_index,), at)
-
-    def refuted(self, decision: Decision, request: Hashable) -> bool:
-        """Give back what a refuted action has spent of `per_request`; return whether it had spent any.
-
-        False for an action that has given back already, and for one of a rule that is not in this set.
-        """
-        rule = next((rule for rule in self._set.rules if rule.hash == decision.rule_hash), None)
-        if rule is None or decision.action_index is None or decision.action == "alert" or decision.mode != "enforce":
-            return False
-        name, given = (decision.key, decision.action_index), self._refuted.setdefault(request, set())
-        if decision.outcome == "only_if" or not all(decision.budget.values()) or name in given:
-            return False
-        given.add(name)
-        self._budgets[rule.name][decision.action_index].give_back(request)
-        return True
-
-    def _fire(self, state: RuleState, flip_ns: int, action_indexes: Iterable[int], at: Moment) -> list[Decision]:
+        flip_ns = state.flip_ns
         flip = snapshot_at(at.facts, flip_ns)
         max_age_ns = state.rule.max_fact_age_ns if state.missing else None
         return self.act(
@@ -125,7 +105,6 @@ class DecisionMaker:
             at.about,
             read=lambda names: read_facts(names, flip, flip_ns, max_age_ns),
             holds=lambda only_if: only_if.truth(flip, flip_ns, max_age_ns),
-            action_indexes=action_indexes,
         )
 
     def close(self, state: RuleState, output: Output, since_ns: int, at: Moment) -> list[Decision]:
@@ -142,13 +121,11 @@ class DecisionMaker:
         *,
         read: Callable[[Iterable[str]], dict[str, Value | None]],
         holds: Callable[[Condition], bool | None],
-        action_indexes: Iterable[int] | None = None,
     ) -> list[Decision]:
-        """Decide actions of a rule that fires, all without `action_indexes`; `read`, `holds`: the facts at the flip."""
+        """Decide the actions of a rule that fires; `read`, `holds`: the facts at the flip."""
         decisions = []
         budgets = self._budgets[rule.name]
-        for action_index in range(len(rule.actions)) if action_indexes is None else action_indexes:
-            action, budget = rule.actions[action_index], budgets[action_index]
+        for action_index, (action, budget) in enumerate(zip(rule.actions, budgets, strict=True)):
             names = rule.when.facts if action.only_if is None else (*rule.when.facts, *action.only_if.facts)
             facts = read(names)
             within: dict[str, bool] = {}
@@ -172,10 +149,9 @@ class DecisionMaker:
         for rule in self._set.rules:
             if rule.hash in hashes:
                 self._budgets[rule.name] = former._budgets[rule.name]  # the hash covers the name
-        for key, most in _group_limits(self._set).items():
-            self._groups[key] = GroupSpends(most, former._groups.get(key))
+        for key, most in group_limits(self._set).items():
+            self._groups[key] = Spends(most, former._groups.get(key))
         self._decided |= former._decided
-        self._refuted = {request: set(given) for request, given in former._refuted.items()}
         self._again = self._again or former._again
 
     def forget(self, request: Hashable) -> None:
@@ -183,7 +159,6 @@ class DecisionMaker:
         for budgets in self._budgets.values():
             for budget in budgets:
                 budget.forget(request)
-        self._refuted.pop(request, None)
 
     def _outcome(self, action: Action) -> Outcome:
         if self._set.mode(action) == "shadow":
@@ -236,7 +211,7 @@ class DecisionMaker:
         )
 
 
-def _group_limits(rules: RuleSet) -> dict[tuple[str, Verb], int]:
+def group_limits(rules: RuleSet) -> dict[tuple[str, Verb], int]:
     """Return the largest count to which an action of a verb is limited in a group, where it is."""
     most: dict[tuple[str, Verb], int] = {}
     for rule in rules.rules:

@@ -28,7 +28,7 @@ def snapshot_at(now: Snapshot, x_ns: int, last_byte_ns: int | None = None) -> Sn
     count = bisect_right(now.stream.times_ns, x_ns)
     if count == len(now.stream.times_ns) and last_byte_ns is None:
         return now
-    return Snapshot(now.view, _first_tokens(now.stream, count), last_byte_ns)
+    return Snapshot(now.view, _first_events(now.stream, count), last_byte_ns)
 
 
 def run_start(condition: Condition, now: Snapshot, x_ns: int, *, value: bool, floor_ns: int) -> int:
@@ -56,7 +56,7 @@ def run_start(condition: Condition, now: Snapshot, x_ns: int, *, value: bool, fl
 
 
 def _walk(condition: Condition, now: Snapshot, count: int, floor_ns: int, value: bool) -> tuple[int | None, bool]:
-    """Walk from the first `count` tokens to the last; return where the run at the end begins, and if one was broken."""
+    """Walk from the first `count` events to the last; return where the run at the end begins, and if one was broken."""
     start: int | None = None
     ever_broken = False
     for snapshot, begin_ns, end_ns in _stretches(now, count, floor_ns):
@@ -79,21 +79,20 @@ def _run(condition: Condition, snapshot: Snapshot, begin_ns: int, end_ns: int, v
 
 
 def _stretches(now: Snapshot, count: int, floor_ns: int) -> Iterator[tuple[Snapshot, int, int]]:
-    """Yield the stretches [begin, end) from the first `count` tokens on, but the last, with their facts."""
-    times, kinds = now.stream.times_ns, now.stream.kinds
-    part = _first_tokens(now.stream, count)
+    """Yield the stretches [begin, end) from the first `count` token events on, but the last, with their facts."""
+    times = now.stream.times_ns
+    part = _first_events(now.stream, count)
     begin_ns = max(floor_ns, part.last_ns)
     while count < len(times):
         end_ns = times[count]
         if begin_ns < end_ns:
             yield Snapshot(now.view, part), begin_ns, end_ns
         following = bisect_right(times, end_ns)
-        part.extend(times[count:following], None if kinds is None else kinds[count:following])
+        part.extend(*now.stream.events.part(count, following))
         count, begin_ns = following, max(floor_ns, end_ns)
 
 
-def _first_tokens(stream: Stream, count: int) -> Stream:
+def _first_events(stream: Stream, count: int) -> Stream:
     part = Stream(stream.slo, stream.commit_ns, stream.input_tokens)
-    kinds = stream.kinds
-    part.extend(stream.times_ns[:count], None if kinds is None else kinds[:count])
+    part.extend(*stream.events.part(0, count))
     return part

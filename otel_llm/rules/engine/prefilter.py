@@ -184,7 +184,7 @@ def state_of(state: RuleState) -> int:
     """Return what the prefilter has to know of a rule's state on a stream."""
     if state.phase is Phase.INACTIVE:
         return table.INACTIVE
-    if state.phase is Phase.FIRING and not state.missing and state.retries is None:
+    if state.phase is Phase.FIRING and not state.missing:
         return table.FIRING_FINAL if state.flip_known is None else table.FIRING_REFUTABLE
     return table.BY_ENGINE
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from otel_llm.rules.engine.applicable_rules import ApplicableRules, identity_of
 from otel_llm.rules.engine.decision_maker import DecisionMaker, Moment
 from otel_llm.rules.engine.evaluation_queue import EvaluationQueue, Followed
-from otel_llm.rules.engine.retry import Retry
 from otel_llm.rules.engine.rule_state import (
     RuleState,
     began_to_fire,
@@ -38,9 +37,10 @@ from otel_llm.rules.language.snapshot import COUNTING, IDENTITY, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from otel_llm.readers.records import RequestKey, StreamKey
     from otel_llm.rules.decisions.decision_records import Decided, Decision
     from otel_llm.rules.files.ruleset import RuleSet
-    from otel_llm.rules.language.snapshot import StreamKey, StreamView
+    from otel_llm.rules.language.snapshot import StreamView
 
 
 class Evaluated(NamedTuple):
@@ -63,14 +63,14 @@ class RuleEngine:
         self,
         rules: RuleSet,
         decided: Collection[Decided] = (),
-        again: Callable[[Decision], None] | None = None,
+        again: Callable[[Decision], object] | None = None,
     ) -> None:
         self.rules = rules
         self._applicable = ApplicableRules(rules)
         self.decided = frozenset(decided)
         self.decision_maker = DecisionMaker(rules, self.decided, again)
         self._queue = EvaluationQueue()
-        self._streams_of: Counter[tuple[bytes, bytes]] = Counter()
+        self._streams_of: Counter[RequestKey] = Counter()
         self._evaluated: dict[StreamKey, Followed] | None = None
 
     def __len__(self) -> int:
@@ -111,33 +111,6 @@ class RuleEngine:
         decisions = self._close(followed.states, view, end_ns, now_ns)
         self._forget(followed)
         return decisions
-
-    def refuted(self, decision: Decision, now_ns: int) -> bool:
-        """Note that an enforced action was given up since the stream had gone on; return whether this changes anything.
-
-        What it spent of `per_request` is given back. While its firing goes on the action is due again at the first flip
-        of `when`, from not holding to holding, after `now_ns` (the collector's axis); `advance` decides it then.
-        `decision`: as it was returned. A second call for it, one for a request that is over or a rule that is no longer
-        there changes nothing.
-        """
-        stream, action_index = decision.stream, decision.action_index
-        if stream is None or action_index is None or not self._streams_of[stream[:2]]:
-            return False
-        if not self.decision_maker.refuted(decision, stream[:2]):
-            return False
-        followed = self._queue.streams.get(stream)
-        for state in () if followed is None else followed.states:
-            if state.rule.hash != decision.rule_hash or state.phase is not Phase.FIRING:
-                continue
-            retries = {} if state.retries is None else state.retries
-            retry = retries.get(action_index, Retry(state.flip_ns))
-            if followed is not None and retry.tried_ns == decision.flip_ns:
-                retry.refute(now_ns)
-                state.retries = {**retries, action_index: retry}
-                state.due_ns = state.flip_ns  # at the stream's next evaluation, at `now_ns` at the latest
-                followed.due_ns = now_ns if followed.due_ns is None else min(followed.due_ns, now_ns)
-                self._queue.enqueue(followed)
-        return True
 
     def next_timer(self) -> int | None:
         """Return the next instant, on the collector's axis, at which something can change if nothing is received."""
@@ -223,12 +196,15 @@ class RuleEngine:
             if state.rule.name == rule and state.phase is Phase.PENDING and state.run is not None
         ]
 
-    def firing(self) -> Counter[str]:
-        """Return on how many streams each rule fires now, by its name; O(streams on which any rule ever fired)."""
+    def firing(self, tenant: str | None = None) -> Counter[str]:
+        """Return on how many streams of a tenant, or of all (None), each rule fires now, by its name.
+
+        O(streams on which any rule ever fired).
+        """
         return Counter(
             state.rule.name
             for followed in self._queue.streams.values()
-            if followed.fired
+            if followed.fired and tenant in (None, followed.key[2])
             for state in followed.states
             if state.phase is Phase.FIRING
         )
@@ -281,11 +257,7 @@ class RuleEngine:
                 decisions += self._transition(state, Event.REFUTED, state.flip_ns, at)
             found = look(state, at.facts, x_ns, muted=followed.muted)
             decisions += self._transition(state, found.event, found.since_ns, at)
-            if state.retries is not None:
-                decisions += self._try_again(state, found.truth, at)
             state.due_ns = next_due_ns(state, at.facts, x_ns, found.truth, muted=followed.muted)
-            if state.retries is not None:
-                state.due_ns = _from_refutation(state, view, now_ns)
         fires = any(state.phase is Phase.FIRING for state in followed.states)
         followed.fired = followed.fired or bool(decisions) or fires
         followed.changed_ns = None
@@ -311,7 +283,6 @@ class RuleEngine:
         state.phase, output = step(state.phase, event)
         if output is None:
             return []
-        state.retries = None
         if output is Output.FIRE:
             began_to_fire(state, at.facts, since_ns)
             return self.decision_maker.fire(state, at)
@@ -319,37 +290,18 @@ class RuleEngine:
         state.run = None
         return self.decision_maker.close(state, output, since_ns, at)
 
-    def _try_again(self, state: RuleState, truth: bool | None, at: Moment) -> list[Decision]:
-        """Decide the refuted actions that are due again; `truth`: that of `when` now."""
-        decisions: list[Decision] = []
-        for action_index, retry in sorted((state.retries or {}).items()):
-            if retry.refuted_ns is None or retry.refuted_ns > at.now_ns:
-                continue
-            flip_ns = retry.look(state.rule, at.facts, at.x_ns, truth)
-            if flip_ns is not None:
-                retry.tried_again(flip_ns)
-                decisions += self.decision_maker.fire_again(state, flip_ns, action_index, at)
-        return decisions
-
     def _follow(self, view: StreamView) -> Followed:
         followed = Followed(view.key, identity_of(view), self._applicable.states(view, []))
         self._queue.streams[view.key] = followed
-        self._streams_of[view.key[:2]] += 1
+        self._streams_of[view.key[:3]] += 1
         return followed
 
     def _forget(self, followed: Followed) -> None:
         del self._queue.streams[followed.key]
         if self._evaluated is not None:
             self._evaluated.pop(followed.key, None)
-        request = followed.key[:2]
+        request = followed.key[:3]
         self._streams_of[request] -= 1
         if not self._streams_of[request]:
             del self._streams_of[request]
             self.decision_maker.forget(request)
-
-
-def _from_refutation(state: RuleState, view: StreamView, now_ns: int) -> int | None:
-    """Return the instant at which a state is due, at the latest when a future refutation is reached."""
-    ahead = [retry.refuted_ns for retry in (state.retries or {}).values() if retry.refuted_ns is not None]
-    dues = [at_ns + view.offset_ns for at_ns in ahead if at_ns > now_ns]
-    return min(dues if state.due_ns is None else [*dues, state.due_ns], default=None)

@@ -11,7 +11,6 @@ from otel_llm.rules.engine.state_machine import Event, Phase, step
 from otel_llm.rules.language.facts import SILENCE
 
 if TYPE_CHECKING:
-    from otel_llm.rules.engine.retry import Retry
     from otel_llm.rules.files.ruleset import Rule
     from otel_llm.rules.language.snapshot import Snapshot
 
@@ -20,11 +19,15 @@ _FAR_NS: Final = 10**15
 
 
 class Run(NamedTuple):
-    """The instant since which `when` has had a value, and the instant until which that is final."""
+    """The instant since which `when` has had a value, and the instant until which that is known.
+
+    `settled_ns`: up to it the value stays whatever arrives, since the facts of then cannot be looked at any more.
+    """
 
     value: bool
     start_ns: int
     known_ns: int
+    settled_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -33,8 +36,7 @@ class RuleState:
 
     `floor_ns`: nothing is traced back before it (the commit, the last change of state that was recorded);
     `flip_known`: the tokens and the newest byte known to have arrived by the flip, None once nothing can arrive there
-    any more; `due_ns`: when to look again if no segment arrives; `retries`: this firing's refuted actions,
-    by index in the rule.
+    any more; `due_ns`: when to look again if no segment arrives.
     """
 
     rule: Rule
@@ -45,7 +47,6 @@ class RuleState:
     flip_ns: int = 0
     flip_known: tuple[int, int] | None = None
     due_ns: int | None = None
-    retries: dict[int, Retry] | None = None
 
 
 class Found(NamedTuple):
@@ -69,7 +70,6 @@ def begin_anew(state: RuleState, x_ns: int) -> None:
     state.phase, _ = step(state.phase, Event.CLEAR)
     state.floor_ns = max(state.floor_ns, x_ns)
     state.run, state.missing, state.flip_known = None, False, None
-    _retry_anew(state, x_ns)
 
 
 def identity_changed(state: RuleState, names: frozenset[str], since_ns: int) -> None:
@@ -81,8 +81,8 @@ def identity_changed(state: RuleState, names: frozenset[str], since_ns: int) -> 
         return
     state.floor_ns = max(state.floor_ns, since_ns)
     if state.run is not None:
-        state.run = state.run._replace(known_ns=max(state.run.known_ns, since_ns))
-    _retry_anew(state, since_ns)
+        settled_ns = max(state.run.known_ns, since_ns)
+        state.run = state.run._replace(known_ns=settled_ns, settled_ns=settled_ns)
 
 
 def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
@@ -92,8 +92,8 @@ def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
     if truth is None and rule.on_missing == "hold":
         return Found(Event.MISSING, x_ns, None)
     holds = rule.on_missing == "fire" if truth is None else truth
-    if holds is (state.phase is Phase.FIRING) or _waits_for_resolve_when(state, now, x_ns, holds):
-        # Nothing depends on its beginning yet; if that changes, the whole run is looked back at.
+    if holds is (state.phase is Phase.FIRING):
+        # Nothing depends on when this run began.
         state.run, state.missing = None, truth is None
         return Found(Event.HOLDS if holds else Event.CLEAR, x_ns, truth)
     state.run = run = _run(state, now, x_ns, holds, missing=truth is None)
@@ -108,11 +108,10 @@ def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
 
 
 def byte_came(state: RuleState, byte_ns: int) -> None:
-    """Note a newer byte: what was found of a condition on the silence until then stays."""
-    if SILENCE in state.rule.facts:
-        if state.run is not None:
-            state.run = state.run._replace(known_ns=max(state.run.known_ns, byte_ns))
-        _retry_anew(state, byte_ns)
+    """Note a newer byte: what was found of a condition on the silence until then stays, later findings may not."""
+    if SILENCE in state.rule.facts and state.run is not None:
+        settled_ns = max(state.run.settled_ns, byte_ns)
+        state.run = state.run._replace(known_ns=settled_ns, settled_ns=settled_ns)
 
 
 def refuted(state: RuleState, now: Snapshot) -> bool:
@@ -137,7 +136,7 @@ def began_to_fire(state: RuleState, now: Snapshot, flip_ns: int) -> None:
 
 
 def _known_by(flip_ns: int, now: Snapshot, byte_ns: int) -> tuple[int, int]:
-    """Return the tokens up to a flip, and the newest known byte that is not after it; `byte_ns`: an earlier one."""
+    """Return the events up to a flip, and the newest known byte that is not after it; `byte_ns`: an earlier one."""
     newest_ns = now.view.last_byte_ns
     return bisect_right(now.stream.times_ns, flip_ns), newest_ns if newest_ns <= flip_ns else byte_ns
 
@@ -172,14 +171,14 @@ def _run(state: RuleState, now: Snapshot, x_ns: int, value: bool, *, missing: bo
     """Return since when `when`, or its value by `on_missing`, has had its present value."""
     rule, run = state.rule, state.run
     same = run if run is not None and run.value is value else None
-    known_ns = min(now.watermark_ns, x_ns)
+    known_ns, settled_ns = min(now.watermark_ns, x_ns), 0
     if missing:
         stale_ns = now.watermark_ns + rule.max_fact_age_ns + 1
         went_ns = stale_ns if rule.when.ages and state.floor_ns <= stale_ns <= x_ns else x_ns
-        start_ns, known_ns = went_ns if same is None else same.start_ns, x_ns
+        start_ns, known_ns, settled_ns = went_ns if same is None else same.start_ns, x_ns, x_ns
     elif state.missing:
         # A judgement made while facts were missing stays up to now; later knowledge can only reach further back.
-        start_ns, known_ns = x_ns, x_ns
+        start_ns, known_ns, settled_ns = x_ns, x_ns, x_ns
         if same is not None:
             real_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=state.floor_ns)
             start_ns = min(same.start_ns, real_ns)
@@ -187,22 +186,10 @@ def _run(state: RuleState, now: Snapshot, x_ns: int, value: bool, *, missing: bo
         # Up to what was known at the last look nothing can have changed.
         start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=same.known_ns)
         if start_ns <= same.known_ns:
-            start_ns, known_ns = same.start_ns, max(same.known_ns, known_ns)
+            start_ns, known_ns, settled_ns = same.start_ns, max(same.known_ns, known_ns), same.settled_ns
     else:
         start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=state.floor_ns)
-    return Run(value, start_ns, known_ns)
-
-
-def _retry_anew(state: RuleState, x_ns: int) -> None:
-    for retry in (state.retries or {}).values():
-        retry.begin_anew(x_ns)
-
-
-def _waits_for_resolve_when(state: RuleState, now: Snapshot, x_ns: int, holds: bool) -> bool:
-    rule = state.rule
-    if holds or rule.resolve_when is None or rule.on_missing != "hold":
-        return False
-    return not rule.resolve_when.truth(now, x_ns, rule.max_fact_age_ns)
+    return Run(value, start_ns, known_ns, settled_ns)
 
 
 def _resolved_ns(state: RuleState, now: Snapshot, x_ns: int, ready_ns: int) -> int | None:

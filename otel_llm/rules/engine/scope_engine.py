@@ -211,7 +211,7 @@ def _firing(rules: RuleSet, decided: Collection[Decided]) -> dict[tuple[Scope, L
     """Return, by subject, the hashes of rules whose last decision is that they fire, and since when."""
     scopes = {rule.hash: rule.scope for rule in rules.rules if rule.scope != "stream"}
     last: dict[tuple[str, Labels], tuple[int, str]] = {}
-    for rule_hash, subject, flip_unix_nano, state in decided:
+    for rule_hash, subject, flip_unix_nano, state, _, _ in decided:
         if rule_hash in scopes:  # then it is about labels
             key: tuple[str, Labels] = (rule_hash, subject)  # type: ignore[assignment]
             last[key] = max(last.get(key, (0, "")), (flip_unix_nano, state))

@@ -166,6 +166,7 @@ _WINDOWED: Final[dict[str, Callable[[ScopeFacts, str, Totals], Value | None]]] =
     "smooth_goodput": lambda facts, window, total: facts.rate(window, total.benefit.value),
     "goodput": lambda facts, window, total: facts.rate(window, total.goodput_tokens),
     "idle_p99": lambda _facts, _window, total: total.idle.quantile(P99),
+    "queue_p99": lambda _facts, _window, total: total.queue.quantile(P99),
     "fluidity_ok_share": lambda facts, _window, total: _fluidity_ok_share(facts, total),
     "cut_share": lambda _facts, _window, total: _share(total.cut, total.requests_ended),
     "aborted_share": lambda _facts, _window, total: _share(total.aborted, total.requests_ended),

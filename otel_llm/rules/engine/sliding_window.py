@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from otel_llm.slo.ended_totals import EndedTotals
+from otel_llm.slo.quantiles import Sketch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,18 +23,30 @@ class Totals(EndedTotals):
     """Totals of ended requests and of the benefit that readers got; exact in any order.
 
     `fluid`: those with deadlines; `fluid_kept`: those at or above the class's fluidity objective. `cut`: those that
-    ended before the model was done.
+    ended before the model was done; `queue`: their times in the queue of the engine or relay, s.
     """
 
     COUNTS: ClassVar = (*EndedTotals.COUNTS, "fluid", "fluid_kept", "cut")
+    SKETCHES: ClassVar = (*EndedTotals.SKETCHES, "queue")
     cut: int = 0
     fluid: int = 0
     fluid_kept: int = 0
+    queue: Sketch = field(default_factory=Sketch)
 
-    def count(self, outcome: str, verdict: Verdict | None, fluidity: Fraction | None, *, cut: bool) -> None:
+    def count(
+        self,
+        outcome: str,
+        verdict: Verdict | None,
+        fluidity: Fraction | None,
+        *,
+        cut: bool,
+        queue_s: float | None = None,
+    ) -> None:
         """Count an ended request; no verdict where tokens of it are missing. `fluidity`: the class's objective."""
         self.ended(outcome, verdict)
         self.cut += cut
+        if queue_s is not None and queue_s >= 0:
+            self.queue.add(queue_s)
         if verdict is None or fluidity is None or not verdict.deadlines or verdict.deadline_misses is None:
             return
         self.fluid += 1

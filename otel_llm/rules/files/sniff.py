@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 SETTINGS: Final = (
     *("limits", "journal", "decisions", "files", "metrics", "tls", "auth", "cors", "web", "forward", "otlp"),
-    *("receivers", "alertmanager", "alerts", "actions"),
+    *("operators", "receivers", "alertmanager", "alerts", "actions"),
 )
 """The keys of the collector's settings, whose schema this layer cannot import; a test compares them."""
 KINDS: Final[Mapping[str, tuple[str, str]]] = {

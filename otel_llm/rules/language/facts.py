@@ -214,6 +214,7 @@ _WINDOW_STEMS: Final[tuple[tuple[str, FactType, str, str], ...]] = (
     ("smooth_goodput", "double", "tokens/s", "benefit earned in it, streams in flight included / the window"),
     ("goodput", "double", "tokens/s", "tokens read of requests that met / the window"),
     ("idle_p99", "double", "s", "99th percentile of the idle time of requests that ended"),
+    ("queue_p99", "double", "s", "99th percentile of the time in the queue, of requests that ended and say it"),
     ("fluidity_ok_share", "double", "0..1", "requests at or above the class's fluidity objective"),
     ("cut_share", "double", "0..1", "requests whose reply was cut by its length or a content filter"),
     ("aborted_share", "double", "0..1", "requests that the server's side ended (error, disconnected)"),

@@ -18,12 +18,11 @@ from otel_llm.slo.live.inflight import Line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.language.tokens import Value
     from otel_llm.slo.live.inflight import InFlight
     from otel_llm.slo.stream import Stream
 
-StreamKey = tuple[bytes, bytes, int]
-"""Trace id, span id of the request, choice."""
 COUNTING: Final = ("token_basis", "token_ratio_learned")
 """The facts on how tokens are counted; a stream has them from its first token on."""
 IDENTITY: Final = ("slo_class", "model", "instance", "measured_at", "exact_resume", *COUNTING)
@@ -168,8 +167,8 @@ READ: Final[dict[str, Callable[[Snapshot, int], Value | None]]] = {
     "exact_resume": lambda s, _x: s.view.exact_resume,
     "token_basis": lambda s, _x: s.view.token_basis if s.stream.times_ns else None,
     "token_ratio_learned": lambda s, _x: s.view.token_ratio_learned if s.stream.times_ns else None,
-    "tokens": lambda s, _x: len(s.stream.times_ns),
-    "tokens_read": lambda s, _x: len(s.stream.read_ns),
+    "tokens": lambda s, _x: s.stream.tokens,
+    "tokens_read": lambda s, _x: s.stream.running.count,
     "ttft_seconds": _ttft,
     "age_seconds": lambda s, x: s.lines.age.value(x) / 1e9,
     "gap_seconds": lambda s, x: s.lines.gap.value(x) / 1e9,

@@ -26,7 +26,10 @@ _LOST_S: Final = 120.0
 """After so long without a segment a stream is given up (`collect --lost-after`, its default)."""
 _STREAM_LIFE_NS: Final = 600 * _S
 """Few streams live for ten minutes; a rule that waits so long has nothing left to save."""
-_SHARES: Final = ("attainment", "burn_rate", "idle_p99", "fluidity_ok_share", "cut_share", "aborted_share")
+_SHARES: Final = (
+    *("attainment", "burn_rate", "idle_p99", "queue_p99"),
+    *("fluidity_ok_share", "cut_share", "aborted_share"),
+)
 _RATES: Final = ("smooth_goodput", "goodput")
 _RESOLUTIONS: Final = (
     (

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from otel_llm.audit.input.parquet_streams import Writer
 from otel_llm.audit.input.stream_batch import BATCH_TOKENS, STREAMS, lists
+from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.scheduling.scenario.figures import blocks_of, judged_requests
 from otel_llm.scheduling.workload.tiers import duration_text, tier_classes
 from otel_llm.scheduling.workload.workload import DEFAULT_CLASS
@@ -95,6 +96,7 @@ def _batch(run: SimulatedRun, workload: Workload, model: str, requests: Sequence
     cells = {
         "trace_id": [(one.number + 1).to_bytes(16) for one in requests],
         "span_id": [(one.number + 1).to_bytes(8) for one in requests],
+        "tenant": [DEFAULT_TENANT] * count,
         "choice": [0] * count,
         "declared_class": [workload.classes[one.tier].slo.name for one in requests],
         "model": [model] * count,

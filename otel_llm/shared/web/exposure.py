@@ -36,7 +36,8 @@ def exposure(
         ]
         if lacks and not is_loopback(address.host):
             warnings.append(f"{option} {address} can be reached from elsewhere, {' and '.join(lacks)}: {page}")
-    files = [None if auth is None else auth.tokens_file, None if tls is None else tls.key, *secrets]
+    tokens = () if auth is None else (auth.tokens_file, auth.operators_file)
+    files = [*tokens, None if tls is None else tls.key, *secrets]
     of_files = (exposed(path) for path in dict.fromkeys(files) if path is not None)
     return warnings + [warning for warning in of_files if warning is not None]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from otel_llm.shared.errors import ForbiddenError
+from otel_llm.shared.errors import ForbiddenError, UnauthenticatedError
 
 if TYPE_CHECKING:
     from otel_llm.shared.web.address import Address
-    from otel_llm.shared.web.tokens import Tokens
+    from otel_llm.shared.web.tokens import KnownTokens
 
 
 class Headers(Protocol):
@@ -29,22 +30,32 @@ class Guard:
     unchecked, as probes of `/healthz` need.
     """
 
-    names: frozenset[str] | None = None
-    """Allowed host names, besides `localhost` and IP addresses; None: all. This stops DNS rebinding: a page of another
-    site can make a browser send requests here, but only with its own name."""
-    tokens: Tokens | None = None
-    """Each request must have one of them; None: it need not."""
+    names: frozenset[str] = frozenset()
+    """Allowed host names, besides `localhost` and IP addresses. This stops DNS rebinding: a page of another site can
+    make a browser send requests here, but only with its own name. A browser sends an address as the host name only if
+    its URL has that address, so a page at an address cannot be rebound; behind a NAT the address is not a local one."""
+    tokens: KnownTokens | None = None
+    """Each request must have one of them, or one of `operators`; None: it need not."""
+    operators: KnownTokens | None = None
+    """Tokens that show all tenants; None: the others do, if all are of one tenant."""
 
-    def check(self, headers: Headers) -> None:
-        """Check the headers of a request.
+    def check(self, headers: Headers) -> str | None:
+        """Check the headers of a request, and return the tenant that its viewer is confined to; None: all.
 
         Raises:
             ForbiddenError: its host name is not allowed.
             UnauthenticatedError: it has no known token.
         """
         self.check_host(headers)
-        if self.tokens is not None:
-            self.tokens.check(headers.getlist("authorization"))
+        if self.tokens is None:
+            return None
+        given = headers.getlist("authorization")
+        if self.operators is not None:
+            with suppress(UnauthenticatedError):
+                self.operators.check(given)
+                return None
+        tenant = self.tokens.check(given).tenant
+        return None if self.operators is None and self.tokens.tenants == {tenant} else tenant
 
     def check_host(self, headers: Headers) -> None:
         """Check the host name alone, for an answer without telemetry.
@@ -52,25 +63,23 @@ class Guard:
         Raises:
             ForbiddenError: it is not allowed.
         """
-        if self.names is not None:
-            for header in headers.getlist("host"):
-                name = host_name(header)
-                if name not in self.names and name != "localhost" and _ip(name) is None:
-                    raise ForbiddenError("not under this name: list it in the settings file (web: hosts)")
+        for header in headers.getlist("host"):
+            name = host_name(header)
+            if name not in self.names and name != "localhost" and _ip(name) is None:
+                raise ForbiddenError("not under this name: list it in the settings file (web: hosts)")
 
 
-def names_of(address: Address, more: frozenset[str]) -> frozenset[str] | None:
-    """Return the names of a `Guard`; None (all names) where none is configured and other machines can connect."""
-    if not more and not is_loopback(address.host):
-        return None
-    return more | {address.host.lower()}
+def names_of(address: Address, configured: frozenset[str]) -> frozenset[str]:
+    """Return the names of a `Guard` for a listener: those that are configured, and the one that it listens at."""
+    return configured | {address.host.lower()}
 
 
 def host_name(header: str) -> str:
     """Return the name in a Host header: without port, brackets and a last dot, in lower case."""
-    name, colon, port = header.strip().lower().rpartition(":")
-    if not colon or "]" in port:
-        name = header.strip().lower()
+    whole = header.strip().lower()
+    name, colon, port = whole.rpartition(":")
+    if not colon or (port and not port.isdecimal()):
+        name = whole
     return name.removeprefix("[").removesuffix("]").removesuffix(".")
 
 

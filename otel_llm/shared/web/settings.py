@@ -22,8 +22,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """A file of bearer tokens, one a line; every request must have one of them."""
+    """A file of bearer tokens, `TENANT=TOKEN` or a token a line; every request must have one of them."""
 
     tokens_file: Path
+    operators_file: Path | None = None
+    """Bearer tokens for the web port that show all tenants."""
     web: Literal["token", "open"] = "token"
     """Whether the web port needs one, too; `/healthz` and `/readyz` never do."""

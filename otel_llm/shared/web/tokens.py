@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from otel_llm.shared.errors import UnauthenticatedError
 from otel_llm.shared.secret_files import read_tokens
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    Digests: TypeAlias = "tuple[bytes, tuple[tuple[bytes, str], ...]]"
+    """A key, and for each token its digest under the key, and its tenant."""
+
+
+class Bearer(NamedTuple):
+    """The sender of a request: the digest of its token, and its tenant."""
+
+    digest: bytes
+    tenant: str
+
 
 class KnownTokens:
     """The digests of accepted tokens; `check` is safe from any thread, also during a `replace`."""
@@ -21,19 +31,24 @@ class KnownTokens:
     def __init__(self) -> None:
         # Digests under a key of this service have one length, and a comparison of them reveals nothing of a token.
         # Key and digests are one tuple, replaced as one: no check sees a key with the digests of another.
-        self._known: tuple[bytes, tuple[bytes, ...]] = (secrets.token_bytes(32), ())
+        self._known: Digests = (secrets.token_bytes(32), ())
 
-    def replace(self, digests: tuple[bytes, tuple[bytes, ...]]) -> None:
+    def replace(self, digests: Digests) -> None:
         """Accept these tokens from now on: the `digests` of another instance."""
         self._known = digests
 
     @property
-    def digests(self) -> tuple[bytes, tuple[bytes, ...]]:
+    def digests(self) -> Digests:
         """Return the key and the digests under it, for another process of this service."""
         return self._known
 
-    def check(self, headers: Iterable[str | bytes]) -> bytes:
-        """Check the values of a request's `authorization` headers, and return the digest of its token.
+    @property
+    def tenants(self) -> set[str]:
+        """Return the tenants of all tokens."""
+        return {tenant for _, tenant in self._known[1]}
+
+    def check(self, headers: Iterable[str | bytes]) -> Bearer:
+        """Check the values of a request's `authorization` headers, and return its sender.
 
         Raises:
             UnauthenticatedError: there is not exactly one value, or it is not one of the tokens.
@@ -44,12 +59,13 @@ class KnownTokens:
             raise UnauthenticatedError("send one token: Authorization: Bearer TOKEN")
         key, digests = self._known
         given = self._digest(token.strip(), key)
-        known = False
-        for digest in digests:
-            known |= hmac.compare_digest(digest, given)
-        if not known:
+        found = None
+        for digest, tenant in digests:
+            if hmac.compare_digest(digest, given):
+                found = tenant
+        if found is None:
             raise UnauthenticatedError("the token is not known here")
-        return given
+        return Bearer(given, found)
 
     @staticmethod
     def _digest(token: bytes, key: bytes) -> bytes:
@@ -74,7 +90,14 @@ class Tokens(KnownTokens):
         Raises:
             ConfigError: it cannot be used; the old tokens stay.
         """
+        self.replace(digests := self.read())
+        return len(digests[1])
+
+    def read(self) -> Digests:
+        """Return what the file holds now, for `replace`.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
         key, _ = self._known
-        digests = tuple(self._digest(token, key) for token in read_tokens(self._path))
-        self._known = (key, digests)
-        return len(digests)
+        return key, tuple((self._digest(one.secret, key), one.tenant) for one in read_tokens(self._path))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from otel_llm.slo.batch.gap_counts import GapCounting
     from otel_llm.slo.batch.judged import Bools, Floats, Ints
     from otel_llm.slo.batch.many_fluid import FluidTargets
     from otel_llm.slo.batch.ragged import Ragged
@@ -37,14 +38,15 @@ def judge_many(
     class_index: NDArray[np.integer] | None = None,
     fluid: FluidTargets | None = None,
     *,
+    gaps: GapCounting | None = None,
     block_tokens: int | None = None,
 ) -> Judged:
     """Judge every request by its class, exactly as `judge` does; return the verdicts, (R,) each.
 
     `class_index` (R,) int64: positions in `classes`; None where all are judged by the first. `fluid` gets the read
-    tokens of each request on the way, which is cheaper than reading them again for `fluid_tbt_many`. The work is done
-    in blocks of one class that fit the cache, or of `block_tokens`; a block with a time or a threshold so large that
-    sums could leave 64 bits is judged request by request.
+    tokens of each request on the way, which is cheaper than reading them again for `fluid_tbt_many`; `gaps` gets all
+    tokens of each. The work is done in blocks of one class that fit the cache, or of `block_tokens`; a block with a
+    time or a threshold so large that sums could leave 64 bits is judged request by request.
 
     Raises:
         ValueError: an index that is no position.
@@ -53,7 +55,7 @@ def judge_many(
     out = Judged.empty(len(requests))
     out.outcome[:] = requests.outcomes
     for slo, which in by_class(requests, classes, class_index, block_tokens):
-        if not _judge_block(requests, which, slo, out, fluid):
+        if not _judge_block(requests, which, slo, out, fluid, gaps):
             for index in which.tolist():
                 out.put(index, _judge_one(requests, index, slo))
     return out
@@ -77,7 +79,14 @@ def _prompt(requests: Recorded, index: int) -> int | None:
     return int(prompts.values[index]) if prompts is not None and prompts.known[index] else None
 
 
-def _judge_block(requests: Recorded, which: Ints, slo: SloClass, out: Judged, fluid: FluidTargets | None) -> bool:
+def _judge_block(
+    requests: Recorded,
+    which: Ints,
+    slo: SloClass,
+    out: Judged,
+    fluid: FluidTargets | None,
+    gaps: GapCounting | None,
+) -> bool:
     """Write the verdicts on the requests `which` (P,) of one class; False, writing none, where sums may overflow."""
     commit = requests.commit_ns[which]
     end = np.maximum(requests.end_ns[which], commit)
@@ -86,6 +95,8 @@ def _judge_block(requests: Recorded, which: Ints, slo: SloClass, out: Judged, fl
     read, reading = block.read(slo.reads)
     if fluid is not None and read is not None:
         fluid.add(slo, which[reading], read)
+    if gaps is not None and every is not None:
+        gaps.add(which[some], every)
     if every is not None:
         end[some] = np.maximum(end[some], every.last)
     known, first_due = _first_due(requests, which, slo)

@@ -68,9 +68,17 @@ def _rows(every: Sequence[array[int]]) -> list[Sequence[int]]:
     return [row[:length] for row, length in zip(gaps, lengths, strict=True)]  # type: ignore[misc]
 
 
-def gap_ranks(gaps_ns: Sequence[int]) -> tuple[int | None, int | None, int | None]:
-    """Return the median, the 99th percentile and the longest of sorted gaps; None where there are none."""
-    count = len(gaps_ns)
+def gap_ranks(gaps_ns: Sequence[int], zeros: int = 0) -> tuple[int | None, int | None, int | None]:
+    """Return the median, the 99th percentile and the longest of gaps; None where there are none.
+
+    The gaps are sorted ones, none negative, and so many `zeros`.
+    """
+    count = len(gaps_ns) + zeros
     if not count:
         return None, None, None
-    return int(gaps_ns[rank(count, P50)]), int(gaps_ns[rank(count, P99)]), int(gaps_ns[-1])
+    p50, p99, longest = (at - zeros for at in (rank(count, P50), rank(count, P99), count - 1))
+    return _at(gaps_ns, p50), _at(gaps_ns, p99), _at(gaps_ns, longest)
+
+
+def _at(gaps_ns: Sequence[int], place: int) -> int:
+    return 0 if place < 0 else int(gaps_ns[place])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import TYPE_CHECKING
+
+from otel_llm.slo.token_events import tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,21 +45,25 @@ class Running:
         self.passed = False
         """Whether a token missed its deadline under `dslo` or `ttft_tbt` (the other policies need no memory)."""
 
-    def apply(self, times: Sequence[int]) -> None:
-        """Apply sorted tokens, at least one, none before the commit or before the last applied."""
-        slo, count, last = self._slo, len(times), times[-1]
+    def apply(self, times: Sequence[int], counts: Sequence[int] | None = None) -> None:
+        """Apply sorted token events, at least one, none before the commit or before the last applied.
+
+        `counts`: the tokens of each event, None for one each. Only the first token of an event can be late: the next
+        deadline and the reader are beyond it then.
+        """
+        slo, count, last = self._slo, tokens_of(times, counts), times[-1]
         if last <= self.dry_ns:
             self.dry_ns += count * slo.pace_ns
             self.stalled = False
         else:
-            self._read_on(times)
+            self._read_on(times, counts)
         if self.due_ns is not None:
             if last <= self.due_ns and (self.count or slo.fluidity.ttft_credit == "carry"):
                 self.due_ns += count * slo.fluidity.tbt_ns
             else:
-                self.due_ns = self._count_misses(self.due_ns, times)
+                self.due_ns = self._count_misses(self.due_ns, times, counts)
         if not self.passed and slo.deadline.next_ns is not None:
-            self.passed = self._breaks_deadline(times, slo.deadline.next_ns)
+            self.passed = self._breaks_deadline(times, counts, slo.deadline.next_ns)
         if not self.count:
             self.first_ns = times[0]
         self.count += count
@@ -120,42 +126,45 @@ class Running:
         next_due = first_due + self.count * following if deadline.policy == "dslo" else self.last_ns + following
         return self.passed or (x_ns is not None and x_ns > next_due)
 
-    def _read_on(self, times: Sequence[int]) -> None:
+    def _read_on(self, times: Sequence[int], counts: Sequence[int] | None) -> None:
         pace, dry, due = self._slo.pace_ns, self.dry_ns, self.allowance_ns
         stalled, stalls = self.stalled, self.stalls
-        for time in times:
+        for time, count in zip(times, repeat(1) if counts is None else counts, strict=False):
             if time > dry:
                 stalls += time > due and not stalled
-                stalled = time > due
+                stalled = time > due and count == 1
                 dry = time
             else:
                 stalled = False
-            dry += pace
-            due += pace
+            dry += count * pace
+            due += count * pace
         self.dry_ns, self.stalled, self.stalls = dry, stalled, stalls
 
-    def _count_misses(self, due: int, times: Sequence[int]) -> int:
+    def _count_misses(self, due: int, times: Sequence[int], counts: Sequence[int] | None) -> int:
         tbt = self._slo.fluidity.tbt_ns
         # Without the first token's spare time the deadlines start from it, as after a miss.
         drop_at = 0 if not self.count and self._slo.fluidity.ttft_credit == "drop" else -1
-        for index, time in enumerate(times):
+        for index, (time, count) in enumerate(zip(times, repeat(1) if counts is None else counts, strict=False)):
             if time > due:
                 self.late += 1
                 self.missed += 1 + (time - due) // tbt
                 due = time
             elif index == drop_at:
                 due = time
-            due += tbt
+            due += count * tbt
         return due
 
-    def _breaks_deadline(self, times: Sequence[int], following: int) -> bool:
+    def _breaks_deadline(self, times: Sequence[int], counts: Sequence[int] | None, following: int) -> bool:
         deadline = self._slo.deadline
         if deadline.policy == "ttft_tpot":
             return False
         first_due = self.commit_ns + deadline.first_ns
         if deadline.policy == "dslo":
             due = first_due + self.count * following
-            return times[-1] > due and any(time > due + index * following for index, time in enumerate(times))
+            before = range(len(times)) if counts is None else accumulate(counts, initial=0)
+            return times[-1] > due and any(
+                time > due + number * following for time, number in zip(times, before, strict=False)
+            )
         if not self.count and times[0] > first_due:
             return True
         previous = self.last_ns if self.count else times[0]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from support.chance import chances
 from support.examples import examples
 from support.live import Live
-from support.otlp import IDENTITY, T0_NS, export, segment_span
+from support.otlp import IDENTITY, T0_NS, export, segment_span, span_id, trace_id
 
 from otel_llm import semconv
 from otel_llm.actions.sinks.action_context import MOST_CANDIDATES, ActionContext
@@ -58,16 +58,31 @@ def test_the_lowest_priority_goes_first_then_the_largest_runway() -> None:
     }
     context = ActionContext.of_evaluator(flying(streams).evaluator)
     found = context.candidates(preempt(1))
-    assert [int(one.trace_id, 16) for one in found] == [4, 3, 2]
+    assert [int.from_bytes(one.key[0], "big") for one in found] == [4, 3, 2]
     assert [one.priority for one in found] == [-5, -5, 0]
     # Five tokens at 5 tokens/s, read from 1 ms after the commit on: up to 1.001 s. The stream's now is 890 ms: the
     # segment that ended at 800 ms came at 810 ms, and now it is 90 ms later.
     assert found[0].runway_seconds == 0.111
-    assert [int(one.trace_id, 16) for one in context.candidates(preempt(None))] == [4, 3, 2, 1, 6]
-    assert [int(one.trace_id, 16) for one in context.candidates(preempt(6))] == [4, 3, 2, 1]
+    assert [int.from_bytes(one.key[0], "big") for one in context.candidates(preempt(None))] == [4, 3, 2, 1, 6]
+    assert [int.from_bytes(one.key[0], "big") for one in context.candidates(preempt(6))] == [4, 3, 2, 1]
     assert context.candidates(preempt(1, "nowhere")) == ()
     assert context.candidates(preempt(1, "")) == ()
     assert context.candidates(preempt(1, outcome="budget")) == ()
+
+
+def test_the_streams_of_another_tenant_are_never_taken() -> None:
+    live = flying({1: ("chat", "a", 1), 2: ("batch", "a", 9)})
+    batch = read(export(segment_span(request=3, attributes={**IDENTITY, semconv.INSTANCE: "a"})).SerializeToString())
+    batch.received(AT_NS - 80 * MS)
+    batch.owned_by("acme")
+    live.evaluator.apply(batch, AT_NS - 80 * MS)
+    candidates = ActionContext.of_evaluator(live.evaluator).candidates
+    theirs = (trace_id(3), span_id(3), "acme", 0)
+    assert candidates(replace(preempt(1), stream=theirs)) == ()
+    of_class = preempt(None)
+    assert [one.key[0] for one in candidates(of_class)] == [trace_id(2), trace_id(1)]
+    of_their_class = replace(of_class, identity={**of_class.identity, "tenant": "acme"})
+    assert [one.key for one in candidates(of_their_class)] == [theirs]
 
 
 @settings(max_examples=examples(20))
@@ -80,7 +95,7 @@ def test_the_choice_is_that_of_sorting_all_streams(chance: Random) -> None:
     live = flying(streams)
     number = chance.choice([None, *streams])
     made = preempt(number, chance.choice("ab"))
-    found = [int(one.trace_id, 16) for one in ActionContext.of_evaluator(live.evaluator).candidates(made)]
+    found = [int.from_bytes(one.key[0], "big") for one in ActionContext.of_evaluator(live.evaluator).candidates(made)]
     own = None if number is None else CLASSES.get(streams[number][0]).priority
     ranked = []
     for stream in live.evaluator.live.values():

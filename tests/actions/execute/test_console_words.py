@@ -16,8 +16,8 @@ GLOSSARY = Path(__file__).parents[3] / "docs" / "glossary.md"
 
 def row(**more: Any) -> Any:
     return {
-        "trace_id": "ab" * 16, "choice": None, "slo_class": "chat", "model": "m", "outcome": "lost", "met": None,
-        "finish_reason": None, "tokens": 3, "ttfo_s": 0.3, "ttft_s": 0.1,
+        "trace_id": "ab" * 16, "tenant": "default", "choice": None, "slo_class": "chat", "model": "m",
+        "outcome": "lost", "met": None, "finish_reason": None, "tokens": 3, "ttfo_s": 0.3, "ttft_s": 0.1,
         "idle_s": None, "fluidity_index": None, "coverage": None,
     } | more  # fmt: skip
 

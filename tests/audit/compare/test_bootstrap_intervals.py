@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -19,6 +19,7 @@ from otel_llm.audit.compare.bootstrap import Drawing, resampled_sums, resamples,
 from otel_llm.audit.kernel.judged_columns import span_s
 from otel_llm.audit.kernel.samples import FIGURES, Sample, sample, values
 from otel_llm.slo.classes import Objective
+from otel_llm.slo.quantiles import LOG_RATIO
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
 PROMISE = Objective(Fraction(9, 10), Fraction(99, 100), Fraction(99, 100))
@@ -64,6 +65,76 @@ def test_an_interval_of_95_percent_holds_the_true_difference_as_often() -> None:
     for name in TRUTHS:
         assert held[name] >= 105, (name, held)
     assert sum(held.values()) < 120 * len(TRUTHS)
+
+
+def of_gaps(replies: Sequence[np.ndarray]) -> Sample:
+    """Replies with these gaps between their tokens, in seconds."""
+    counted = [np.unique(np.ceil(np.log(gaps) / LOG_RATIO).astype(int), return_counts=True) for gaps in replies]
+    table = judged(
+        len(replies),
+        gap_buckets=[buckets.tolist() for buckets, _ in counted],
+        gap_counts=[counts.tolist() for _, counts in counted],
+        tbt_max_s=[float(gaps.max()) for gaps in replies],
+        tokens=[len(gaps) + 1 for gaps in replies],
+        tpot_s=[float(gaps.mean()) for gaps in replies],
+    )
+    return sample(table, PROMISE, None)
+
+
+def replies(generator: np.random.Generator, count: int, slower: float = 1.0) -> list[np.ndarray]:
+    """Replies of 20 to 200 gaps about a mean of each reply's own, and a stall at each fiftieth token."""
+    found = []
+    for mean in generator.lognormal(0, 0.3, count) * slower * 0.02:
+        gaps = generator.exponential(mean, int(generator.integers(20, 200)))
+        found.append(np.where(generator.random(len(gaps)) < 0.02, generator.exponential(0.5, len(gaps)), gaps))
+    return found
+
+
+def test_an_interval_of_itl_holds_the_true_difference_as_often() -> None:
+    generator, rounds = np.random.default_rng(5), 120
+    many = [np.concatenate(replies(np.random.default_rng(8), 20_000, slower)) for slower in (1.0, 1.2)]
+    truths = {
+        name: float(np.subtract(*(np.quantile(one, share) for one in many[::-1])))
+        for name, share in (("itl_p50_s", 0.5), ("itl_p90_s", 0.9), ("itl_p99_s", 0.99))
+    }
+    held: Counter[str] = Counter()
+    for turn in range(rounds):
+        drawing = Drawing(resamples=200, seed=turn)
+        both = (of_gaps(replies(generator, 60)), of_gaps(replies(generator, 60, 1.2)))
+        draws = [resamples(one, drawing, drawing.generator(side)) for side, one in zip("on", both, strict=True)]
+        for name, truth in truths.items():
+            low, high = drawing.bounds(draws[1][name] - draws[0][name])
+            held[name] += low <= truth <= high
+    for name in truths:
+        assert held[name] >= 105, (name, held)
+    assert sum(held.values()) < 120 * len(truths)
+
+
+def test_gaps_of_requests_that_share_a_fate_need_blocks() -> None:
+    means = np.repeat(np.random.default_rng(2).exponential(0.02, 30), 20)
+    gaps = of_gaps([np.random.default_rng(at).exponential(mean, 50) for at, mean in enumerate(means)])
+    spread = {}
+    for block in (1, 20):
+        drawing = Drawing(resamples=400, block=block)
+        low, high = drawing.bounds(resamples(gaps, drawing, drawing.generator())["itl_p50_s"])
+        spread[block] = high - low
+    assert spread[20] > 2 * spread[1]
+
+
+def test_an_interval_of_itl_that_would_end_beyond_the_longest_gap_is_not_given() -> None:
+    even = [np.full(100, 0.02)] * 30
+    stalled = [*even[1:], np.where(np.arange(100) < 40, 1.0, 0.02)]
+    p50, p99 = BY_NAME["itl_p50_s"], BY_NAME["itl_p99_s"]
+    assert too_few(of_gaps(even), p99, Drawing()) is None
+    assert too_few(of_gaps(stalled), p50, Drawing()) is None
+    assert too_few(of_gaps(stalled), p99, Drawing()) == "too few: the interval would end beyond the longest gap"
+    assert too_few(of_gaps(even[:19]), p50, Drawing()) == "too few: 19 of 20"
+
+
+def test_equal_gaps_differ_by_no_more_than_their_range() -> None:
+    drawing = Drawing()
+    draws = resamples(of_gaps([np.full(100, 0.02)] * 30), drawing, drawing.generator())["itl_p99_s"]
+    assert 0.0198 < draws.min() < 0.02 < draws.max() < 0.0202
 
 
 def test_requests_that_share_a_fate_need_blocks() -> None:
@@ -112,6 +183,12 @@ class Once:
 
     def beta(self, above: float, below: float, size: int) -> np.ndarray:
         return np.zeros(size)
+
+    def standard_normal(self, size: int) -> np.ndarray:
+        return np.zeros(size)
+
+    def random(self, size: int) -> np.ndarray:
+        return np.full(size, 0.5)
 
 
 @pytest.mark.parametrize("block", [2, 7])

@@ -46,7 +46,7 @@ def read(path: Path) -> list[Assembled]:
     assembler = Assembler()
     for item in read_file(path, Skipped()):
         assert not isinstance(item, Assembled)
-        assembler.add(decode(*item))
+        assembler.add(decode(item.message, item.receipt_ns))
     return assembler.finish()
 
 

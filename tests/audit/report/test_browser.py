@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,15 @@ from support.audit.chromium import Page, browser
 from support.audit.figures import check
 from support.audit.report_tables import fleet
 from support.requirements import require
+from support.vectors import FOLDER
 
+from otel_llm.audit import load
 from otel_llm.audit.report.html_page import plotly_script
 from otel_llm.audit.report.report import build
 from otel_llm.audit.report.report_model import ReportModel
 from otel_llm.rules.files.slo_file import load_slo
 
+FIXTURES = Path(__file__).parents[2] / "readers" / "formats" / "bench" / "fixtures"
 COUNT = 100_000
 MOST_BYTES = 1_000_000
 """What a report may be larger than the script that draws it."""
@@ -50,7 +54,7 @@ def page(markup: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page
     path.write_text(markup, encoding="utf-8")
     with browser() as one:
         one.open(path)
-        one.wait(lambda: one.evaluate("document.documentElement.dataset.drawn") == "10")
+        one.wait(lambda: one.evaluate("document.documentElement.dataset.drawn") == "13")
         yield one
 
 
@@ -82,7 +86,7 @@ def test_the_first_tab_skips_to_the_figures_and_every_picture_can_be_reached(pag
     assert page.evaluate("document.activeElement.className") == "skip"
     assert page.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
     seen: list[str] = []
-    for _ in range(75):
+    for _ in range(95):
         key(page, "Tab", 9)
         seen.append(str(page.evaluate("document.activeElement.id || document.activeElement.tagName")))
     pictures = page.evaluate("[...document.querySelectorAll('.plot')].map((one) => one.id)")
@@ -134,7 +138,7 @@ def test_paper_gets_the_light_palette_and_no_picture_is_cut(page: Page) -> None:
     page.wait(lambda: bool(page.evaluate(wide) > 900))
     page.call("Emulation.setEmulatedMedia", features=[])
 
-    assert len(told) == 11
+    assert len(told) == 13
     assert {fill for _, _, fill in told} == {"rgb(91, 102, 114)"}
     # A4 at 96 dpi without its margins is 718 wide; the pictures in pairs share it.
     assert all(width <= (330 if name.startswith("cdf") else 680) for name, width, _ in told)
@@ -148,3 +152,43 @@ def test_the_figures_are_valid(markup: str) -> None:
     assert data
     for figure in json.loads(data.group(1)).values():
         check(figure)
+
+
+CUT = """[...document.querySelectorAll('.plot .main-svg')].flatMap((svg) => {
+  const box = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter((text) => {
+    const { left, right, top, bottom, width } = text.getBoundingClientRect();
+    return width && (left < box.left - 1 || right > box.right + 1 || top < box.top - 1 || bottom > box.bottom + 1);
+  }).map((text) => svg.closest('.plot').id + ': ' + text.textContent);
+})"""
+"""The words of pictures that reach beyond their picture."""
+OVERLAPPING = """[...document.querySelectorAll('.plot')].flatMap((plot) => {
+  const words = [...plot.querySelectorAll('.main-svg text')].filter((one) => one.textContent.trim());
+  const boxes = words.map((one) => one.getBoundingClientRect());
+  return boxes.flatMap((a, at) => boxes.slice(at + 1).map((b, more) => [a, b, at, at + 1 + more])).filter(
+    ([a, b]) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+      && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3
+  ).map(([, , one, other]) => plot.id + ': ' + words[one].textContent + ' | ' + words[other].textContent);
+})"""
+"""The words of pictures that stand on each other."""
+
+
+@pytest.mark.parametrize("unanchored", [False, True])
+def test_a_phone_shows_all_words_of_the_pictures_and_scrolls_down_only(tmp_path: Path, unanchored: bool) -> None:
+    require("chromium")
+    recording = FIXTURES / "vllm_chat.json" if unanchored else FOLDER / "rows.jsonl"
+    load(recording).write_html(tmp_path / "report.html")
+    with browser() as phone:
+        phone.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+        phone.open(tmp_path / "report.html")
+        count = phone.evaluate("document.querySelectorAll('.plot').length")
+        phone.wait(lambda: phone.evaluate("document.documentElement.dataset.drawn") == str(count))
+
+        assert phone.evaluate("document.documentElement.scrollWidth") == 390
+        assert phone.evaluate(CUT) == []
+        assert phone.evaluate(OVERLAPPING) == []
+        tall = "document.getElementById('windows-0').clientHeight"
+        height = phone.evaluate(tall)
+        phone.call("Emulation.setDeviceMetricsOverride", width=1280, height=844, deviceScaleFactor=1, mobile=False)
+        phone.wait(lambda: bool(phone.evaluate(tall) < height))  # the legend is in a row again
+        phone.wait(lambda: phone.evaluate(OVERLAPPING) == [])

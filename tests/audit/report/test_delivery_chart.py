@@ -64,6 +64,16 @@ def test_figure_1b_shades_its_stall_and_names_the_tangent() -> None:
     assert "1 s after the one before" in hover[3]
 
 
+def test_the_shades_of_a_stall_of_several_late_tokens_add_up_to_its_label() -> None:
+    # The reader wants a token each 100 ms; five in a row come after 300 ms each: 200 ms of waiting for each of them.
+    slo = SloClass(pace_ns=100 * MS, deadline=Deadline("reading", 0))
+    figure = timeline_figure(build([at * 300 * MS for at in range(1, 6)], 1500 * MS, "completed", slo), slo)
+
+    assert len(figure["layout"]["shapes"]) == 5
+    assert sum(shade["x1"] - shade["x0"] for shade in figure["layout"]["shapes"]) == pytest.approx(1.0)
+    assert [label["text"] for label in figure["layout"]["annotations"]] == ["waits 1 s"]
+
+
 def test_a_reply_of_a_hundred_thousand_tokens_stays_a_small_figure() -> None:
     slo = SloClass(pace_ns=1 * MS)
     tokens = [at * 3 * MS + (at % 7) * 5 * MS for at in range(100_000)]

@@ -102,7 +102,7 @@ def test_the_peak_is_found_and_marked_where_it_was_put() -> None:
     (mark,) = [trace for trace in figure["data"] if trace.get("name") == "peak"]
 
     assert [one.in_flight for one in bins] == [1, 4, 8, 12, 16]
-    assert (bins[peak(bins)].in_flight, bins[peak(bins)].smooth) == (8, 70.0)
+    assert peak(bins) == 2
     assert (mark["x"], mark["y"]) == ([8.0], [70.0])
     assert conclusion(bins) == (
         "Smooth goodput is highest at 8 to 9 requests in flight on an instance: 70 tokens/s (6 windows). At 16 to 17 "
@@ -112,11 +112,22 @@ def test_the_peak_is_found_and_marked_where_it_was_put() -> None:
     assert [line[2] for line in bin_lines(bins)] == ["10", "38", "70", "50", "-20"]
 
 
-def test_a_lucky_window_is_no_peak_where_other_loads_have_enough() -> None:
+def test_a_lucky_window_is_no_peak() -> None:
     bins = load_bins(sweep({**LEVELS, 20: (900.0, ENOUGH - 1)}))
-    assert bins[peak(bins)].in_flight == 8
-    few = load_bins(sweep({load: (value, 1) for load, (value, _) in LEVELS.items()}))
-    assert few[peak(few)].in_flight == 8
+    assert peak(bins) == 2
+    assert "At 16 to 18 it is -20" in conclusion(bins)
+
+
+def test_loads_of_fewer_than_five_windows_have_no_peak() -> None:
+    few = load_bins(sweep({load: (value, ENOUGH - 1) for load, (value, _) in LEVELS.items()}))
+    assert peak(few) is None
+    assert conclusion(few).startswith("No load has 5 windows, so no peak is named.")
+    assert "peak" not in {trace.get("name") for trace in load_figure(few)["data"]}
+
+
+def test_loads_above_the_peak_that_have_too_few_windows_say_nothing_against_it() -> None:
+    bins = load_bins(sweep({1: (10.0, 6), 2: (20.0, 6), 8: (5.0, 1)}))
+    assert conclusion(bins).endswith("That is the highest load with 5 windows: the peak may lie beyond it.")
 
 
 def test_a_curve_that_still_rises_has_no_peak_yet() -> None:

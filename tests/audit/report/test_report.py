@@ -179,7 +179,7 @@ def test_telemetry_without_a_stream_gives_a_page_that_says_so(tmp_path: Path) ->
     seen = Seen(render(otel_llm.audit.load(path)))
 
     assert "No request was found." in seen.words
-    assert "No reader waited" in seen.words
+    assert "None is shown: no request could be judged." in seen.words
     assert seen.figures == {}
 
 
@@ -263,7 +263,7 @@ def test_pictures_show_values_on_hover_and_follow_the_colour_scheme(chrome: Page
     page = tmp_path / "report.html"
     otel_llm.audit.load(FOLDER / "rows.jsonl").write_html(page)
     chrome.open(page)
-    assert drawn(chrome) == 15
+    assert drawn(chrome) == 18
 
     spot = chrome.evaluate(
         "(() => { const p = document.getElementById('delivery-1'); p.scrollIntoView({block: 'center'});"

@@ -86,7 +86,7 @@ def figures(page: str) -> dict[str, Any]:
     return found
 
 
-def test_without_a_summary_rows_say_all_but_the_fluid_token_rate(tmp_path: Path) -> None:
+def test_without_a_summary_rows_say_all_but_the_fluid_token_rate_and_single_gaps(tmp_path: Path) -> None:
     # Vectors without lost ends, whose end no row knows.
     source = write_form(tmp_path, "journal.otlp", vector_messages())
     audit = otel_llm.audit.load(source, slo=vector_classes(), window="1s")
@@ -101,7 +101,8 @@ def test_without_a_summary_rows_say_all_but_the_fluid_token_rate(tmp_path: Path)
     for name, places in wanted["classes"].items():
         for place, one in places.items():
             found = said.summary["classes"][name][place]
-            rates = {key for key in one if key.endswith(("_tok_s", "_req_s"))} | {"fluid_token_rate"}
+            rates = {key for key in one if key.endswith(("_tok_s", "_req_s"))}
+            rates |= {"fluid_token_rate", "itl_p50_s", "itl_p90_s", "itl_p99_s"}
             assert {key: value for key, value in found.items() if key not in rates} == {
                 key: value for key, value in one.items() if key not in rates
             }

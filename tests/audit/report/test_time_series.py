@@ -76,6 +76,6 @@ def test_a_clock_of_its_own_is_an_axis_of_seconds_and_no_date() -> None:
 
     assert figure["data"][0]["x"] == [0.0, 10.0, 20.0]
     assert figure["layout"]["xaxis"]["type"] == "linear"
-    assert "clock of the recording's own" in figure["layout"]["xaxis"]["title"]["text"]
+    assert "(own clock)" in figure["layout"]["xaxis"]["title"]["text"]
     assert [line[0] for line in window_lines(bins(rows), clock)] == ["0 s", "10 s"]
     check(figure)

@@ -15,10 +15,12 @@ from support.collector.tls_files import signed
 from support.ports import free_ports
 from support.sse_server import DONE, BodyEnd, Cut, Gate, Json, Raw, Reply, SseServer, chunk, usage, whole, words
 
+from otel_llm.bench.client.http_exchange import BAD_HTTP, MOST_FRAMING_BYTES, Exchange
 from otel_llm.bench.client.learning import LearningError, UnreachableError, learn
 from otel_llm.bench.client.load_run import LoadRun
 from otel_llm.bench.client.target import Target, TargetError
 from otel_llm.bench.plan.prompts import PromptSpec
+from otel_llm.instrumentation.parse.sse_chunks import api_of
 from otel_llm.instrumentation.segments.token_estimate import MOST_A_CHUNK
 
 TIMES = [0.02 * place for place in range(6)]
@@ -45,6 +47,24 @@ def _learn(url: str, answer_s: float = 20.0) -> None:
 def test_a_text_that_is_no_url(url: str) -> None:
     with pytest.raises(TargetError, match=r"http://127\.0\.0\.1:8000"):
         Target.read(url, model=MODEL)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:S3CRET@h",
+        "ftp://user:S3CRET@h",
+        "http://user:S3CRET@h:99999",
+        "http://user:S3CRET/@h",
+        "http://user:S3CRET",
+        "user:S3CRET",
+        "http://h/?k=S3CRET",
+    ],
+)
+def test_a_password_in_a_url_is_not_repeated(url: str) -> None:
+    with pytest.raises(TargetError) as found:
+        Target.read(url, model=MODEL)
+    assert "S3CRET" not in str(found.value)
 
 
 @pytest.mark.parametrize("path", ["/日本", "/a b", "/a\x7f"])
@@ -136,6 +156,34 @@ def test_a_url_that_is_no_api() -> None:
         _learn(url)
 
 
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 4096),
+        (b"HTTP/1.1 200 OK\r\n", b"X-Y: z\r\n" * 512),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 128),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: ", b"x" * 4096),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;", b"x" * 4096),
+    ],
+    ids=["a line", "lines", "interim", "a trailer", "an extension"],
+)
+def test_headers_that_do_not_end_are_given_up(begin: bytes, more: bytes) -> None:
+    api = api_of("/v1/chat/completions")
+    assert api is not None
+    exchange = Exchange(0, 0, 0, api, b"")
+    exchange.feed(0, begin)
+    assert not all(exchange.feed(0, more) for _ in range(MOST_FRAMING_BYTES // len(more) + 1))
+    assert exchange.reply.error == BAD_HTTP
+
+
+def test_a_long_body_is_no_header() -> None:
+    api = api_of("/v1/chat/completions")
+    assert api is not None
+    exchange = Exchange(0, 0, 0, api, b"")
+    exchange.feed(0, b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n")
+    assert all(exchange.feed(0, b"x" * 65536) for _ in range(40))
+
+
 def test_a_server_of_something_else() -> None:
     def serve(connection: socket.socket) -> None:
         connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
@@ -204,6 +252,11 @@ def test_a_server_that_ignores_stream() -> None:
 def test_a_server_that_refuses_for_another_reason() -> None:
     said = "status 400: context too long"
     with answering(400, {"error": {"message": "context too long"}}) as url, pytest.raises(LearningError, match=said):
+        _learn(url)
+
+
+def test_a_server_that_refuses_in_an_answer_of_endless_depth() -> None:
+    with answering(400, b"[" * 60_000) as url, pytest.raises(LearningError, match="status 400"):
         _learn(url)
 
 

@@ -1,10 +1,12 @@
 """httpx: streams of several wires, read by hand, sync and async."""
 
+import re
+
 import httpx
 
 
 def _line(line):
-    return line if '"w' in line else ""
+    return line if re.search(r'"w\d', line) else ""
 
 
 def _read(ask, path, **body):

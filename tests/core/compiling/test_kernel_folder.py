@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sysconfig
 from collections.abc import Callable
 from importlib import resources
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.core.kernel_package import kernel_package
 
-from otel_llm.core.compiling.kernel_cache import KEPT_FOLDERS, KernelCache, fingerprint, why_unsafe
+from otel_llm.core.compiling.kernel_cache import KEPT_FOLDERS, KernelCache, fingerprint, trusted_folder
 
 FACTS = ("Python 3.11.2", "numba 0.68.1", "skylake")
 
@@ -94,55 +95,142 @@ def test_a_user_without_a_home_still_runs(places: tuple[Path, Path], monkeypatch
     found.seal()  # there is nothing to note
 
 
-def somebody_else(folder: Path, _: pytest.MonkeyPatch, /) -> str:
-    if os.geteuid() == 0:
-        os.chown(folder, 12345, 12345)
-    return "it belongs to another user ("
+Doing = Callable[[Path], str]
+"""What is done to a folder or a file; returns what is said about it."""
 
 
-def the_group(folder: Path, _: pytest.MonkeyPatch, /) -> str:
-    folder.chmod(0o770)
-    return "others may write to it (drwxrwx---)"
+def somebody_else(path: Path, /) -> str:
+    os.chown(path, 12345, 12345)
+    return "belongs to another user (12345)"
 
 
-def everybody(folder: Path, _: pytest.MonkeyPatch, /) -> str:
-    folder.chmod(0o1777)
-    return "others may write to it (drwxrwxrwt)"
+def a_link_of_somebody_else(path: Path, /) -> str:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+    os.chown(path, 12345, 12345, follow_symlinks=False)
+    return "belongs to another user (12345)"
 
 
-def a_link(folder: Path, _: pytest.MonkeyPatch, /) -> str:
-    folder.rename(folder.with_name("elsewhere"))
-    folder.symlink_to(folder.with_name("elsewhere"))
-    return "it is not a folder"
+def the_group(path: Path, /) -> str:
+    path.chmod(0o770)
+    return "(drwxrwx---)"
 
 
-def a_file(folder: Path, _: pytest.MonkeyPatch, /) -> str:
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
-    folder.touch()
-    return "it is not a folder"
+def everybody(path: Path, /) -> str:
+    path.chmod(0o777)
+    return "(drwxrwxrwx)"
 
 
-@pytest.mark.parametrize("done_to_it", [somebody_else, the_group, everybody, a_link, a_file])
+def a_file(path: Path, /) -> str:
+    shutil.rmtree(path)
+    path.touch()
+    return "is not a folder"
+
+
+@pytest.fixture
+def stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder that a process names, below others; without it there is none."""
+    monkeypatch.setenv("OTEL_LLM_CACHE_DIR", str(tmp_path / "group" / "ours" / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    return tmp_path / "group" / "ours" / "cache"
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="no mount namespace")
+
+
+@needs_root
+@pytest.mark.parametrize("which", ["group", "ours", "cache", "kernels"])
+@pytest.mark.parametrize("done_to_it", [somebody_else, a_link_of_somebody_else, the_group, everybody, a_file])
 def test_machine_code_that_somebody_else_may_have_put_there_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done_to_it: Callable[[Path, pytest.MonkeyPatch], str]
+    stated: Path, which: str, done_to_it: Doing
 ) -> None:
-    monkeypatch.setenv("OTEL_LLM_CACHE_DIR", str(tmp_path))
     first = KernelCache(FACTS)
     assert first.path is not None
     first.seal()
-    problem = done_to_it(first.path, monkeypatch)
-    if done_to_it is somebody_else and os.geteuid() != 0:
-        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    component = {one.name: one for one in (first.path, *first.path.parents)}.get(which, first.path)
+    says = done_to_it(component)
     found = KernelCache(FACTS)
     assert (found.path, found.complete) == (None, False)
-    assert found.refused[0].startswith(f"{tmp_path}: {problem}")
+    assert str(component) in found.refused[0]
+    assert says in found.refused[0] or (which, done_to_it) == ("kernels", a_link_of_somebody_else)
+
+
+@needs_root
+def test_a_file_of_somebody_else_in_a_folder_of_ours_is_not_read(stated: Path) -> None:
+    first = KernelCache(FACTS)
+    assert first.path is not None
+    planted = first.path / "a.nbi"
+    planted.touch()
+    planted.chmod(0o666)
+    assert KernelCache(FACTS).path == first.path  # others cannot reach it
+    first.path.chmod(0o755)
+    assert KernelCache(FACTS).path is None
+    first.path.chmod(0o700)
+    os.chown(planted, 12345, 12345)
+    assert KernelCache(FACTS).path is None
+    planted.unlink()
+    planted.symlink_to(stated / "b")
+    assert KernelCache(FACTS).path is None
+
+
+@needs_root
+def test_in_a_folder_with_the_sticky_bit_only_what_is_ours_is_used(stated: Path) -> None:
+    first = KernelCache(FACTS)
+    stated.parent.chmod(0o1777)
+    assert KernelCache(FACTS).path == first.path
+    os.chown(stated, 12345, 12345)  # another user has made it first
+    assert KernelCache(FACTS).path is None
+    os.chown(stated, 0, 0)
+    stated.chmod(0o1777)
+    assert KernelCache(FACTS).path == first.path
+    assert first.path is not None
+    first.path.chmod(0o1777)  # new files could be put there
+    assert KernelCache(FACTS).path is None
+
+
+def test_links_of_ours_are_followed_and_the_path_has_none(stated: Path, tmp_path: Path) -> None:
+    (tmp_path / "volume" / "cache").mkdir(parents=True)
+    (tmp_path / "group" / "ours").mkdir(parents=True)
+    (tmp_path / "to").symlink_to(tmp_path / "volume")
+    stated.symlink_to("../../to/../volume/./cache")
+    found = KernelCache(FACTS)
+    assert found.path is not None
+    assert found.path.parent == tmp_path / "volume" / "cache"
+    (tmp_path / "to").unlink()
+    assert found.path.exists()
+    stated.unlink()
+    stated.symlink_to("cache")
+    assert KernelCache(FACTS).refused[0] == f"{stated}: Too many levels of symbolic links"
+
+
+@needs_root
+def test_nothing_is_created_in_a_folder_that_is_refused(stated: Path, tmp_path: Path) -> None:
+    (tmp_path / "group").mkdir()
+    os.chown(tmp_path / "group", 12345, 12345)
+    assert KernelCache(FACTS).path is None
+    assert [*(tmp_path / "group").iterdir()] == []
+
+
+def test_folders_are_created_so_that_they_are_used_again_whatever_the_umask(stated: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert KernelCache(FACTS).path is not None
+        assert KernelCache(FACTS).path is not None
+    finally:
+        os.umask(before)
+
+
+def test_a_user_with_no_folder_of_its_own_compiles_at_each_start(stated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container of any user id, whose home belongs to the group of root (OpenShift)."""
+    stated.mkdir(parents=True)
+    stated.chmod(0o770)
+    monkeypatch.setattr(os, "geteuid", lambda: 1_000_650_000)
+    assert KernelCache(FACTS).path is None
 
 
 def test_what_root_has_made_is_read_by_every_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert why_unsafe(Path("/usr")) is None
+    assert trusted_folder(Path("/usr/lib")) == Path("/usr/lib").resolve()
 
 
 def test_only_the_folders_used_last_are_left_where_a_new_one_is_made(

@@ -88,6 +88,7 @@ def read_only(package: KernelPackage) -> tuple[str, ...]:
         for at in "$1" /tmp /var/tmp; do mount --bind "$at" "$at" && mount -o remount,ro,bind "$at"; done
         shift; exec "$@"
     """
+    package.private.mkdir(exist_ok=True)
     return (*in_a_namespace_of_its_own(), "sh", "-ec", script, "sh", str(package.cache))
 
 
@@ -103,7 +104,7 @@ def test_where_nothing_can_be_kept_the_kernels_are_compiled_and_that_is_said(kep
     assert (found["total"], found["misses"], found["folder"]) == (15, 1, None)
     assert re.fullmatch(
         rf"compiling the kernels, about \d+ s at every start: {kept.cache}: Read-only file system; "
-        "OTEL_LLM_CACHE_DIR names another folder",
+        f"{kept.private}/otel-llm: Read-only file system; OTEL_LLM_CACHE_DIR names another folder",
         found["said"][0],
     )
 
@@ -120,12 +121,18 @@ def test_a_file_cut_short_by_a_crash_is_said_and_the_next_start_makes_all_anew(
     assert list(kept.cache.iterdir()) == []
 
 
-def test_a_folder_that_others_may_write_to_is_not_read(kept: KernelPackage) -> None:
+def test_a_folder_that_others_may_write_to_is_not_read_and_a_private_one_is(kept: KernelPackage) -> None:
     (folder,) = kept.cache.iterdir()
-    folder.chmod(0o777)
+    kept.cache.chmod(0o777)
+    found = kept.run()
+    private = kept.private / "otel-llm" / folder.name
+    assert (found["total"], found["hits"], found["folder"]) == (15, 0, str(private))
+    reason = f"{kept.cache}: others may write to {kept.cache} (drwxrwxrwx)"
+    assert found["said"][0] == f"OTEL_LLM_CACHE_DIR is not used: {reason}"
+    kept.private.chmod(0o777)
     found = kept.run()
     assert (found["total"], found["hits"], found["folder"]) == (15, 0, None)
-    assert f"{kept.cache}: others may write to it (drwxrwxrwx)" in found["said"][0]
+    assert f"others may write to {kept.private} (drwxrwxrwx)" in found["said"][0]
 
 
 HOST = """
@@ -173,6 +180,6 @@ def test_the_command_of_set_ups_compiles_says_where_and_lets_others_read_what_ro
 
 
 def test_the_command_of_set_ups_fails_where_its_work_would_be_lost(kept: KernelPackage) -> None:
-    nowhere = set_up(kept, OTEL_LLM_CACHE_DIR="/dev/null")
+    nowhere = set_up(kept, OTEL_LLM_CACHE_DIR="/dev/null", XDG_CACHE_HOME="/dev/null")
     assert nowhere.returncode == 1
-    assert "/dev/null: File exists" in nowhere.stdout
+    assert "/dev/null: /dev/null is not a folder" in nowhere.stdout

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import pytest
-from rules.first_hand import RULES
-from rules.scripted import one_rule, ruleset
+from rules.scripted import one_rule
 from support.evaluate.own_streams import KeepingSink
 
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
@@ -18,6 +17,7 @@ from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
+from otel_llm.slo.token_events import TokenEvents
 from otel_llm.slo.verdict import Verdict
 
 MS = 1_000_000
@@ -50,12 +50,12 @@ class Owner(KeepingSink):
         commit_ms: float | None = None,
         identity: Identity = WHO,
     ) -> OwnStream:
-        key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), choice)
+        key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), "default", choice)
         return self.first_hand.begin(key, at(ms if commit_ms is None else commit_ms), identity, at(ms))
 
     def tokens(self, stream: OwnStream, *instants: float) -> None:
         for ms in instants:
-            self.first_hand.tokens(stream, [at(ms)], None, at(ms))
+            self.first_hand.tokens(stream, TokenEvents([at(ms)]), at(ms))
 
     def end(self, stream: OwnStream, ms: float, outcome: str = "completed") -> Verdict | None:
         return self.first_hand.end(stream, at(ms), outcome, at(ms))
@@ -119,7 +119,7 @@ def test_each_choice_has_facts_of_its_own() -> None:
     owner.tokens(first, 100)
     owner.tokens(second, 200)
     owner.first_hand.advance(at(1000))
-    assert [(one.subject[2], since(one.flip_ns)) for one in owner.decisions] == [(0, 400.000001), (1, 500.000001)]
+    assert [(one.subject[3], since(one.flip_ns)) for one in owner.decisions] == [(0, 400.000001), (1, 500.000001)]
 
 
 def test_a_stream_that_is_announced_late_is_looked_back_at_to_its_commit() -> None:
@@ -323,32 +323,6 @@ def test_bytes_that_wait_again_and_again_keep_rules_from_being_evaluated() -> No
     assert owner.wait(2000) == []
     owner.first_hand.resume(stream, at(2000))
     assert owner.wait(2000) == [fires(2000)]
-
-
-# A migration that was refuted.
-
-RETRIES = RULES.format(when=STALLED, more="keep_firing_for: 60s", budget="per_request: 1")
-
-
-def refuted(owner: Owner, ms: float) -> None:
-    """Say that the first action that was decided was given up."""
-    owner.first_hand.refuted(next(one for one in owner.decisions if one.action == "migrate"), at(ms))
-
-
-def migrates(ms: float, now_ms: float | None = None, outcome: str = "unconfirmed") -> Decided:
-    return ("migrate", outcome, ms, ms if now_ms is None else now_ms)
-
-
-def test_what_was_refuted_is_tried_again_behind_the_bytes_that_waited() -> None:
-    owner = Owner(ruleset(RETRIES, ["migrate"]))
-    stream = owner.begin()
-    owner.first_hand.advance(at(340))
-    refuted(owner, 350)
-    owner.tokens(stream, 350)
-    assert owner.wait(500) == [migrates(300.000001), fires(300.000001)]
-    owner.first_hand.hold_back(stream, blocked=True, now_ns=at(510))
-    owner.first_hand.hold_back(stream, blocked=False, now_ns=at(2000))
-    assert owner.wait(3000) == [migrates(2050)]
 
 
 # What is left behind.

@@ -40,6 +40,7 @@ from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.rules.language.condition import condition
+from otel_llm.slo.token_events import TokenEvents
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS
@@ -53,10 +54,15 @@ class Story:
 
     name: Name
     commit_ns: int
-    said: Mapping[str, str | bool]
+    said: Mapping[str, str | bool | float]
     tokens: tuple[tuple[int, int, int], ...]
     """Instant, count and kind."""
     end_ns: int
+
+    @property
+    def queue_s(self) -> float | None:
+        found = self.said.get(semconv.GEN_AI_LATENCY_QUEUE)
+        return found if isinstance(found, float) else None
 
     @property
     def identity(self) -> Identity:
@@ -72,15 +78,16 @@ class Story:
 
 
 GAPS_MS = st.sampled_from([0, 0.000001, 3, 20, 49.999999, 50, 100, 125, 200, 250, 300, 300.000001, 700, 1600])
-ALWAYS_SAID: dict[str, st.SearchStrategy[str | bool]] = {
+ALWAYS_SAID: dict[str, st.SearchStrategy[str | bool | float]] = {
     semconv.GEN_AI_OPERATION_NAME: st.just("chat"),
     semconv.GEN_AI_REQUEST_MODEL: st.sampled_from(["m", "n"]),
     semconv.MEASURED_AT: st.just("relay"),
 }
-SOMETIMES_SAID: dict[str, st.SearchStrategy[str | bool]] = {
+SOMETIMES_SAID: dict[str, st.SearchStrategy[str | bool | float]] = {
     semconv.SLO_CLASS: st.sampled_from(["c0", "c1", "nobody"]),
     semconv.INSTANCE: st.sampled_from(["a", "b"]),
     semconv.EXACT_RESUME: st.just(True),
+    semconv.GEN_AI_LATENCY_QUEUE: st.sampled_from([0.1, 0.4]),
 }
 
 
@@ -149,6 +156,7 @@ GROUPS_WHEN = (
     "attainment_1m < 0.6",
     "idle_p99_1m > 0.5 || burn_rate_1m > 1.0",
     "fluidity_ok_share_1m < 0.9 && goodput_5m < 100.0",
+    "queue_p99_1m > 0.2",
 )
 
 
@@ -197,14 +205,15 @@ class Owner(KeepingSink):
     def take(self, now_ns: int, story: Story, event: Event) -> None:
         number, choice = story.name
         if isinstance(event, Begins):
-            key = (trace_id(number), span_id(number), choice)
+            key = (trace_id(number), span_id(number), "default", choice)
             self.streams[story.name] = self.first_hand.begin(key, now_ns, story.identity, now_ns)
         elif isinstance(event, Ends):
-            self.first_hand.end(self.streams.pop(story.name), now_ns, "completed", now_ns, Statement("exact"))
+            statement = Statement("exact", queue_s=story.queue_s)
+            self.first_hand.end(self.streams.pop(story.name), now_ns, "completed", now_ns, statement)
         else:
             stream = self.streams[story.name]
             if event.count:
-                self.first_hand.tokens(stream, [now_ns] * event.count, [event.kind] * event.count, now_ns)
+                self.first_hand.tokens(stream, TokenEvents([now_ns], bytes([event.kind]), [event.count]), now_ns)
             else:
                 self.first_hand.heard(stream, now_ns)
 

@@ -10,7 +10,7 @@ from support.otlp import IDENTITY, Value
 
 from otel_llm import semconv
 from otel_llm.evaluate.streams.live_stream import LiveStream
-from otel_llm.readers.assemble.received_stream import ReceivedStream
+from otel_llm.readers.assemble.received_stream import DUPLICATE, ReceivedStream
 from otel_llm.readers.records import Segment
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
@@ -29,13 +29,12 @@ def test_the_parts_of_a_commit_are_what_taking_it_in_leaves(
         return Segment(bytes(16), bytes(8), 0, 0, 0, start_ns, end_ns, [], None, dict(said), receipt_ns)
 
     step_by_step = ReceivedStream()
-    assert step_by_step.add(segment())
+    assert step_by_step.add(segment()) is None
     step_by_step.compact()
     at_once = ReceivedStream.begun(segment())
     assert at_once == step_by_step
     for parts in (at_once, step_by_step):
-        assert not parts.add(segment())
-    assert at_once.duplicates == step_by_step.duplicates == 1
+        assert parts.add(segment()) == DUPLICATE
 
 
 def facts(stream: LiveStream) -> dict[str, object]:
@@ -106,5 +105,5 @@ def test_what_came_before_the_commit_or_comes_with_it_is_not_lost(by_columns: bo
         "1": ("completed", 1, 1.0),
         "2": ("completed", 1, 1.0),
     }
-    assert sorted(key[2] for key in one.evaluator.live) == [0, 1]
+    assert sorted(key[3] for key in one.evaluator.live) == [0, 1]
     assert one.evaluator.counts["duplicate_segments"] == 1

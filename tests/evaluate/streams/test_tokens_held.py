@@ -12,8 +12,9 @@ from support.core.core_spans import needs_kernels
 from support.examples import examples
 
 from otel_llm.evaluate.streams.live_stream import LiveStream
-from otel_llm.evaluate.streams.stream_table import FRESH
+from otel_llm.evaluate.streams.stream_table import BUFFER
 from otel_llm.slo.classes import KINDS
+from otel_llm.slo.token_events import TokenEvents
 
 
 class Sent:
@@ -23,16 +24,19 @@ class Sent:
         self.number = number
         self.seq = 1
         self.tokens: list[tuple[int, int]] = []
-        """When each came (unix ns), and its kind."""
+        """When each came (unix ns), and its kind; several of an event are as many."""
 
     def agree(self, stream: LiveStream) -> None:
         """Check what the stream has of it."""
         known = stream.tokens_so_far
         kinds = bytes(kind for _, kind in self.tokens)
-        assert list(known.times_ns) == [time for time, _ in self.tokens]
-        assert (known.kinds or bytes(len(kinds))) == kinds
-        assert list(known.read_ns) == [time for time, kind in self.tokens if kind in stream.slo.reads]
-        assert stream.stream.running.count == len(known.read_ns)
+        assert known.tokens == len(self.tokens)
+        times, known_kinds = known.events.expanded()
+        assert list(times) == [time for time, _ in self.tokens]
+        assert (known_kinds or bytes(len(kinds))) == kinds
+        read, _ = TokenEvents(known.read_ns, None, known.read_counts).expanded()
+        assert list(read) == [time for time, kind in self.tokens if kind in stream.slo.reads]
+        assert stream.stream.running.count == len(read)
 
 
 def of(one: Seen, number: int) -> LiveStream:
@@ -50,11 +54,16 @@ def test_whoever_asks_and_when_finds_every_token(random: Random) -> None:
         ms += 250.0
         pieces = []
         for stream in random.sample(sent, random.randint(1, len(sent))):
-            count = random.choice((0, 1, 8, 8, FRESH - 1, FRESH, FRESH + 1, 2 * FRESH))
+            count = random.choice((0, 1, 8, 8, BUFFER // 2, BUFFER // 2 + 1, BUFFER, BUFFER + 1, 2 * BUFFER))
             word = random.choice(KIND_WORDS) if random.random() < 0.1 else None
             times = [ms - 240.0 + i for i in range(count)]
-            pieces.append(piece(stream.seq, len(stream.tokens), times, ms, request=stream.number, kind=word))
-            stream.tokens += [(at(time), 0 if word is None else KINDS.index(word)) for time in times]
+            several = random.random() < 0.3
+            counts = [random.choice((1, 2, 700)) if several else 1 for _ in times]
+            segment = stream.seq, len(stream.tokens), times, ms
+            pieces.append(piece(*segment, request=stream.number, kind=word, counts=counts))
+            token = 0 if word is None else KINDS.index(word)
+            for time, number in zip(times, counts, strict=True):
+                stream.tokens += [(at(time), token)] * number
             stream.seq += 1
         take(one, ms, *pieces)
         for stream in random.sample(sent, random.randint(0, len(sent))):

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from opentelemetry import context
 from support.examples import examples
 from support.instrumentation.fake_environment import COMMIT_NS, OFFSET_NS, FakeEnvironment
+from support.instrumentation.memory import held
 from support.sse_server import chunk
 
 from otel_llm.export.records import CONTENT, REASONING
 from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.event_template import LEARNS, EventTemplate
-from otel_llm.instrumentation.parse.sse import SseParser
-from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of
+from otel_llm.instrumentation.parse.sse import Event, SseParser
+from otel_llm.instrumentation.parse.sse_chunks import CHAT, Tap, api_of, plain_size
 from otel_llm.instrumentation.segments.chunks import sized_mark
-from otel_llm.instrumentation.segments.text_size import size_of
+from otel_llm.instrumentation.segments.text_size import size_of, size_of_json_string
 
 SHAPES = [
     b'data: {"choices":[{"index":0,"delta":{"content":"TEXT"},"finish_reason":null}]}\n\n',
@@ -148,7 +149,7 @@ def test_the_third_of_a_kind_is_not_parsed(path: str, event: Any, kind: int, mon
 
 
 def test_a_reply_that_looks_another_way_each_time_is_not_learned_for_ever() -> None:
-    parser = SseParser()
+    parser = SseParser(lambda data: Event(data, b""))
     known = EventTemplate(parser)
     known.learn(b"\n", parser.feed(b"\n"), None)
     learned = 0
@@ -158,3 +159,24 @@ def test_a_reply_that_looks_another_way_each_time_is_not_learned_for_ever() -> N
         known.learn(piece, parser.feed(piece), sized_mark(CONTENT, 1))
         learned += known.of(piece) is not None
     assert learned == LEARNS
+
+
+@pytest.mark.parametrize(
+    "piece", [b"a", b"\\n", b'\\"', "é".encode()], ids=["letters", "escapes", "quotes", "two bytes"]
+)
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "cut"])
+def test_a_long_text_is_matched_without_a_memory_of_its_own(piece: bytes, ended: bool) -> None:
+    """A pattern that may give letters back keeps a place for each of them: 130 bytes, in the host's process."""
+    text = piece * (200_000 // len(piece))
+    event = b'{"choices":[{"index":0,"finish_reason":null,"delta":{"content":"' + text + b'"}}]}'
+    pattern = CHAT.text
+    assert pattern is not None
+    event = event if ended else event.removesuffix(b'"}}]}')
+    parser = SseParser(lambda data: Event(data, b""))
+    template = EventTemplate(parser)
+    with held() as found:
+        size = plain_size(event, pattern)
+        for data in [b"data: %b\n\n" % event] * 2:
+            template.learn(data, parser.feed(data), sized_mark(CONTENT, 1))
+    assert size == (size_of_json_string(text) if ended else 0)
+    assert found.most < 8 * len(event)

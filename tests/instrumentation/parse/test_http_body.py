@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import zlib
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.instrumentation.parse.http_body import MAX_LINE_BYTES, MAX_PIECE_BYTES, BodyError, HttpBody
+from otel_llm.instrumentation.parse.http_body import (
+    MAX_LINE_BYTES,
+    MAX_PIECE_BYTES,
+    BodyError,
+    HttpBody,
+    coding_of,
+    unpacked,
+)
 
 
 def chunked(pieces: list[bytes]) -> bytes:
@@ -73,3 +82,76 @@ def test_a_coding_that_is_not_known_is_an_error() -> None:
         HttpBody(chunked=True, length=None, coding="br")
     with pytest.raises(BodyError):
         list(HttpBody(chunked=False, length=9, coding="deflate").feed(b"not packed"))
+
+
+@pytest.mark.parametrize("coding", ["", "identity", "none", " None ", "Identity, none"])
+def test_codings_that_leave_a_body_as_it_is(coding: str) -> None:
+    assert not coding_of(coding)
+    assert unpacked(WHOLE, coding, len(WHOLE)) == WHOLE
+    assert unpacked(WHOLE, coding, len(WHOLE) - 1) is None
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "gzip, none"])
+def test_codings_that_do_not(coding: str) -> None:
+    assert coding_of(coding)
+
+
+WHOLE = b'{"stream": true}' * 9
+PLAIN_DEFLATE = zlib.compressobj(wbits=-15)
+
+
+@pytest.mark.parametrize(
+    ("packed", "coding"),
+    [
+        (gzip.compress(WHOLE), "gzip"),
+        (gzip.compress(WHOLE[:3]) + gzip.compress(WHOLE[3:]), "X-Gzip"),
+        (gzip.compress(zlib.compress(WHOLE)), "deflate, gzip"),
+        (zlib.compress(WHOLE), " Deflate "),
+        (PLAIN_DEFLATE.compress(WHOLE) + PLAIN_DEFLATE.flush(), "deflate"),
+        (zstandard.compress(WHOLE), "zstd"),
+        (zstandard.compress(WHOLE[:3]) + zstandard.compress(WHOLE[3:]), "zstd"),
+    ],
+    ids=["gzip", "members", "two codings", "deflate", "deflate without a header", "zstd", "frames"],
+)
+def test_a_whole_body_is_unpacked_up_to_a_limit(packed: bytes, coding: str) -> None:
+    assert unpacked(packed, coding, len(WHOLE)) == WHOLE
+    assert unpacked(packed, coding, len(WHOLE) - 1) is None
+    assert unpacked(packed[:-3], coding, 1000) != WHOLE
+
+
+LONG_WINDOW = zstandard.ZstdCompressor(
+    compression_params=zstandard.ZstdCompressionParameters.from_level(3, window_log=27, write_content_size=0)
+)
+
+
+@pytest.mark.parametrize(
+    ("packed", "coding"),
+    [
+        (gzip.compress(bytes(1 << 24)), "gzip"),
+        (zstandard.compress(bytes(1 << 24)), "zstd"),
+        (LONG_WINDOW.compressobj().compress(WHOLE) + LONG_WINDOW.compressobj().flush(), "zstd"),
+        (WHOLE, "gzip"),
+        (WHOLE, "zstd"),
+        (WHOLE, "br"),
+        (WHOLE, ",".join(["gzip"] * 3)),
+        (gzip.compress(b"x") * 65, "gzip"),
+    ],
+    ids=[
+        "a bomb",
+        "a bomb of zstd",
+        "a long window",
+        "no gzip",
+        "no zstd",
+        "an unknown coding",
+        "many codings",
+        "members",
+    ],
+)
+def test_a_body_that_cannot_be_unpacked_is_none(packed: bytes, coding: str) -> None:
+    assert not unpacked(packed, coding, 1 << 16)
+
+
+@given(packed=st.binary(max_size=60), coding=st.sampled_from(["gzip", "deflate", "zstd", "gzip,zstd"]))
+def test_any_bytes_are_unpacked_or_none(packed: bytes, coding: str) -> None:
+    found = unpacked(packed, coding, 100)
+    assert found is None or len(found) <= 100

@@ -69,10 +69,10 @@ def test_any_cut_of_lines_gives_their_values(values: list[Any], at: list[int], e
 @pytest.mark.parametrize("kind", KINDS)
 @given(body=NOISE, at=CUTS)
 def test_any_cut_of_any_bytes_gives_what_the_whole_gives(kind: type[Parser], body: bytes, at: list[int]) -> None:
-    whole = kind(SMALL)
+    whole = kind(most=SMALL)
     expected = fed(whole, [body])
     for pieces in (cut(body, at), [bytes([byte]) for byte in body]):
-        parser = kind(SMALL)
+        parser = kind(most=SMALL)
         assert fed(parser, pieces) == expected
         assert parser.lost == whole.lost
     assert all(0 < len(value) <= SMALL for value in expected)
@@ -91,7 +91,7 @@ def test_an_object_is_there_with_its_last_brace() -> None:
 @pytest.mark.parametrize("piece", [b'{"a": "' + b"x" * 4089, b"{" * 4096, b'{"' + b"\\" * 4094])
 def test_a_value_without_an_end_is_not_held(kind: type[Parser], piece: bytes) -> None:
     most = 2**14
-    parser = kind(most)
+    parser = kind(most=most)
     with held() as memory:
         for _ in range(2 * most // 4096):
             assert parser.feed(piece) == []
@@ -100,7 +100,7 @@ def test_a_value_without_an_end_is_not_held(kind: type[Parser], piece: bytes) ->
 
 
 def test_what_is_too_long_is_counted_and_what_follows_is_there() -> None:
-    lines, array = JsonLines(SMALL), JsonArray(SMALL)
+    lines, array = JsonLines(most=SMALL), JsonArray(most=SMALL)
     long = b'{"a": "' + b"x" * SMALL + b'"}'
     for parser in (lines, array):
         assert fed(parser, [long[:9], long[9:], b"\n", long, b'\n{"b": 1}\n']) == [b'{"b": 1}']

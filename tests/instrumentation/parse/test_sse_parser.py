@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-import re
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.instrumentation.event_streams import BOM, by_the_standard, cut
 from support.instrumentation.memory import NOISE_BYTES, held
 
-from otel_llm.instrumentation.parse.sse import MAX_EVENT_BYTES, SseParser
+from otel_llm.instrumentation.parse.sse import MAX_EVENT_BYTES, SseParser, begins_events
 
-BOM = b"\xef\xbb\xbf"
 SMALL = 24
 
 PIECES = st.sampled_from(
@@ -26,35 +24,6 @@ PIECES = st.sampled_from(
 BODIES = st.lists(PIECES | st.binary(max_size=3), max_size=40).map(b"".join)
 
 
-def by_the_standard(body: bytes, limit: int) -> tuple[list[bytes], int]:
-    """Return the events of a whole body and how many were dropped, as the standard's text reads, and slowly."""
-    bom = body.startswith(BOM) * len(BOM)
-    body = body.removeprefix(BOM)
-    body = re.sub(rb"\r\n|\r", b"\n", body)
-    events: list[bytes] = []
-    data: list[bytes] = []
-    too_long, lost = False, 0
-    for number, line in enumerate(body.split(b"\n")[:-1]):
-        if not line:
-            lost += too_long
-            if data and not too_long:
-                events.append(b"\n".join(data))
-            data, too_long = [], False
-            continue
-        name, colon, value = line.partition(b":")
-        if len(line) + (bom if number == 0 else 0) > limit:
-            too_long |= line.startswith(b"data")
-        elif name == b"data":
-            data.append(value.removeprefix(b" ") if colon else b"")
-            too_long |= sum(len(value) + 1 for value in data) > limit
-    return events, lost
-
-
-def cut(body: bytes, at: list[int]) -> list[bytes]:
-    edges = [0, *sorted(index % (len(body) + 1) for index in at), len(body)]
-    return [body[start:end] for start, end in itertools.pairwise(edges)]
-
-
 @given(BODIES, st.lists(st.integers(0, 1000), max_size=12))
 @example(b"data: a\r\n\r\ndata: b\r\n\r\n", [8, 9, 10])
 @example(b"data: a\r\ndata: b\r\n\r\n", [8])
@@ -64,7 +33,7 @@ def cut(body: bytes, at: list[int]) -> list[bytes]:
 def test_any_cut_of_a_body_gives_the_events_of_the_whole(body: bytes, at: list[int]) -> None:
     expected, lost = by_the_standard(body, SMALL)
     for pieces in ([body], cut(body, at), [bytes([byte]) for byte in body]):
-        parser = SseParser(SMALL)
+        parser = SseParser(most=SMALL)
         assert [event for piece in pieces for event in parser.feed(piece)] == expected
         assert parser.lost == lost
 
@@ -119,7 +88,7 @@ def test_a_line_without_an_end_is_not_held(line: bytes) -> None:
 
 @pytest.mark.parametrize("line", [b"data: xxxx\n", b"data:\n", b"data\n"])
 def test_an_event_without_an_end_is_not_held(line: bytes) -> None:
-    parser = SseParser(10_000)
+    parser = SseParser(most=10_000)
     with held() as memory:
         for _ in range(20_000):
             assert parser.feed(line) == []
@@ -132,3 +101,19 @@ def test_bytes_that_are_no_events_give_none_and_no_error() -> None:
     noise = random.Random(1).randbytes(50_000).replace(b"data", b"")
     parser = SseParser()
     assert parser.feed(noise) == []
+
+
+@pytest.mark.parametrize("begins", [b"", b"\xef\xbb\xbf", b"\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("line", [b"data: x", b"data:", b"event: m", b"id: 1", b"retry: 5", b": ping", b":"])
+def test_a_stream_of_events_is_known_by_its_first_bytes(begins: bytes, line: bytes) -> None:
+    body = begins + line
+    found = [begins_events(body[:size]) for size in range(len(body) + 1)]
+    assert found == sorted(found, key=[None, True].index)
+    assert found[-1] is True
+
+
+@pytest.mark.parametrize("body", [b"{", b"[", b"<html>", b"database", b"data x", b" data: x", b"\xff", b"\n" * 2000])
+def test_another_body_is_known_too(body: bytes) -> None:
+    found = [begins_events(body[:size]) for size in range(len(body) + 1)]
+    assert found == sorted(found, key=[None, False].index)
+    assert found[-1] is False

@@ -303,7 +303,7 @@ def tapped(case: Case, host: FakeEnvironment) -> Tap:
     assert api is not None
     recording = Recording(host, Request("chat m", COMMIT_NS, OFFSET_NS, says_complete=True), api.reader())
     recording.announce(context.get_current())
-    return Tap(recording, api, api.parsers[case.content_type.partition(";")[0]]())
+    return Tap(recording, api, api.parsers[case.content_type.partition(";")[0]])
 
 
 def read(case: Case, pieces: list[bytes]) -> tuple[list[Any], Reader]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import context
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from support.hosts.serving import SilentEndpoint
 from support.hosts.told import streams, told
 from support.otlp_receiver import GrpcReceiver, HttpReceiver
@@ -19,6 +24,10 @@ from support.ports import free_ports
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 from otel_llm import semconv
+from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.parse.callback_reader import CallbackReader
+from otel_llm.instrumentation.process import runtime
+from otel_llm.instrumentation.request import request_builder
 
 ROOT = Path(__file__).parents[3]
 
@@ -159,6 +168,114 @@ def test_the_end_of_the_process_does_not_wait_for_an_endpoint_that_is_not_there(
         assert python(code, server.url, environment=environment).split() == ["True", "True"]
 
 
+LEFT_BEHIND = (
+    PRELUDE
+    + """
+otel_llm.instrument()
+for _ in range(3):
+    list(ask("whole"))
+"""
+)
+
+
+@pytest.mark.parametrize("end", ["", "otel_llm.uninstrument()"], ids=["exit", "uninstrument"])
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_a_process_says_in_one_line_what_its_endpoint_did_not_get(protocol: str, end: str) -> None:
+    with SseServer({"whole": whole(3)}) as server, SilentEndpoint() as endpoint:
+        environment = {
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint.endpoint.replace("//", "//user:SECRET@"),
+            "OTEL_EXPORTER_OTLP_TIMEOUT": str(WAIT_S),
+            "OTEL_LLM_EXIT_TIMEOUT": "0.5",
+            "GRPC_VERBOSITY": "NONE",
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", LEFT_BEHIND + end, server.url],
+            env={**os.environ, **environment},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=True,
+        )
+        where = endpoint.endpoint if protocol == "http/protobuf" else endpoint.endpoint.removeprefix("http://")
+    line = done.stderr.splitlines()[-1]
+    assert "SECRET" not in done.stderr
+    assert re.fullmatch(
+        rf"otel_llm: \d+ segments of 3 streams were not delivered to {re.escape(where)}\S* over {protocol}, "
+        r"since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ \(.*\)",
+        line,
+    )
+
+
+class Stuck(SpanExporter):
+    """An exporter that a test holds up."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.entered = threading.Event()
+
+    def export(self, spans: Any) -> SpanExportResult:
+        self.entered.set()
+        assert self.open.wait(WAIT_S)
+        return SpanExportResult.SUCCESS
+
+
+@pytest.fixture
+def stuck() -> Iterator[Stuck]:
+    exporter = Stuck()
+    yield exporter
+    exporter.open.set()
+
+
+def record(running: runtime.Runtime, streams: int) -> None:
+    for _ in range(streams):
+        now = context.get_current()
+        request = request_builder.request(running, now, operation="chat", model="m", gen_ai={}, ours={})
+        recording = Recording(running, request, CallbackReader(None, None, "exact"))
+        recording.announce(now)
+        recording.exhausted()
+
+
+def test_what_is_lost_is_said_once_a_stop(
+    stuck: Stuck, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_LLM_EXIT_TIMEOUT", "0.05")
+    running = runtime.Runtime(stuck)
+    record(running, 2)
+    assert stuck.entered.wait(WAIT_S)
+    running.settle()  # a server stops, and its process goes on
+    assert capsys.readouterr().err == ""
+    running.settle(exiting=True)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("otel_llm: 4 segments of 2 streams were not delivered to Stuck, since 2")
+    running.leave()
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_said_if_all_is_delivered(stuck: Stuck, capsys: pytest.CaptureFixture[str]) -> None:
+    stuck.open.set()
+    running = runtime.Runtime(stuck)
+    record(running, 2)
+    assert running.flush(WAIT_S)
+    running.leave()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO()], ids=["none", "closed"])
+def test_a_process_without_standard_error_ends_all_the_same(
+    stream: io.StringIO | None, stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_LLM_EXIT_TIMEOUT", "0.05")
+    running = runtime.Runtime(stuck)
+    record(running, 1)
+    assert stuck.entered.wait(WAIT_S)
+    if stream is not None:
+        stream.close()
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert not running.stop()
+
+
 SEVERAL = """
 import otel_llm
 for _ in range(40):
@@ -211,7 +328,8 @@ BUSY_EXECUTOR = """
 import asyncio, os, sys, time
 from otel_llm.instrumentation.process import graceful_stop
 class Recorder:
-    def settle(self, *, exiting=False, within_s=5.0):
+    exit_s = 600.0
+    def settle(self, *, exiting=False, within_s=None):
         print("settled", exiting)
     def leave_in(self, seconds):
         pass

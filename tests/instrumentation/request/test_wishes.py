@@ -16,7 +16,7 @@ from otel_llm.instrumentation.request.wishes import NO_WISHES, Wishes, wishes_of
         ({}, NO_WISHES),
         ({"n": 3}, Wishes(3)),
         ({"generationConfig": {"candidateCount": 2}}, Wishes(2)),
-        ({"stream_options": {"include_usage": True}}, Wishes(usage=True)),
+        ({"stream_options": {"include_usage": True}}, NO_WISHES),
         ({"conversation": "conv_1"}, Wishes(conversation="conv_1")),
         ({"conversation": {"id": "conv_2"}}, Wishes(conversation="conv_2")),
         ({"reasoning_effort": "high"}, Wishes(reasoning_level="high")),
@@ -35,4 +35,4 @@ def test_a_wrong_type_asks_for_nothing(odd: object) -> None:
     names = ("n", "stream_options", "conversation", "reasoning", "output_config", "generationConfig")
     found = wishes_of({**dict.fromkeys(names, odd), "reasoning_effort": odd})
     assert found.choices == 1
-    assert (found.usage, found.conversation, found.reasoning_level) == (False, None, None)
+    assert (found.conversation, found.reasoning_level) == (None, None)

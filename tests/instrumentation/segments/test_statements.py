@@ -15,11 +15,11 @@ from otel_llm.instrumentation.parse.gemini import GeminiReader
 from otel_llm.instrumentation.parse.messages import MessagesReader
 from otel_llm.instrumentation.parse.ollama import OllamaReader
 from otel_llm.instrumentation.parse.responses import ResponsesReader
-from otel_llm.instrumentation.parse.sse_chunks import View
+from otel_llm.instrumentation.parse.sse_chunks import View, viewed
 from otel_llm.instrumentation.parse.tgi import TgiReader
 from otel_llm.instrumentation.segments.choices import Reader
 from otel_llm.instrumentation.segments.chunks import ChunkReader
-from otel_llm.instrumentation.segments.statements import Statements
+from otel_llm.instrumentation.segments.statements import Statements, text_of
 
 TEXT = chunk({"content": "a"})
 END = chunk({}, finish="stop")
@@ -192,12 +192,29 @@ def test_of_several_choices_no_segment_states_the_length_of_all() -> None:
 
 
 def test_a_text_of_a_reply_is_cut() -> None:
-    said = Statements()
-    said.response_id = said.response_model = "x" * 1000
-    said.finish(1, "y" * 1000)
-    said.finish(0, "stop")
+    reader = ChunkReader()
+    reader(viewed({"id": "x" * 1000, "model": "x" * 1000, "choices": [{"index": 0, "finish_reason": "stop"}]}))
+    reader(viewed({"choices": [{"index": 1, "finish_reason": "y" * 1000}]}))
+    said = reader.said
+    assert [len(text or "") for text in (said.response_id, said.response_model)] == [256, 256]  # no more is kept
     assert said.span_attributes() == {
         semconv.GEN_AI_RESPONSE_ID: "x" * 256,
         semconv.GEN_AI_RESPONSE_MODEL: "x" * 256,
         semconv.GEN_AI_RESPONSE_FINISH_REASONS: ("stop", "y" * 256),
     }
+
+
+@pytest.mark.parametrize(
+    ("stated", "kept"),
+    [
+        ("é" * 300, "é" * 256),
+        ("\udc00a", "?a"),
+        ("\ud83d\ude00", "??"),
+        ("a\x00b", "a\x00b"),
+        ("", None),
+        (5, None),
+        ([], None),
+    ],
+)
+def test_a_text_of_a_reply_can_be_encoded(stated: object, kept: str | None) -> None:
+    assert text_of(stated) == kept

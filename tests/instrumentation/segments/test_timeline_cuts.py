@@ -38,7 +38,7 @@ arrivals = st.lists(
         Arrival,
         after_ms=st.sampled_from((0, 0, 1, 20, 249, 250, 251, 700, 3_000)),
         kind=st.sampled_from((0, 0, 0, 0, 1, 2)),
-        count=st.sampled_from((1, 1, 1, 1, 1, 3, 99, 100, 101, 250)),
+        count=st.sampled_from((1, 1, 1, 1, 1, 3, 4, 499, 500, 501, 1250)),
     ),
     max_size=60,
 )
@@ -112,6 +112,7 @@ def test_segments_tile_and_tell_every_token_once(script: list[Arrival], look_ms:
     for segment in segments:
         assert segment.attributes[semconv.SEGMENT_FIRST_TOKEN] == first_token
         assert tokens_in(segment) <= semconv.MAX_SEGMENT_TOKENS
+        assert len(segment.times_ns) <= semconv.MAX_SEGMENT_EVENTS
         assert all(segment.start_ns <= time_ns <= segment.end_ns for time_ns in segment.times_ns)
         first_token += tokens_in(segment)
     assert segments[0].start_ns == segments[0].end_ns == COMMIT_NS
@@ -180,10 +181,20 @@ def test_a_stream_does_not_end_before_what_was_already_said_of_it() -> None:
 def test_a_chunk_of_more_tokens_than_a_segment_holds_is_told_by_several_events_at_its_time() -> None:
     line = timeline()
     line.commit({})
-    line.take_marked(COMMIT_NS + 5, 1, 250)
+    line.take_marked(COMMIT_NS + 5, 1, 1_250)
     segments = line.last(COMMIT_NS + 9, "completed", "exact", {})
-    assert [list(segment.marks or ()) for segment in segments] == [[mark(1, 100)], [mark(1, 100)], [mark(1, 50)]]
+    assert [list(segment.marks or ()) for segment in segments] == [[mark(1, 500)], [mark(1, 500)], [mark(1, 250)]]
     assert [segment.end_ns - COMMIT_NS for segment in segments] == [5, 5, 9]
+
+
+def test_a_segment_has_no_more_events_than_a_span_holds() -> None:
+    line = timeline()
+    line.commit({})
+    for at in range(250):
+        line.take_marked(COMMIT_NS + at, 0, 2)
+    segments = line.last(COMMIT_NS + 300, "completed", "exact", {})
+    assert [len(segment.times_ns) for segment in segments] == [100, 100, 50]
+    assert [segment.attributes[semconv.SEGMENT_FIRST_TOKEN] for segment in segments] == [0, 200, 400]
 
 
 def test_only_a_later_choice_is_named() -> None:

@@ -8,7 +8,6 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
@@ -17,9 +16,21 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
+from support.instrumentation.asgi_by_hand import (
+    END,
+    QUESTION,
+    START,
+    App,
+    Message,
+    Server,
+    piece,
+    scope_of,
+    serve,
+    streams,
+)
 from support.instrumentation.asgi_server import data_of
 from support.instrumentation.recorded import Recorded
-from support.sse_server import DONE, chunk
+from support.sse_server import DONE
 
 import otel_llm
 from otel_llm import semconv
@@ -27,56 +38,6 @@ from otel_llm.instrumentation.core import server_context
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.server.asgi import StreamMiddleware
 from otel_llm.instrumentation.server.exchange import Exchange
-
-Message = MutableMapping[str, Any]
-App = Callable[[Any, Any, Any], Awaitable[None]]
-
-QUESTION = json.dumps({"model": "tiny", "stream": True}).encode()
-START: Message = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
-}
-END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
-
-
-def piece(content: str) -> Message:
-    return {"type": "http.response.body", "body": data_of(chunk({"content": content})), "more_body": True}
-
-
-def scope_of(path: str = "/v1/chat/completions", kind: str = "http", **more: Any) -> dict[str, Any]:
-    return {"type": kind, "method": "POST", "path": path, "headers": [], "server": ("127.0.0.1", 8000), **more}
-
-
-class Server:
-    """What a server gives an application; it keeps what it was sent, and fails on command."""
-
-    def __init__(self, *messages: Message, breaks_at: int | None = None) -> None:
-        self.messages = list(messages) or [{"type": "http.request", "body": QUESTION, "more_body": False}]
-        self.given = 0
-        self.sent: list[Message] = []
-        self.breaks_at = breaks_at
-
-    async def receive(self) -> Message:
-        if self.given == len(self.messages):
-            await asyncio.Event().wait()
-        self.given += 1
-        return self.messages[self.given - 1]
-
-    async def send(self, message: Message) -> None:
-        if len(self.sent) == self.breaks_at:
-            raise OSError("gone")
-        self.sent.append(message)
-
-
-def serve(app: App, server: Server, scope: dict[str, Any] | None = None) -> None:
-    asyncio.run(StreamMiddleware(app)(scope or scope_of(), server.receive, server.send))
-
-
-async def streams(scope: Any, receive: Any, send: Any) -> None:
-    await receive()
-    for message in (START, piece("one"), piece("two"), END):
-        await send(message)
 
 
 def test_messages_are_the_servers_and_the_applications_own(recorder: Recorded) -> None:
@@ -378,3 +339,32 @@ def test_done_is_no_token(recorder: Recorded) -> None:
 
     serve(app, Server())
     assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 0)
+
+
+@pytest.mark.parametrize(
+    ("stated", "recorded"),
+    [("m" * 10_000, "m" * 256), ("\ud800half", "?half"), ("模型", "模型"), ("", None), (7, None)],
+    ids=["long", "half a character", "another script", "empty", "a number"],
+)
+def test_a_model_of_a_client_can_be_sent_whatever_it_is(
+    stated: object, recorded: str | None, recorder: Recorded
+) -> None:
+    """One name that no exporter can encode would cost all spans of its batch."""
+    question = json.dumps({"model": stated, "stream": True}).encode()
+    serve(streams, Server({"type": "http.request", "body": question, "more_body": False}))
+    [request] = recorder.requests()
+    assert (request.attributes or {}).get(semconv.GEN_AI_REQUEST_MODEL) == recorded
+    assert request.name == ("chat" if recorded is None else f"chat {recorded}")
+
+
+def test_a_clients_headers_leave_no_word_in_the_log(recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    secret = b"sk-live-999 \x9b1m"
+    names = (b"baggage", b"tracestate", b"traceparent", b"x-request-id", b"x-slo-class")
+    for length in (1, 400, 5000):
+        headers = [
+            (b"traceparent", b"00-" + b"1" * 32 + b"-" + b"2" * 16 + b"-01"),
+            *((one, secret * length) for one in names),
+        ]
+        serve(streams, Server(), scope_of(headers=headers))
+    assert "sk-live" not in caplog.text
+    assert [record.levelname for record in caplog.records] == ["WARNING"]  # of the unknown class

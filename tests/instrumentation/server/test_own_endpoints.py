@@ -23,10 +23,9 @@ from support.sse_server import Gate, Reply, SseServer, whole, words
 
 from otel_llm import semconv
 from otel_llm.instrumentation.server.asgi import StreamMiddleware
-from otel_llm.instrumentation.server.forms import Lines
 
 EVENTS = [b": hello\n\n", b"event: delta\ndata: one\n\n", b"data: two\n\nda", b"ta: three\n\n", b"data: [DONE]\n\n"]
-LINES = [b'{"t":"one"}\n{"t":', b'"two"}\r\n\n', b'{"t":"three"}']
+LINES = [b'{"text":"one"}\n{"text":', b'"two"}\r\n\n', b'{"text":"three"}']
 TEXT = [b"one ", b"two ", b"three"]
 
 
@@ -47,7 +46,7 @@ def streaming(pieces: Sequence[bytes], content_type: str | None, **headers: str)
 
 
 def ask(application: Any, path: str = "/chat", body: bytes = b"hello", **settings: Any) -> bytes:
-    with AsgiServer(StreamMiddleware(application, **{"paths": ["/chat"], **settings})) as server:
+    with AsgiServer(StreamMiddleware(application, **{"paths": ["/chat"], **settings}), lifespan="auto") as server:
         return server.post(body, path)
 
 
@@ -56,7 +55,7 @@ def ask(application: Any, path: str = "/chat", body: bytes = b"hello", **setting
     [
         (EVENTS, "text/event-stream"),
         (LINES, "application/x-ndjson"),
-        ([b"\x1e" + line for line in (b'{"t":1}\n', b'{"t":2}\n', b'{"t":3}\n')], "application/json-seq"),
+        ([b'\x1e{"token":"one"}\n'] * 3, "application/json-seq"),
         (TEXT, "text/plain; charset=utf-8"),
         (TEXT, None),
     ],
@@ -80,9 +79,10 @@ LONG = "people read while the model writes "
         ([b"data: %b\n\n" % LONG.encode()] * 14, "text/event-stream", 133),
         ([b"data: %b\n\n" % json.dumps(LONG).encode()] * 14, "text/event-stream", 133),
         ([b"data: %b\n\n" % json.dumps(" word").encode()] * 14, "text/event-stream", 14),
-        ([json.dumps({"delta": LONG}).encode() + b"\n"] * 14, "application/x-ndjson", 14),
+        ([json.dumps({"delta": LONG}).encode() + b"\n"] * 14, "application/x-ndjson", 133),
+        ([json.dumps({"delta": " word"}).encode() + b"\n"] * 14, "application/x-ndjson", 14),
     ],
-    ids=["text", "events of text", "events of JSON strings", "a token each", "objects"],
+    ids=["text", "events of text", "events of JSON strings", "a token each", "objects", "objects of a token"],
 )
 def test_the_tokens_of_a_text_are_estimated(
     pieces: Sequence[bytes], content_type: str, tokens: int, recorder: Recorded
@@ -128,11 +128,125 @@ def test_which_paths(paths: list[str], path: str, tokens: int | None, recorder: 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"paths": "/chat"}, {"paths": ["chat"]}, {"paths": ["/*/chat"]}, {"kind": str}, {"count": len}]
+    "settings",
+    [
+        {"paths": "/chat"},
+        {"paths": ["chat"]},
+        {"paths": ["/*/chat"]},
+        {"kind": str},
+        {"count": len},
+        {"model": "m"},
+        {"paths": ["/chat"], "model": 7},
+        {"paths": ["/chat"], "model": asyncio.sleep},
+    ],
 )
 def test_settings_that_cannot_be(settings: Any) -> None:
     with pytest.raises(ValueError, match="paths"):
         StreamMiddleware(Starlette(), **settings)
+
+
+# Which endpoint, and which model.
+
+
+def identity(recorder: Recorded) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the attributes of segment 0 and of the request span."""
+    [request] = recorder.requests()
+    return dict(recorder.stream().segments[0].attributes or {}), dict(request.attributes or {})
+
+
+@pytest.mark.parametrize(("path", "route"), [("/chat", "/chat"), ("/rooms/7", "/rooms/*")])
+def test_the_route_tells_endpoints_apart(path: str, route: str, recorder: Recorded) -> None:
+    ask(streaming(EVENTS, "text/event-stream"), path, paths=["/chat", "/rooms/*"])
+    assert [attributes[semconv.HTTP_ROUTE] for attributes in identity(recorder)] == [route, route]
+
+
+def test_a_known_api_has_no_route(recorder: Recorded) -> None:
+    ask(streaming(EVENTS, "text/event-stream"), "/v1/chat/completions", paths=["/v1/*"])
+    assert [semconv.HTTP_ROUTE in attributes for attributes in identity(recorder)] == [False, False]
+
+
+def reading(late: bool) -> Any:
+    """Return an application that reads the request before its reply, or `late`, while it streams."""
+    head = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
+    one, two = (
+        {"type": "http.response.body", "body": b"data: %b\n\n" % w, "more_body": True} for w in (b"one", b"two")
+    )
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        if not late:
+            await receive()
+        await send(head)
+        await send(one)
+        if late:
+            await receive()
+        await send({**two, "more_body": False})
+
+    return application
+
+
+def stated(body: dict[str, Any] | None) -> str | None:
+    return "unread" if body is None else body.get("llm")
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("model", "body", "name"),
+    [
+        ("mine", b"", "mine"),
+        (stated, b'{"llm": "theirs"}', "theirs"),
+        (stated, b'["llm"]', "unread"),
+        (stated, b"hello", "unread"),
+        (stated, b"{}", None),
+        (stated, b'{"llm": 7}', None),
+        (stated, b'{"llm": "%b"}' % (b"m" * 999), "m" * 256),
+    ],
+    ids=["a name", "a function", "a list", "no JSON", "none", "a number", "long"],
+)
+def test_the_model(model: Any, body: bytes, name: str | None, late: bool, recorder: Recorded) -> None:
+    ask(reading(late), body=body, model=model)
+    first, request = identity(recorder)
+    assert request.get(semconv.GEN_AI_REQUEST_MODEL) == name
+    assert recorder.stream().last[semconv.TOKENS] == 2
+    if not late or model == "mine":
+        assert first.get(semconv.GEN_AI_REQUEST_MODEL) == name
+        assert recorder.requests()[0].name == ("chat" if name is None else f"chat {name}")
+
+
+def test_the_model_of_a_request_that_is_not_read(recorder: Recorded) -> None:
+    ask(streaming(EVENTS, "text/event-stream"), model=stated)
+    assert identity(recorder)[1][semconv.GEN_AI_REQUEST_MODEL] == "unread"
+
+
+def test_the_model_of_a_get(recorder: Recorded) -> None:
+    with AsgiServer(StreamMiddleware(streaming(EVENTS, "text/event-stream"), paths=["/chat"], model=stated)) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port)
+        connection.request("GET", "/chat")
+        assert b"three" in connection.getresponse().read()
+        connection.close()
+    assert [one[semconv.GEN_AI_REQUEST_MODEL] for one in identity(recorder)] == ["unread", "unread"]
+
+
+def test_the_model_of_a_refusal(recorder: Recorded) -> None:
+    async def answer(request: Request) -> Response:
+        await request.body()
+        return JSONResponse({"error": "busy"}, 503)
+
+    ask(app(answer), body=b'{"llm": "theirs"}', model=stated)
+    assert recorder.stream().outcome == "error"
+    assert [one[semconv.GEN_AI_REQUEST_MODEL] for one in identity(recorder)] == ["theirs", "theirs"]
+
+
+def test_a_model_that_fails_costs_the_name_alone(recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    def model(body: object) -> str:
+        raise KeyError("private words")
+
+    with caplog.at_level(logging.WARNING, "otel_llm"):
+        assert b"two" in ask(reading(late=False), model=model)
+    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 2)
+    assert semconv.GEN_AI_REQUEST_MODEL not in identity(recorder)[1]
+    assert len(caplog.messages) == 1
 
 
 # What is no stream.
@@ -325,11 +439,3 @@ def test_a_client_that_leaves_before_the_first_token(server: SseServer, recorder
         until(lambda: len([stream for stream in recorder.streams() if stream.outcome]) == 2)
         held.open()
     assert [stream.outcome for stream in recorder.streams()] == ["cancelled", "cancelled"]
-
-
-def test_lines_in_any_pieces() -> None:
-    data = b"\x1e{}\r\n\n  \n\x1e\nword\nrest"
-    for size in range(1, len(data) + 1):
-        lines = Lines()
-        found = [line for at in range(0, len(data), size) for line in lines.feed(data[at : at + size])]
-        assert found + lines.end() == [b"{}", b"word", b"rest"]

@@ -28,9 +28,9 @@ import otel_llm
 from otel_llm import semconv
 from otel_llm.instrumentation.parse import sse_chunks
 from otel_llm.instrumentation.request.wishes import Wishes
-from otel_llm.instrumentation.segments.chunks import MAX_CHOICES
 from otel_llm.instrumentation.stacks import client_request
 from otel_llm.instrumentation.stacks.client_request import UNSEEN, StreamRequest
+from otel_llm.semconv import MAX_CHOICES
 
 CHAT = "/v1/chat/completions"
 
@@ -226,18 +226,18 @@ def test_the_end_marker_is_the_end_for_who_stops_there(package: Any, recorder: R
 
 @both
 @pytest.mark.parametrize(
-    ("status", "content_type", "outcome"),
-    [(503, "application/json", "error"), (429, "text/event-stream", "error"), (200, "application/json", "completed")],
+    ("status", "content_type", "error"),
+    [(503, "application/json", "503"), (429, "text/event-stream", "429"), (200, "application/json", "_OTHER")],
 )
 def test_an_answer_that_is_no_stream(
-    status: int, content_type: str, outcome: str, package: Any, recorder: Recorded
+    status: int, content_type: str, error: str, package: Any, recorder: Recorded
 ) -> None:
     with WireServer([b'{"error": {}}'], {"Content-Type": content_type}, status) as server:
         assert ask(package, server.url + CHAT, "bytes") == [b'{"error": {}}']
     stream = recorder.stream()
-    assert (stream.outcome, stream.last[semconv.TOKENS]) == (outcome, 0)
+    assert (stream.outcome, stream.last[semconv.TOKENS]) == ("error", 0)
     [request] = recorder.requests()
-    assert (request.attributes or {}).get(semconv.ERROR_TYPE) == (str(status) if status >= 400 else None)
+    assert (request.attributes or {})[semconv.ERROR_TYPE] == error
 
 
 @both

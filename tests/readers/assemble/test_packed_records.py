@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from otel_llm.readers.assemble.packed_records import pack, unpack
 from otel_llm.readers.records import Attributes, RequestSpan, Segment
 
-KEY = (bytes(range(16)), bytes(range(8)))
+KEY = (bytes(range(16)), bytes(range(8)), "default")
 NUMBERS = st.integers(1, 2**62)
 MAYBE = st.none() | NUMBERS
 SCALARS = st.text() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.booleans()
@@ -27,7 +27,7 @@ def tokens(draw: st.DrawFn) -> tuple[list[int], bytes | None]:
 def segments(draw: st.DrawFn) -> Segment:
     times, kinds = draw(tokens())
     return Segment(
-        *KEY,
+        *KEY[:2],
         choice=draw(st.integers(0, 2**31)),
         seq=draw(st.integers(0, 2**31)),
         first_token=draw(st.integers(0, 2**31)),
@@ -45,7 +45,7 @@ def segments(draw: st.DrawFn) -> Segment:
 def requests(draw: st.DrawFn) -> RequestSpan:
     times, kinds = draw(tokens())
     return RequestSpan(
-        *KEY,
+        *KEY[:2],
         parent_id=draw(st.binary(max_size=8)),
         name=draw(st.text()),
         kind=draw(st.integers(0, 5)),

@@ -21,5 +21,5 @@ def test_of_several_segments_that_end_a_stream_the_last_one_counts(order: tuple[
     sent = [segment(0), segment(1, "cancelled"), segment(2), segment(3, "completed")]
     received = ReceivedStream()
     for seq in order:
-        assert received.add(sent[seq])
+        assert received.add(sent[seq]) is None
     assert received.ending == 3

@@ -33,7 +33,7 @@ def test_live_rows_and_windows_are_the_audit_s(emitter: str, delay_ns: int, tmp_
     live = Live().run([(receipt_ns, message)])
     path = tmp_path / "one.otlp"
     path.write_bytes(frame(message.SerializeToString(), receipt_ns))
-    audit = otel_llm.audit.load(path)
+    audit = otel_llm.audit.load(path, window="10s")
     assert by_span(live.rows) == by_span(audit.rows)
     assert live.windows == audit.window_rows
 

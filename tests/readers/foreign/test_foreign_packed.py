@@ -233,4 +233,6 @@ def test_the_columns_of_an_array_are_those_of_a_stream() -> None:
         "instance",
         "finish_reason",
         "queue_s",
+        "relay_lag_s",
+        "prefill_s",
     }

@@ -202,7 +202,7 @@ def test_a_judged_span_is_in_the_windows_and_the_figures(tmp_path: Path) -> None
             request_span(request=3, attributes={semconv.GEN_AI_LATENCY_TTFT: 0.25}),
         ).SerializeToString()
     )
-    audit = otel_llm.audit.load(path)
+    audit = otel_llm.audit.load(path, window="10s")
     judged_row, partial, stated = audit.rows
     assert [(row["tokens"], row["met"], row["coverage"]) for row in audit.rows] == [
         (3, False, 1.0),

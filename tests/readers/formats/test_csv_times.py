@@ -27,7 +27,7 @@ def read(folder: Path, text: str) -> tuple[dict[str, Assembled], Skipped]:
 def test_two_columns_are_enough_and_then_each_request_begins_at_its_own_zero(tmp_path: Path) -> None:
     found, skipped = read(tmp_path, "request,t_seconds\na,0.2\na,0.25\na,0.1\n")
     one = found[""]
-    assert one.times_ns == [100_000_000, 200_000_000, 250_000_000]
+    assert one.events.expanded()[0] == [100_000_000, 200_000_000, 250_000_000]
     assert (one.resolved.commit_ns, one.resolved.end_ns, one.resolved.outcome) == (0, 250_000_000, "completed")
     assert (one.resolved.measured_at, one.resolved.token_basis, one.kinds) == ("client", "exact", None)
     assert (one.resolved.complete, one.resolved.coverage) == (True, 1.0)
@@ -44,8 +44,8 @@ def test_every_column_says_what_it_says(tmp_path: Path) -> None:
     )
     one = found["m"]
     r = one.resolved
-    assert one.times_ns == [1790000001 * S + 1] * 3 + [1790000002 * S]
-    assert one.kinds == bytes([1, 1, 1, 0])
+    assert one.events.expanded()[0] == [1790000001 * S + 1] * 3 + [1790000002 * S]
+    assert (one.kinds, one.counts and list(one.counts)) == (bytes([1, 0]), [3, 1])
     assert (r.commit_ns, r.end_ns) == (1790000000 * S + S // 2, 1790000009 * S)
     assert (r.declared_class, r.instance, r.outcome, r.measured_at) == ("voice", "gpu-1", "error", "server")
     assert (r.token_basis, r.input_tokens, r.known_tokens) == ("chunk", 77, 4)
@@ -64,7 +64,7 @@ def test_a_request_without_tokens_and_one_that_ends_before_it_begins(tmp_path: P
         "b,1790000002,1790000001,1790000000,,y\n"
     )
     found, skipped = read(tmp_path, text)
-    assert (found["x"].times_ns, found["x"].resolved.end_ns, found["x"].resolved.outcome) == (
+    assert (found["x"].events.expanded()[0], found["x"].resolved.end_ns, found["x"].resolved.outcome) == (
         [],
         1790000003 * S,
         "error",
@@ -95,7 +95,7 @@ WRONG = {
 @pytest.mark.parametrize("line", WRONG)
 def test_a_wrong_line_costs_itself_and_is_named(tmp_path: Path, line: str) -> None:
     found, skipped = read(tmp_path, f"request,t_seconds\nok,1\n{line}\n" + ("" if '"' in line else "ok,2\n"))
-    assert found[""].times_ns == ([1 * S] if '"' in line else [1 * S, 2 * S])
+    assert found[""].events.expanded()[0] == ([1 * S] if '"' in line else [1 * S, 2 * S])
     assert skipped.counts == Counter(bad_record=1)
     assert f"{tmp_path / 'x'}:3: {WRONG[line]}" in skipped.notes[0]
 
@@ -111,7 +111,7 @@ def test_words_and_counts_must_be_ones(tmp_path: Path, column: str, value: str) 
 
 def test_a_last_line_that_is_cut_is_torn(tmp_path: Path) -> None:
     found, skipped = read(tmp_path, "request,t_seconds\na,1\na,")
-    assert found[""].times_ns == [1 * S]
+    assert found[""].events.expanded()[0] == [1 * S]
     found, skipped = read(tmp_path, "request,t_seconds\na,1\na")
     assert skipped.counts == Counter(torn_tail=1)
     assert skipped.broken == 0
@@ -120,7 +120,7 @@ def test_a_last_line_that_is_cut_is_torn(tmp_path: Path) -> None:
 def test_quoting_line_ends_and_a_byte_order_mark_are_the_csv_modules(tmp_path: Path) -> None:
     text = '\ufeff"request","t_seconds","model"\r\n"a, ""b""",1,"x\ny"\r\n"a, ""b""",2,\r\n\r\n'
     found, skipped = read(tmp_path, text)
-    assert found["x\ny"].times_ns == [1 * S, 2 * S]
+    assert found["x\ny"].events.expanded()[0] == [1 * S, 2 * S]
     assert skipped.counts == Counter()
 
 

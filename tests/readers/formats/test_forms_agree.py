@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 WHOLE_MICROSECONDS = frozenset({"jaeger.json"})
 """Forms that cut every time to microseconds: their rows are those of the same requests cut so."""
-WITHOUT_DROPPED_COUNTS = frozenset({"jaeger.json", "otel_traces.jsonl", "otel_traces-json.jsonl"})
+WITHOUT_DROPPED_COUNTS = frozenset({"jaeger.json", *(form for form in SPAN_FORMS if form.startswith("otel_traces"))})
 """Forms that do not say how many events of a span its SDK dropped, and give attributes back as text or as JSON."""
 IDS_OF_ITS_OWN = ("trace_id", "span_id")
 """What a row of CSV cannot have from its file."""

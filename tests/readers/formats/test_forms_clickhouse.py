@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.otlp import T0_NS, Value, attributes_of, export
-from support.readers.clickhouse import ask
-from support.readers.span_forms import clickhouse
+from support.readers.clickhouse import JSON_TABLE, ask
+from support.readers.span_forms import clickhouse, clickhouse_json_schema, clickhouse_nested
 from support.readers.streams import direct, streams_of
-from support.recordings import vector_messages
+from support.recordings import json_lines, vector_messages
 
+from otel_llm.audit import load
 from otel_llm.readers.io.skipped import Skipped
+from otel_llm.readers.records import InputError
 
 SQL = (Path(__file__).parents[3] / "docs" / "clickhouse-export.sql").read_text()
 PROMPT = "what stays where it is " * 50
@@ -52,6 +56,17 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
         clickhouse(ours),
         {
             folder / "rows.jsonl": f"{everything} JSONEachRow",
+            folder / "answer.json": f"{everything} JSON",
+            folder / "compact.json": f"{everything} JSONCompact",
+            folder / "pretty.jsonl": f"{everything} PrettyJSONEachRow",
+            folder / "array.json": f"{everything} JSONEachRow SETTINGS output_format_json_array_of_rows = 1",
+            folder / "answer-iso.json": f"{everything} JSON SETTINGS date_time_output_format = 'iso'",
+            folder
+            / "answer-unix.json": f"{everything} JSONCompact SETTINGS date_time_output_format = 'unix_timestamp'",
+            folder / "columns.json": f"{everything} JSONColumns",
+            folder / "columns-and-types.json": f"{everything} JSONColumnsWithMetadata",
+            folder / "strings.json": f"{everything} JSONStrings",
+            folder / "none.json": "SELECT * FROM otel_traces WHERE SpanName = 'none' FORMAT JSON",
             folder / "rows.parquet": f"{everything} Parquet",
             folder / "iso.jsonl": f"{everything} JSONEachRow SETTINGS date_time_output_format = 'iso'",
             folder / "unix.jsonl": f"{everything} JSONEachRow SETTINGS date_time_output_format = 'unix_timestamp'",
@@ -68,6 +83,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 EXACT = (
+    "answer.json",
+    "compact.json",
+    "pretty.jsonl",
+    "array.json",
+    "answer-iso.json",
+    "answer-unix.json",
     "rows.jsonl",
     "rows.parquet",
     "iso.jsonl",
@@ -85,6 +106,59 @@ def test_every_answer_gives_the_streams_that_were_put_in(answers: Path, name: st
     messages = [*vector_messages(), export(*other_spans())]
     skipped = Skipped()
     assert streams_of(answers / name, skipped) == direct(messages)
+    assert skipped.broken == 0, skipped.notes
+
+
+@pytest.mark.parametrize("name", ["answer.json", "compact.json", "array.json", "rows.parquet"])
+def test_an_audit_of_an_answer_is_that_of_what_was_put_in(answers: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "spans.jsonl").write_bytes(json_lines([*vector_messages(), export(*other_spans())]))
+    found, wanted = load(answers / name), load(tmp_path / "spans.jsonl")
+    assert found.rows == wanted.rows
+    assert found.summary() == wanted.summary()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("columns.json", "expected rows of otel_traces, as FORMAT JSONEachRow writes them"),
+        ("columns-and-types.json", "an answer by columns: expected rows of otel_traces, as FORMAT JSONEachRow"),
+        ("strings.json", "expected rows of otel_traces, as FORMAT JSONEachRow writes them"),
+        ("none.json", "no export request found"),
+    ],
+)
+def test_an_answer_that_is_not_read_is_refused(answers: Path, name: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        load(answers / name)
+
+
+TABLES: dict[str, tuple[Callable[..., bytes], dict[str, Any]]] = {
+    "nested": (clickhouse_nested, {"flat": False}),
+    "json": (clickhouse_json_schema, {"table": JSON_TABLE}),
+}
+"""Other tables than the exporter's default: how rows are put in, and how the table is made."""
+FORMATS = (
+    "JSON",
+    "JSONCompact",
+    "JSONEachRow",
+    "Parquet",
+    "JSON SETTINGS output_format_json_named_tuples_as_objects = 0",
+    "JSONEachRow SETTINGS output_format_json_named_tuples_as_objects = 0",
+)
+
+
+@pytest.fixture(scope="module", params=sorted(TABLES))
+def other_table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    rows, how = TABLES[request.param]
+    queries = {folder / str(at): f"SELECT * FROM otel_traces FORMAT {form}" for at, form in enumerate(FORMATS)}
+    ask(rows(vector_messages()), queries, **how)
+    return folder
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_tables_of_nested_events_and_of_json_give_the_same(other_table: Path, form: str) -> None:
+    skipped = Skipped()
+    assert streams_of(other_table / str(FORMATS.index(form)), skipped) == direct(vector_messages())
     assert skipped.broken == 0, skipped.notes
 
 

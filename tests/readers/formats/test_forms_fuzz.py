@@ -75,6 +75,7 @@ SIGNS = st.one_of(st.integers(0, 255), st.sampled_from(b'{}[]",:\\x0a-0e'))
     st.one_of(st.just(2**30), st.integers(0, 2**16)),
     st.binary(max_size=6),
 )
+@example(name="otel_traces-compact.json", changes=[(16790, 128)], kept=2**30, tail=b"")
 def test_any_change_gives_streams_or_a_typed_error(
     tmp_path: Path, name: str, changes: list[tuple[int, int]], kept: int, tail: bytes
 ) -> None:

@@ -66,8 +66,22 @@ def test_a_number_is_not_cut_by_a_chunk(size: int) -> None:
     assert walk(b"123", size=size)[0] == [("", 123, 0)]
 
 
+@pytest.mark.parametrize("size", range(1, 12))
+def test_numbers_that_are_not_finite_are_read(size: int) -> None:
+    data = b'{"a": Infinity, "b": [-Infinity, NaN], "c": {"d": NaN}, "e": 1}'
+    found, skipped = walk(data, "", "b", size=size)
+    assert [str(value) for _, value, _ in found] == ["inf", "-inf", "nan", "{'d': nan}", "1", "END"]
+    assert skipped.counts == Counter()
+    assert str(load(data)["b"]) == "[-inf, nan]"
+
+
+@pytest.mark.parametrize("cut", [b"-", b"-Inf", b"Infinit", b"Na", b"N"])
+def test_a_number_that_the_files_end_cuts_is_torn(cut: bytes) -> None:
+    assert walk(b'{"a": ' + cut, "")[1].counts == Counter(torn_tail=1)
+
+
 def test_a_broken_piece_costs_itself_and_is_named_by_its_byte() -> None:
-    data = b'{"data": [{"a": 1}, {"b": x}, {"c": 3}, nul, 5], "k": NaN, "r": 1}'
+    data = b'{"data": [{"a": 1}, {"b": x}, {"c": 3}, nul, 5], "k": Nan, "r": 1}'
     found, skipped = walk(data, "", "data")
     assert [(path, value) for path, value, _ in found] == [
         ("data[]", {"a": 1}),
@@ -78,7 +92,7 @@ def test_a_broken_piece_costs_itself_and_is_named_by_its_byte() -> None:
     ]
     assert skipped.counts == Counter(bad_record=3)
     places = [int(note.split("byte ")[1].split(":")[0]) for note in skipped.notes]
-    assert places == [data.index(b"x}"), data.index(b"nul"), data.index(b"NaN")]
+    assert places == [data.index(b"x}"), data.index(b"nul"), data.index(b"Nan")]
 
 
 def test_a_cut_is_torn_where_the_piece_began() -> None:
@@ -125,7 +139,7 @@ def test_a_string_without_end_is_not_held() -> None:
 
 
 def test_deep_nesting_and_endless_numbers_are_typed_errors() -> None:
-    for text in (b"[" * 100_000, b"1" * 10_000, b'{"a": Infinity}', b"\xff\xfe", b""):
+    for text in (b"[" * 100_000, b"1" * 10_000, b"\xff\xfe", b""):
         with pytest.raises(DecodeError, match="not JSON"):
             load(text)
 

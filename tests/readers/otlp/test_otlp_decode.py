@@ -74,7 +74,7 @@ def test_a_segment() -> None:
             instance_id="pod-1",
         )
     ]
-    assert batch.segments[0].key == (trace_id(7), span_id(7), 2, 3)
+    assert batch.segments[0].key == (trace_id(7), span_id(7), "default", 2, 3)
     assert (batch.requests, batch.ignored, batch.refused, batch.anomalies) == ([], 0, Counter(), Counter())
 
 
@@ -83,11 +83,13 @@ def test_an_empty_message_has_nothing() -> None:
     assert (batch.segments, batch.requests, batch.ignored) == ([], [], 0)
 
 
-def test_counts_expand_and_kinds_are_kept() -> None:
+def test_counts_and_kinds_are_kept() -> None:
     events = [token(T0_NS, 3, "reasoning"), token(T0_NS + 5, 2), token(T0_NS + 9, kind="tool"), token(T0_NS + 11)]
     segment = one_segment(segment_span(1, 0, events, end_ns=T0_NS + S))
-    assert segment.times_ns == [T0_NS] * 3 + [T0_NS + 5] * 2 + [T0_NS + 9, T0_NS + 11]
-    assert segment.kinds == bytes([1, 1, 1, 0, 0, 2, 0])
+    assert segment.times_ns == [T0_NS, T0_NS + 5, T0_NS + 9, T0_NS + 11]
+    assert (segment.kinds, segment.counts) == (bytes([1, 0, 2, 0]), [3, 2, 1, 1])
+    times = [T0_NS] * 3 + [T0_NS + 5] * 2 + [T0_NS + 9, T0_NS + 11]
+    assert segment.events.expanded() == (times, bytes([1, 1, 1, 0, 0, 2, 0]))
 
 
 def test_tokens_of_content_only_have_no_kinds() -> None:
@@ -173,7 +175,7 @@ def test_what_one_message_expands_to_is_bounded() -> None:
 @pytest.mark.parametrize("events", [[T0_NS] * 6, [token(T0_NS, 1)] * 6, [token(T0_NS, 6)]])
 def test_a_budget_counts_however_tokens_come(events: list[Event]) -> None:
     span = segment_span(1, 0, events)
-    assert len(token_events.read_tokens(span, {semconv.TOKEN_EVENT}, Counter(), 6)[0]) == 6
+    assert token_events.read_tokens(span, {semconv.TOKEN_EVENT}, Counter(), 6).tokens == 6
     with pytest.raises(token_events.TokenEventError, match="too_many_tokens"):
         token_events.read_tokens(span, {semconv.TOKEN_EVENT}, Counter(), 5)
 
@@ -327,7 +329,7 @@ def test_a_request_span() -> None:
             instance_id="i",
         )
     ]
-    assert batch.requests[0].key == (trace_id(5), span_id(5))
+    assert batch.requests[0].key == (trace_id(5), span_id(5), "default")
 
 
 @pytest.mark.parametrize(

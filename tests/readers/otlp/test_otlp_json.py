@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from base64 import b64encode, urlsafe_b64encode
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ def test_snake_case_names_and_upper_case_ids_are_taken() -> None:
     assert only(text).trace_id == b"\xab" * 16
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", 1e300, "0.5", 3])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", math.nan, math.inf, -math.inf, 1e300, "0.5", 3])
 def test_doubles(value: object) -> None:
     made = only(spans(attributes=[{"key": "k", "value": {"doubleValue": value}}])).attributes[0].value
     assert str(made.double_value) == str(float(value))  # type: ignore[arg-type]
@@ -112,7 +113,9 @@ def test_bytes_are_base64_of_either_alphabet(text: str) -> None:
         ("{", "not JSON"),
         ("[]", "expected an object"),
         ("3", "expected an object"),
-        ('{"resourceSpans": NaN}', "NaN is not JSON"),
+        ('{"resourceSpans": NaN}', "resourceSpans: expected an array"),
+        (spans(startTimeUnixNano=float("nan")), "startTimeUnixNano: expected an integer"),
+        (spans(endTimeUnixNano=float("inf")), "endTimeUnixNano: expected an integer"),
         ('{"resourceSpans": {}}', "resourceSpans: expected an array"),
         ('{"resourceSpans": [1]}', r"resourceSpans\[0\]: expected an object"),
         (spans(traceId="xyz"), r"resourceSpans\[0\]\.scopeSpans\[0\]\.spans\[0\]\.traceId: expected hex digits"),
@@ -131,7 +134,6 @@ def test_bytes_are_base64_of_either_alphabet(text: str) -> None:
         (spans(attributes=[{"key": "k", "value": {"bytesValue": "%"}}]), "expected base64"),
         (spans(attributes=[{"key": "k", "value": {"doubleValue": "x"}}]), "expected a number"),
         (spans(attributes=[{"key": "k", "value": {"doubleValue": 10**400}}]), "expected a number"),
-        (spans(attributes=[{"key": "k", "value": {"doubleValue": 0.5}}]).replace("0.5", "1e999"), "expected a number"),
         (spans(attributes=[{"key": "k", "value": {"stringValue": "\udfff"}}]), "expected values in range"),
         ('{"resourceSpans": ' + "9" * 5000 + "}", "not JSON"),
     ],

@@ -14,7 +14,7 @@ from support.core.scan_messages import END_NS, I32, LEN, VARINT, message_of, seg
 from support.otlp import T0_NS, export, request_span, token
 
 from otel_llm import semconv
-from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_MESSAGE_TOKENS, MAX_TOKENS
+from otel_llm.core.limits import FREE_MESSAGE_TOKENS, MAX_EVENT_TOKENS, MAX_MESSAGE_TOKENS, MAX_TOKENS
 from otel_llm.core.scanning.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.readers.otlp.export_json import parse_json
@@ -28,8 +28,9 @@ ODD = {"long": "x" * 1025}
 
 
 def claim(tokens: int, request: int, **said: object) -> Span:
-    """Return a segment span of one event that stands for so many tokens."""
-    return sent_segment(1, 0, [token(T0_NS, count=tokens)], request=request, end_ns=END_NS, **said)
+    """Return a segment span whose events stand for so many tokens."""
+    counts = [min(MAX_EVENT_TOKENS, tokens - upto) for upto in range(0, tokens, MAX_EVENT_TOKENS)]
+    return sent_segment(1, 0, [token(T0_NS, count=one) for one in counts], request=request, end_ns=END_NS, **said)
 
 
 def padded(*spans: Span, size: int = 1_000_000) -> bytes:
@@ -87,14 +88,26 @@ def test_a_small_message_with_spans_of_others_is_not_read_twice(monkeypatch: pyt
     assert len(otlp.read(raw).requests) == 1
 
 
-def test_room_is_made_for_what_needs_it_only() -> None:
-    raw = padded(*(claim(MAX_TOKENS, request) for request in range(1, 5)))
-    tracemalloc.start()
-    try:
-        assert scan(raw) is not None
-        assert tracemalloc.get_traced_memory()[1] < 9 * 8 * MAX_MESSAGE_TOKENS
-    finally:
-        tracemalloc.stop()
+def test_a_claim_takes_no_more_room_than_one_token() -> None:
+    claims = [padded(*(claim(MAX_TOKENS // scale, request) for request in range(1, 5)), size=0) for scale in (1, 10**5)]
+    peaks = []
+    for raw in claims:
+        tracemalloc.start()
+        try:
+            assert scan(raw) is not None
+            peaks.append(tracemalloc.get_traced_memory()[1] / len(raw))
+        finally:
+            tracemalloc.stop()
+    assert peaks[0] < 2 * peaks[1]
+
+
+@pytest.mark.parametrize("count", [MAX_EVENT_TOKENS, MAX_EVENT_TOKENS + 1, 2**31 - 1, 2**63 - 1])
+def test_the_claim_of_an_event_is_bounded(count: int) -> None:
+    raw = export(sent_segment(1, 0, [T0_NS, token(T0_NS, count=count)], end_ns=END_NS)).SerializeToString()
+    agree(raw)
+    batch = otlp.read(raw)
+    allowed = count <= MAX_EVENT_TOKENS
+    assert (batch.tokens, batch.refused) == ((count + 1, {}) if allowed else (0, {"too_many_tokens": 1}))
 
 
 def test_a_resource_or_scope_in_many_pieces_takes_no_room() -> None:

@@ -1,4 +1,4 @@
-"""Who can take a stream: failures in a row, their end, drains, and how a burst is spread. A clock that stands still."""
+"""Who can take a stream: drains, changes, and how a burst is spread. A clock that stands still."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from fractions import Fraction
 import pytest
 from support.scheduling.profiles import SMALL_ENGINE
 
-from otel_llm.relay.backends.backends import COMING_S, FAILURES, STARVING_S, Backend, Backends
+from otel_llm.relay.backends.backend import Backend
+from otel_llm.relay.backends.backends import COMING_S, STARVING_S, Backends
 from otel_llm.scheduling.placement import POLICIES, Demand
 from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
 
@@ -34,50 +35,15 @@ class Told:
         return [one.name for one in self.backends.open_to()]
 
 
-def test_failures_in_a_row_eject_for_a_while() -> None:
-    told = Told()
-    a = told.backends.get("a")
-    for _ in range(FAILURES - 1):
-        told.backends.failed(a)
-    told.backends.worked(a)
-    for _ in range(FAILURES - 1):
-        told.backends.failed(a)
-    assert told.open_names() == ["a", "b"]
-    assert told.changes == 0
-    told.backends.failed(a)
-    assert told.open_names() == ["b"]
-    assert told.backends.rows()[0]["ejected"] is True
-    assert told.changes == 1
-    told.now_s += 4.9
-    assert told.open_names() == ["b"]
-    told.now_s += 0.1
-    assert told.open_names() == ["a", "b"]
-    assert told.backends.rows()[0]["ejected"] is False
-
-
-def test_the_end_of_an_ejection_is_told_once() -> None:
-    told = Told()
-    a = told.backends.get("a")
-    told.backends.readmit(a)
-    assert told.changes == 0
-    for _ in range(FAILURES):
-        told.backends.failed(a)
-    told.backends.readmit(a)
-    assert told.changes == 1
-    told.now_s += 5.0
-    told.backends.readmit(a)
-    told.backends.readmit(a)
-    assert told.changes == 2
-
-
 def test_changes_are_told_only_where_something_has_changed() -> None:
     told = Told()
     a = told.backends.get("a")
-    told.backends.found(a, healthy=True)
+    told.backends.answered(a)
     told.backends.serves(a, {"m": 9})
     assert told.backends.drain("a", draining=False)
     assert told.changes == 0
-    told.backends.found(a, healthy=False)
+    told.backends.refused(a)
+    told.backends.refused(a)
     told.backends.serves(a, {"m": 10})
     assert told.backends.drain("a")
     assert told.backends.drain("a")
@@ -85,21 +51,18 @@ def test_changes_are_told_only_where_something_has_changed() -> None:
     assert not told.backends.drain("nowhere")
 
 
-@pytest.mark.parametrize("closed", ["healthy", "draining", "ejected"])
+@pytest.mark.parametrize("closed", ["healthy", "draining"])
 def test_one_that_takes_no_streams_is_not_chosen(closed: str) -> None:
     told = Told()
     a = told.backends.get("a")
     if closed == "healthy":
-        told.backends.found(a, healthy=False)
-    elif closed == "draining":
-        told.backends.drain("a")
+        told.backends.refused(a)
     else:
-        for _ in range(FAILURES):
-            told.backends.failed(a)
+        told.backends.drain("a")
     assert {one.name for one in [told.backends.choose("least_load", ()) for _ in range(4)] if one} == {"b"}
     assert told.backends.choose("least_load", {"b"}) is None
     assert [one.name for one in told.backends.open_to(group="g")] == ["b"]
-    assert told.backends.open_to(group="") == []
+    assert [one.name for one in told.backends.open_to(group="")] == ([] if closed == "draining" else ["a"])
 
 
 @pytest.mark.parametrize(("count", "prompt"), [(12, 8), (7, 3000)])

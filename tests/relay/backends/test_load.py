@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine
 from support.relay.rig import Rig, rig
 
-from otel_llm.relay.backends.backends import Backend, Backends
+from otel_llm.relay.asking.run import Run
+from otel_llm.relay.backends.backend import Backend
+from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.seam.leg import Leg
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
-from otel_llm.relay.streams.run import Run
 
 CHAT: dict[str, Any] = {
     "model": "fake",
@@ -49,7 +51,7 @@ def test_a_prompt_counts_by_its_ids_as_soon_as_they_are_known(tmp_path: Path, mo
             await engine.step(4)  # the role, and three tokens
             exact = len(engine.model.prompt_ids(CHAT))
             assert exact != estimate
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_S):
                 while await load(running) != [(1, exact + 3)]:
                     await asyncio.sleep(0.005)
             engine.stepping = False
@@ -96,7 +98,7 @@ def test_requests_that_come_at_once_are_spread_evenly(tmp_path: Path, path: str,
                 await response.read()
 
         async def asked(number: int) -> None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_S):
                 while sum(counts.values()) < number:
                     await asyncio.sleep(0.005)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine
 from support.relay.readers import Reply, read
 from support.relay.rig import NO_RULES, Rig, rig
@@ -72,13 +73,13 @@ class Fleet:
         return "".join([await self.ask(slo=slo) for _ in range(count)])
 
     async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while not true():
                 await asyncio.sleep(0.005)
 
     async def read_until(self, name: str, tokens: int) -> None:
         """Wait until the relay counts so many tokens in flight on an engine."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while await self.tokens(name) < tokens:
                 await asyncio.sleep(0.005)
 
@@ -102,7 +103,7 @@ class Fleet:
 
     async def starving(self) -> None:
         """Wait until a reader has nothing left to read, and placement has to count anew."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while not (await self.rig.get("/v1/streams"))["starving"]:
                 await asyncio.sleep(0.005)
         await asyncio.sleep(2 * STARVING_S)

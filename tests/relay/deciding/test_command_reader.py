@@ -9,16 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.actions.execute.action_receiver import Asked, Response
+from otel_llm.readers.records import RequestKey
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.command_reader import CommandReader
 
 TRACE = bytes(range(16))
 ONE, TWO, GONE, PARENT, TWINS = (bytes([n] * 8) for n in (1, 2, 3, 4, 5))
+
+
+def key(span: bytes) -> RequestKey:
+    return TRACE, span, "default"
+
+
 OPEN = {
-    (TRACE, ONE): [(TRACE, ONE)],
-    (TRACE, TWO): [(TRACE, TWO)],
-    (TRACE, PARENT): [(TRACE, ONE)],
-    (TRACE, TWINS): [(TRACE, ONE), (TRACE, TWO)],
+    key(ONE): [key(ONE)],
+    key(TWO): [key(TWO)],
+    key(PARENT): [key(ONE)],
+    key(TWINS): [key(ONE), key(TWO)],
 }
 """What the spans stand for; ONE has a client above, TWINS is the client of both."""
 
@@ -48,8 +55,8 @@ def rows(*spans: bytes) -> tuple[dict[str, str], ...]:
 
 
 def command(verb: str, span: bytes | None = None, instance: str = "", *candidates: bytes, **arguments: Any) -> Command:
-    request = None if span is None else (TRACE, span)
-    return Command("act_1", verb, 7, "R", arguments, request, instance, tuple((TRACE, one) for one in candidates))
+    request = None if span is None else key(span)
+    return Command("act_1", verb, 7, "R", arguments, request, instance, tuple(key(one) for one in candidates))
 
 
 @pytest.mark.parametrize(

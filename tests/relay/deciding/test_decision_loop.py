@@ -3,200 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from actions.orders import order
-from support.relay.fake_loop import run
+from support.relay.decision_rig import (
+    CLASSES,
+    MIGRATE,
+    MOVED,
+    MS,
+    Relay,
+    Scripted,
+    Settings,
+    outcomes,
+    rules,
+    settled,
+)
 
-from otel_llm.actions.execute.dispatcher import Settled
+from otel_llm.actions.execute.open_actions import Settled
 from otel_llm.actions.settings import (
     ActionSettings,
-    AlertmanagerSettings,
-    AlertSettings,
     Engine,
-    FileSettings,
     Receiver,
 )
-from otel_llm.actions.sinks.console import Console
-from otel_llm.evaluate.own_streams.first_hand import Identity, OwnStream
 from otel_llm.live.selection import Filter, Selection
-from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.readers.records import RequestKey
-from otel_llm.relay.deciding.command import Command
-from otel_llm.relay.deciding.decision_loop import DecisionLoop
-from otel_llm.relay.deciding.own_actions import OwnActions, Settle
-from otel_llm.rules.decisions.files import DecisionFiles
-from otel_llm.rules.files.load import load_rules
-from otel_llm.rules.files.ruleset import RuleSet
+from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.shared.clock import FakeClock, MonotonicClock
-from otel_llm.slo.classes import SloClass, SloClasses
-
-MS = 1_000_000
-CLASSES = SloClasses((SloClass(name="chat"),), default="chat")
-STALLED = "gap_seconds > 0.3"
-MIGRATE = "migrate: {to: least_load}"
-
-
-@dataclass(frozen=True)
-class Settings:
-    receivers: tuple[Receiver, ...] = ()
-    alertmanager: AlertmanagerSettings | None = None
-    files: FileSettings = field(default_factory=FileSettings)
-    alerts: AlertSettings = field(default_factory=AlertSettings)
-    actions: ActionSettings = field(default_factory=ActionSettings)
-
-
-@dataclass
-class Scripted:
-    """An actor that notes what it is asked for, and settles at once, later, or when the test does."""
-
-    clock: FakeClock
-    answers: list[tuple[str, str, Mapping[str, Any]] | Exception] = field(default_factory=list)
-    asked: list[tuple[int, str, object]] = field(default_factory=list)
-    settles: list[Settle] = field(default_factory=list)
-    pausable: bool = True
-
-    def migrate(self, command: Command, settle: Settle) -> None:
-        self._act("migrate", command.request, settle)
-
-    def may_pause(self, key: RequestKey) -> bool:
-        return self.pausable
-
-    def preempt(self, command: Command, settle: Settle) -> None:
-        self._act("preempt", command.candidates, settle)
-
-    def abort(self, command: Command, settle: Settle) -> None:
-        self._act("abort", command.request, settle)
-
-    def drain(self, command: Command, settle: Settle) -> None:
-        self._act("drain", command.instance, settle)
-
-    def _act(self, verb: str, about: object, settle: Settle) -> None:
-        self.asked.append((self.clock.at_ns, verb, about))
-        self.settles.append(settle)
-        if self.answers:
-            answer = self.answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            settle(*answer)
-
-
-def rules(folder: Path, *actions: str, when: str = STALLED, scope: str = "stream", more: Sequence[str] = ()) -> RuleSet:
-    """Load one rule that enforces actions, each a verb with its arguments and perhaps more keys."""
-    lines = [
-        "version: 1",
-        "groups:",
-        "- name: g",
-        f"  scope: {scope}",
-        "  rules:",
-        "  - rule: R",
-        f"    when: '{when}'",
-    ]
-    lines += [f"    {line}" for line in more] + ["    actions:"]
-    for action in actions:
-        verb, *keys = action.split("; ")
-        lines += [f"    - {verb}", *(f"      {one}" for one in keys)]
-        if not any(one.startswith("mode:") for one in keys):
-            lines.append("      mode: enforce")
-    path = folder / "rules.yaml"
-    path.write_text("\n".join(lines))
-    return load_rules([path], {"migrate", "abort", "drain", "preempt", "webhook", "scale"})
-
-
-@dataclass
-class Relay:
-    """A decision loop on a fake clock, with its actor and what it wrote."""
-
-    folder: Path
-    rules: RuleSet
-    settings: Settings = field(default_factory=Settings)
-    clock: FakeClock = field(default_factory=FakeClock)
-    said: list[str] = field(default_factory=list)
-    looks: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.actor = Scripted(self.clock)
-        self.began_ns = self.clock.at_ns
-
-    def play(self, script: Callable[[], Awaitable[None]], files: Any = None) -> list[dict[str, Any]]:
-        """Run a script in the loop; return the records."""
-        path = self.folder / "decisions.jsonl"
-
-        async def main() -> None:
-            self.loop = DecisionLoop(
-                CLASSES,
-                self.rules,
-                clock=self.clock,
-                console=Console(self.said.append, "all"),
-                metrics=UserMetrics(),
-                settings=self.settings,
-                folder=self.folder,
-                source="/otel-llm/relay/test",
-                decisions=DecisionFiles(path) if files is None else files,
-            )
-            advance = self.loop.first_hand.advance
-
-            def noted(now_ns: int) -> None:
-                self.looks.append(now_ns - self.began_ns)
-                advance(now_ns)
-
-            self.loop.first_hand.advance = noted  # type: ignore[method-assign]
-            self.loop.start(self.actor)
-            await script()
-            await self.loop.stop(1.0)
-
-        run(self.clock, main())
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def begin(self, number: int = 1, choice: int = 0, instance: str = "a", tokens: int = 1) -> OwnStream:
-        """Begin a stream with tokens."""
-        now_ns = self.clock.at_ns
-        key = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), choice)
-        stream = self.loop.first_hand.begin(key, now_ns, Identity(model="m", instance=instance), now_ns)
-        if tokens:
-            self.loop.first_hand.tokens(stream, [now_ns] * tokens, None, now_ns)
-        self.loop.rearm()
-        return stream
-
-    def token(self, stream: OwnStream) -> None:
-        self.loop.first_hand.tokens(stream, [self.clock.at_ns], None, self.clock.at_ns)
-        self.loop.rearm()
-
-    def end(self, stream: OwnStream, outcome: str = "completed") -> None:
-        self.loop.first_hand.end(stream, self.clock.at_ns, outcome, self.clock.at_ns)
-        self.loop.rearm()
-
-    def asked_ms(self) -> list[tuple[float, str]]:
-        return [(round((at_ns - self.began_ns) / MS, 3), verb) for at_ns, verb, _ in self.actor.asked]
-
-
-def outcomes(records: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
-    return [(record["action"], record["outcome"]) for record in records]
-
-
-async def settled(relay: Relay) -> None:
-    """Wait until threads have settled what is open; they wait by the fake clock, and for ports in real time."""
-    for _ in range(1000):
-        if not relay.loop.counts()["actions_open"]:
-            return
-        await asyncio.to_thread(time.sleep, 0.005)
-        await asyncio.sleep(0.005)
-    raise AssertionError("actions are open still")
-
-
-MOVED = {
-    "from": "a",
-    "to": "b",
-    "tokens_carried": 7,
-    "gap_seconds": 0.4,
-    "candidates": [{"instance": "b", "score": {"tokens": 3.0}, "reason": "fewest tokens"}],
-}
 
 
 def test_a_rule_is_evaluated_at_its_flip_and_nothing_polls(tmp_path: Path) -> None:
@@ -219,7 +53,7 @@ def test_a_rule_is_evaluated_at_its_flip_and_nothing_polls(tmp_path: Path) -> No
     assert first["flip_unix_nano"] - relay.began_ns == flip_ms * MS + 1
     assert {name: first[name] for name in MOVED} == MOVED
     assert first["trace_id"] == f"{1:032x}"
-    assert relay.actor.asked[0][2] == ((1).to_bytes(16, "big"), (1).to_bytes(8, "big"))
+    assert relay.actor.asked[0][2] == ((1).to_bytes(16, "big"), (1).to_bytes(8, "big"), "default")
     assert any(line.startswith("RULE    R: migrate: done") for line in relay.said)
     assert any("completed" in line for line in relay.said)
 
@@ -284,7 +118,7 @@ def test_a_settlement_counts_once(tmp_path: Path) -> None:
 
 
 def test_what_could_not_begin_within_its_time_to_live_is_not_begun(tmp_path: Path) -> None:
-    relay = Relay(tmp_path, rules(tmp_path, f"{MIGRATE}; ttl: 400ms"))
+    relay = Relay(tmp_path, rules(tmp_path, "abort: {}; ttl: 400ms"))
 
     async def script() -> None:
         relay.begin()
@@ -293,7 +127,7 @@ def test_what_could_not_begin_within_its_time_to_live_is_not_begun(tmp_path: Pat
 
     records = relay.play(script)
     assert relay.actor.asked == []
-    assert outcomes(records) == [("migrate", "expired")]
+    assert outcomes(records) == [("abort", "expired")]
     assert "from" not in records[0]
 
 
@@ -339,7 +173,7 @@ def test_a_disk_that_does_not_answer_holds_up_nothing_but_actions(tmp_path: Path
     async def main() -> list[Settled]:
         found: list[Settled] = []
         actor = Scripted(FakeClock())
-        actions = OwnActions(actor, clock, lambda _: None, kill_switch=Hanging(tmp_path), disk_timeout_s=0.01)
+        actions = OwnActions(actor, clock, kill_switch=Hanging(tmp_path), disk_timeout_s=0.01)
         actions.take(order(action="migrate", now_ns=clock.now_ns(), ttl_ns=10**11), found.append)
         while not found:
             await asyncio.sleep(0.001)
@@ -368,7 +202,7 @@ def test_budgets_bound_migrations_of_an_instance(tmp_path: Path) -> None:
     assert records[0]["budget"] == {"per_instance": False}
 
 
-def test_a_refuted_migration_is_tried_again_at_the_next_flip(tmp_path: Path) -> None:
+def test_a_refuted_migration_is_attempted_again_when_the_condition_holds_again(tmp_path: Path) -> None:
     relay = Relay(tmp_path, rules(tmp_path, f"{MIGRATE}; budget: {{per_request: 1}}", more=["keep_firing_for: 60s"]))
 
     async def script() -> None:
@@ -386,8 +220,10 @@ def test_a_refuted_migration_is_tried_again_at_the_next_flip(tmp_path: Path) -> 
         (300.0, "migrate"),
         (650.0, "migrate"),
     ]
-    assert outcomes(records) == [("migrate", "refuted"), ("migrate", "done")]
-    assert records[1]["budget"] == {"per_request": True}
+    assert outcomes(records) == [("migrate", "refuted"), ("migrate", "done"), ("migrate", "budget")]
+    assert [one["attempt"] for one in records] == [1, 2, 3]
+    assert [one["budget"] for one in records] == [{"per_request": held} for held in (True, True, False)]
+    assert len({one["flip_unix_nano"] for one in records}) == 1, "all belong to one firing"
 
 
 def test_one_action_of_a_request_is_open_at_a_time(tmp_path: Path) -> None:
@@ -420,7 +256,7 @@ def test_one_abort_or_drain_of_an_instance_is_open_at_a_time(tmp_path: Path) -> 
 
     relay.play(script)
     assert [about for _, _, about in relay.actor.asked] == [
-        (number.to_bytes(16, "big"), number.to_bytes(8, "big")) for number in (1, 3, 4)
+        (number.to_bytes(16, "big"), number.to_bytes(8, "big"), "default") for number in (1, 3, 4)
     ]
 
 
@@ -519,6 +355,7 @@ def test_a_bug_of_the_actor_stops_nothing(tmp_path: Path) -> None:
         RuntimeError("bug"),
         ("done", "", {"from": "a", "candidates": [{"nonsense": 1}]}),
         ("done", "", MOVED),
+        ("done", "", MOVED),
     ]
 
     async def script() -> None:
@@ -527,7 +364,7 @@ def test_a_bug_of_the_actor_stops_nothing(tmp_path: Path) -> None:
             await asyncio.sleep(0.4)
 
     records = relay.play(script)
-    assert [outcome for _, outcome in outcomes(records)] == ["unconfirmed", "done", "done"]
+    assert [outcome for _, outcome in outcomes(records)] == ["unconfirmed", "done", "done", "done"]
     assert relay.loop.counts()["actions_open"] == 0
 
 
@@ -563,7 +400,7 @@ def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
 
     relay.play(script, FullDisk())
     assert len(relay.actor.asked) == 2
-    assert len(relay.loop.sinks.recent_decisions) == 2
+    assert len(relay.loop.sinks.recent_decisions.of()) == 2
 
 
 def test_a_bug_in_the_evaluation_is_counted_and_its_timer_rests(tmp_path: Path) -> None:
@@ -603,7 +440,7 @@ def test_the_web_port_is_shown_streams_and_metrics(tmp_path: Path) -> None:
         relay.begin(1, tokens=50)
         relay.begin(2, tokens=1)
         await asyncio.sleep(1)
-        more = {((1).to_bytes(16, "big"), (1).to_bytes(8, "big")): {"exact_resume": True}}
+        more = {((1).to_bytes(16, "big"), (1).to_bytes(8, "big"), "default"): {"exact_resume": True}}
         seen.update(relay.loop.streams(relay.clock.at_ns, lambda key: more.get(key, {})))
         most_first = Selection(Filter(sort="tokens"), (*next(iter(more)), 0))
         seen["by tokens"] = relay.loop.streams(relay.clock.at_ns, lambda key: more.get(key, {}), most_first)

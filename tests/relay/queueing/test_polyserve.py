@@ -8,7 +8,8 @@ from fractions import Fraction
 import pytest
 from support.scheduling.profiles import SMALL_ENGINE
 
-from otel_llm.relay.backends.backends import Backend, Backends
+from otel_llm.relay.backends.backend import Backend
+from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.queueing.polyserve_placer import Placement, PolyServePlacer
 from otel_llm.relay.queueing.replica_model import PlacedRequest, ReplicaModel
 from otel_llm.scheduling.profiles.linear import LinearProfile, Terms

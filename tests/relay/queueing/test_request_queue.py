@@ -12,7 +12,8 @@ import pytest
 from support.relay.fake_loop import run
 from support.scheduling.profiles import SMALL_ENGINE
 
-from otel_llm.relay.backends.backends import COMING_S, Backend, Backends
+from otel_llm.relay.backends.backend import Backend
+from otel_llm.relay.backends.backends import COMING_S, Backends
 from otel_llm.relay.metrics import RelayMetrics
 from otel_llm.relay.queueing.request_queue import Entry, NotQueuedError, RequestQueue
 from otel_llm.relay.settings import Queue
@@ -282,7 +283,7 @@ def test_only_backends_that_take_requests_have_places() -> None:
         await rig.ask()
         await rig.ask()
         assert rig.got == [(1, "b")]
-        rig.backends.found(rig.backends.get("b"), healthy=False)
+        rig.backends.drain("b")
         await rig.end("b")
         await rig.ask()
         assert rig.got[1:] == [(3, "unavailable")], "a new request has no backend to wait for"
@@ -314,7 +315,7 @@ def test_the_end_of_an_ejection_frees_a_backend_without_an_event() -> None:
         first = rig.got[0][1]
         other = "b" if first == "a" else "a"
         for _ in range(3):
-            rig.backends.failed(rig.backends.get(other))
+            rig.backends.failed(rig.backends.get(other), client="one")
         await rig.ask()
         assert len(rig.got) == 1
         await asyncio.sleep(6.0)

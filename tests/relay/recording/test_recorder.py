@@ -58,7 +58,24 @@ def test_the_request_span_is_the_parent_of_what_the_backend_sees(rig: Rig) -> No
         "baggage": "tenant=x%20y,otel_llm.slo.class=batch",
     }
     recorded.ended("completed")
-    assert (rig.request().trace_id, rig.request().span_id) == recorded.key
+    assert (rig.request().trace_id, rig.request().span_id) == recorded.key[:2]
+
+
+@pytest.mark.parametrize("step_s", [3600, -3600])
+def test_a_request_behind_a_step_of_the_wall_clock_has_the_new_time(rig: Rig, step_s: int) -> None:
+    step_ns = step_s * 10**9
+    before = rig.begin()
+    rig.host.step_ns = step_ns
+    rig.wait(300)
+    for recorded in (before, rig.begin()):
+        recorded.served_by("a", exact_resume=False)
+        recorded.tokens(rig.host.now_ns, 0, 1, "content")
+        rig.wait(10)
+        recorded.ended("completed")
+    began = [span.start_time_unix_nano for span in rig.spans() if span.name != semconv.SEGMENT_SPAN]
+    assert sorted(began) == sorted([OFFSET_NS + COMMIT_NS, OFFSET_NS + COMMIT_NS + 300 * MS + step_ns])
+    # The rules' time has not stepped.
+    assert [row["e2e_s"] for row in rig.sink.rows] == pytest.approx([0.31, 0.02])
 
 
 def test_baggage_in_two_headers_and_in_bytes_that_are_no_text_goes_on_as_it_came(rig: Rig) -> None:
@@ -77,13 +94,13 @@ def test_a_request_without_a_trace_begins_one(rig: Rig) -> None:
 
 
 def test_a_request_is_found_by_its_own_span_and_by_its_clients(rig: Rig) -> None:
-    above = (bytes.fromhex(TRACE), bytes.fromhex(PARENT))
+    above = (bytes.fromhex(TRACE), bytes.fromhex(PARENT), "default")
     find = rig.recorder.find
     assert find(above) == ()
     one, two, other = rig.begin(CLIENT), rig.begin(CLIENT), rig.begin()
     assert find(above) == (one.key, two.key)
     assert [find(each.key) for each in (one, two, other)] == [(one.key,), (two.key,), (other.key,)]
-    assert find((above[0], other.key[1])) == ()
+    assert find((above[0], other.key[1], "default")) == ()
     one.ended("completed")
     one.ended("completed")
     assert find(above) == (two.key,)
@@ -503,6 +520,22 @@ def test_a_choice_that_finished_is_completed_whatever_came_then(rig: Rig) -> Non
     assert attributes(rig.request())[semconv.OUTCOME] == "cancelled"
     assert [rig.segments(choice)[-1][semconv.TOKENS] for choice in (0, 1)] == [0, 0]
     assert recorded.output_tokens == 0
+
+
+@pytest.mark.parametrize(("after_ms", "tokens"), [(20, 2), (4999, 2), (5001, 1)])
+def test_text_soon_behind_a_reason_goes_on(rig: Rig, after_ms: int, tokens: int) -> None:
+    """Servers state a reason too early; the segments wait as long for more."""
+    recorded = rig.begin()
+    recorded.noted(Chunk(prompt_ids=[5]), rig.host.now_ns, continues=False)
+    recorded.tokens(rig.host.now_ns, 0, 1, "content", "a", stated("content", 1))
+    recorded.noted(Chunk(Choice(0, "stop")), rig.host.now_ns, continues=False)
+    rig.wait(after_ms)
+    rig.cut()
+    recorded.tokens(rig.host.now_ns, 0, 1, "content", "b", stated("content", 1))
+    recorded.ended("disconnected")
+    [row] = rig.sink.rows
+    assert (row["tokens"], row["outcome"]) == (tokens, "disconnected" if tokens == 2 else "completed")
+    assert [row] == rig.audited()
 
 
 def test_an_outcome_that_no_sender_may_state_is_refused_and_changes_nothing(rig: Rig) -> None:

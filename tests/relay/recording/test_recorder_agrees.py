@@ -10,6 +10,7 @@ from support.examples import examples
 from support.relay.recording import Asked, Chunk, Rig, stated
 from support.relay.recording import Choice as Part
 
+from otel_llm import semconv
 from otel_llm.relay.recording.recorded import Recorded
 from otel_llm.slo.classes import Curve, Deadline, Fluidity, SloClass, SloClasses
 
@@ -116,21 +117,30 @@ STATED = [
 
 
 @settings(max_examples=examples(300))
-@example(slo_class="chat", choices=1, script=UNASKED, outcome="completed", lag_ms=0)
-@example(slo_class="chat", choices=1, script=STATED, outcome="completed", lag_ms=0)
-@example(slo_class="prompted", choices=2, script=LATE_USAGE, outcome="completed", lag_ms=0)
+@example(slo_class="chat", choices=1, queued_s=None, script=UNASKED, outcome="completed", lag_ms=0)
+@example(slo_class="chat", choices=1, queued_s=0.3, script=STATED, outcome="completed", lag_ms=0)
+@example(slo_class="prompted", choices=2, queued_s=7.25, script=LATE_USAGE, outcome="completed", lag_ms=0)
 @given(
     slo_class=st.sampled_from(["chat", "reads", "prompted", "unknown"]),
     choices=st.integers(1, 2),
+    queued_s=st.sampled_from([None, 0.0, 0.3, 7.25]),
     script=st.lists(steps, max_size=25),
     outcome=st.sampled_from(["completed", "cancelled", "error", "disconnected"]),
     lag_ms=instants,
 )
 def test_the_rules_judge_what_an_audit_finds(
-    slo_class: str, choices: int, script: list[tuple[Any, ...]], outcome: str, lag_ms: float
+    slo_class: str,
+    choices: int,
+    queued_s: float | None,
+    script: list[tuple[Any, ...]],
+    outcome: str,
+    lag_ms: float,
 ) -> None:
     rig = Rig(CLASSES)
     recorded = rig.begin([(b"x-slo-class", slo_class.encode())], Asked(choices=choices))
+    if queued_s is not None:  # segment 0 is announced while the request waits for long
+        rig.wait(1000 * queued_s)
+        recorded.state({semconv.GEN_AI_LATENCY_QUEUE: queued_s})
     for step in script:
         play(rig, recorded, step)
     recorded.ended(outcome, read_ns(recorded, rig.host.now_ns, lag_ms))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 
@@ -67,15 +68,26 @@ def written(reply: Reply, leg: Leg, data: bytes, splits: list[int]) -> bytes:
 def test_a_damaged_stream_passes_as_it_came(
     data: bytes, damage: list[tuple[int, int, bytes]], splits: list[int], ids: bool
 ) -> None:
-    """Compare every byte where nothing is removed, and every line without ids elsewhere."""
+    """Compare every byte where nothing is removed, and every line without ids elsewhere.
+
+    Only what is torn behind the finish is not passed on: the relay ends such a reply itself.
+    """
     data = damaged(data, damage)
     straight = Reply(owned({**CHAT, "return_token_ids": ids}))
     out = written(straight, Leg(straight, "vllm" if ids else "openai", max_line=600), data, splits)
-    assert out == data
+    assert data.startswith(out)
+    assert len(out) >= len(untorn(data) if straight.over else data)
     stripped = Reply(owned(CHAT))
     out = written(stripped, Leg(stripped, "vllm", max_line=600), data, splits)
     found = iter(out.splitlines())
-    assert all(line in found for line in data.splitlines() if line and b"ids" not in line)
+    kept = untorn(data) if stripped.over else data
+    assert all(line in found for line in kept.splitlines() if line and b"ids" not in line)
+
+
+def untorn(data: bytes) -> bytes:
+    """Return a stream up to its last blank line."""
+    ends = [found.end() for found in re.finditer(rb"(?:\r\n|\n|\r(?!\n)){2}", data)]
+    return data[: ends[-1]] if ends else b""
 
 
 @settings(max_examples=examples(80))

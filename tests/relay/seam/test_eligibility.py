@@ -14,7 +14,7 @@ from otel_llm.relay.seam.eligibility import carried_keys, static_reason
 from otel_llm.relay.seam.keys import VLLM_KEYS
 from otel_llm.relay.seam.leg import Leg
 from otel_llm.relay.seam.reply import Reply
-from otel_llm.relay.seam.request import OwnedRequest, endpoint_of
+from otel_llm.relay.seam.request import OwnedRequest, RequestError, endpoint_of
 from otel_llm.relay.seam.resume import MAX_DROPPED, UNFINISHED, Carry, detokenize_body, left, resume_body
 
 CHAT: Json = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "x"}]}
@@ -38,6 +38,9 @@ def reason(base: Json, kind: str = "vllm", **more: Any) -> str | None:
         {"stream_options": {"include_usage": None}}, {"stream_options": {}},
         {"use_beam_search": False}, {"ignore_eos": True}, {"user": "u"}, {"structured_outputs": None},
         {"truncate_prompt_tokens": None}, {"return_token_ids": True}, {"logprobs": None}, {"unknown": None},
+        {"stop": ""}, {"store": True}, {"metadata": {"a": "b"}}, {"service_tier": "flex"}, {"prompt_cache_key": "k"},
+        {"prompt_cache_retention": "24h"}, {"safety_identifier": "s"}, {"verbosity": "low"}, {"prediction": {"a": 1}},
+        {"stream_options": {"include_usage": True, "include_obfuscation": False}},
     ],
 )  # fmt: skip
 def test_requests_that_can_be_continued(base: Json, more: Json) -> None:
@@ -49,6 +52,7 @@ def test_requests_that_can_be_continued(base: Json, more: Json) -> None:
     [
         {"tools": []}, {"tools": [{"type": "function"}], "tool_choice": "none"}, {"tool_choice": "none"},
         {"logprobs": False}, {"logprobs": False, "top_logprobs": 0}, {"max_completion_tokens": 5},
+        {"modalities": ["text"]}, {"functions": []}, {"function_call": "none"},
         {"chat_template_kwargs": {"a": 1}}, {"include_reasoning": True}, {"parallel_tool_calls": True},
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, "y", {"type": "refusal"}]}]},
     ],
@@ -64,13 +68,13 @@ def test_chats_that_can_be_continued(more: Json) -> None:
             ("frequency_penalty", {"frequency_penalty": 0.5}), ("presence_penalty", {"presence_penalty": -1}),
             ("logprobs", {"logprobs": True}) if base is CHAT else ("prompt_logprobs", {"prompt_logprobs": 1}),
             ("prompt_logprobs", {"prompt_logprobs": 0}), ("min_tokens", {"min_tokens": 1}), ("stop", {"stop": "x"}),
-            ("stop", {"stop": ["x"]}), ("stop", {"stop": ""}), ("bad_words", {"bad_words": ["x"]}),
+            ("stop", {"stop": ["x"]}), ("stop", {"stop": [""]}), ("bad_words", {"bad_words": ["x"]}),
             ("response_format", {"response_format": {"type": "json_object"}}), ("echo", {"echo": True}),
             ("structured_outputs", {"structured_outputs": {}}), ("use_beam_search", {"use_beam_search": True}),
             ("truncate_prompt_tokens", {"truncate_prompt_tokens": 5}),
             ("truncate_prompt_tokens", {"truncate_prompt_tokens": -1}),
-            ("truncation_side", {"truncation_side": "left"}), ("min_tokens", {"min_tokens": False}), ("n", {"n": True}),
-            ("n", {"n": "1"}), ("frequency_penalty", {"frequency_penalty": "0"}),
+            ("truncation_side", {"truncation_side": "left"}), ("min_tokens", {"min_tokens": False}),
+            ("frequency_penalty", {"frequency_penalty": "0"}),
             ("vllm_xargs", {"vllm_xargs": {"a": 1}}),
             ("kv_transfer_params", {"kv_transfer_params": {}}), ("thinking_token_budget", {"thinking_token_budget": 9}),
         ]),
@@ -86,7 +90,9 @@ def test_chats_that_can_be_continued(more: Json) -> None:
         (CHAT, {"best_of": 1}, "'best_of' is not known to carry over"),
         (CHAT, {"guided_json": {}}, "'guided_json' is not known to carry over"),
         (CHAT, {"lora_request": {}}, "'lora_request' is not known to carry over"),
-        (CHAT, {"functions": []}, "'functions' is not known to carry over"),
+        (CHAT, {"functions": [{}]}, "'functions' does not carry over"),
+        (CHAT, {"modalities": ["text", "audio"]}, "'modalities' does not carry over"),
+        (PROMPT, {"modalities": ["text"]}, "'modalities' is not known to carry over"),
         (CHAT, {"x" * 99: 1}, f"{'x' * 64!r} is not known to carry over"),
         (CHAT, {"stream_options": {"other": 1}}, "'stream_options.other' is not known to carry over"),
         (CHAT, {"stream_options": {"include_usage": "false"}}, "'stream_options.include_usage' is not a boolean"),
@@ -142,18 +148,43 @@ def test_paths(path: str, endpoint: str | None) -> None:
     assert endpoint_of(path) == endpoint
 
 
+@pytest.mark.parametrize("body", [b'{"stream":false}', b'{"stream":null}', b"{}", b'{"n":2.0,"x":1}'])
+def test_bodies_without_a_stream(body: bytes) -> None:
+    assert OwnedRequest.parse(PATHS["chat"], body) is None
+
+
 @pytest.mark.parametrize(
-    "body",
+    ("body", "param"),
     [
-        b"", b"[]", b"{", b'{"stream":1}', b'{"stream":"true"}', b'{"stream":false}', b'{"stream":null}', b"{}",
-        b'\xff{"stream":true}',
-        b'{"stream":true,"stream":true}', b'{"stream":true,"a":1,"a":2}', b'{"stream":true} x',
-        b'{"stream":true,"stream_options":{"include_usage":true,"include_usage":false}}', b'{"stream":true,"a":NaN}',
-        b'{"stream":true,"a":' + b"[" * 9000,
+        *((body, None) for body in (
+            b"", b"[]", b"{", b'\xff{"stream":true}', b'{"stream":true,"a":1,"a":2}', b'{"stream":true} x',
+            b'{"stream":true,"a":NaN}', b'{"stream":true,"a":' + b"[" * 9000, b'\xef\xbb\xbf{"stream":true}',
+            '{"stream":true}'.encode("utf-16"), '{"stream":true}'.encode("utf-32-le"), b'{"stream":true,}',
+            b'{"stream":true,"stream_options":{"include_usage":true,"include_usage":false}}', b'{"a":"\xed\xa0\x80"}',
+        )),
+        *((b'{"stream":%s}' % value, "stream") for value in (
+            b"1", b"0", b"1.0", b'"true"', b'"false"', b'"on"', b'""', b"[]", b"{}", b"[true]",
+        )),
+        *((b'{"stream":true,"%s":1}' % key, "stream") for key in (
+            b"stream", b"Stream", b"STREAM", b"strea\\u006d", "\u017ftream".encode(),
+        )),
+        (b'{"stream":false,"stream":true}', "stream"), (b'{"Stream":true}', "stream"), (b'{"N":1}', "n"),
+        *((b'{"n":%s}' % value, "n") for value in (b"9", b"0", b"-1", b"1.5", b'"1"', b"true", b"1e9", b"[1]")),
+        (b'{"best_of":9,"stream":true}', "best_of"),
     ],
 )  # fmt: skip
-def test_bodies_that_are_not_owned(body: bytes) -> None:
-    assert OwnedRequest.parse(PATHS["chat"], body) is None
+def test_bodies_that_a_backend_may_read_otherwise_are_refused(body: bytes, param: str | None) -> None:
+    with pytest.raises(RequestError) as problem:
+        OwnedRequest.parse(PATHS["chat"], body)
+    assert problem.value.param == param
+
+
+def test_as_many_replies_as_are_recorded() -> None:
+    assert OwnedRequest.parse(PATHS["completions"], json.dumps({"prompt": ["a"] * 999}).encode()) is None
+    body = {"stream": True, "prompt": ["a"] * 64, "n": 2}
+    assert owned(body).choices == 128
+    with pytest.raises(RequestError):
+        owned({**body, "prompt": ["a"] * 65})
 
 
 @pytest.mark.parametrize(
@@ -173,7 +204,7 @@ def test_bodies_that_are_not_owned(body: bytes) -> None:
 def test_a_body_that_asks_for_ids_is_else_as_it_came(body: bytes, sent: bytes) -> None:
     request = OwnedRequest.parse(PATHS["chat"], body)
     assert request is not None
-    assert request.body_with_ids() == sent
+    assert b"".join(request.body_with_ids()) == sent
 
 
 # What is asked of the other backend.

@@ -10,6 +10,7 @@ from support.relay.fake_model import Json
 from support.relay.resuming import owned
 
 from otel_llm.relay.seam.leg import CUT, DIFFERS, NOT_JSON, TOO_LONG, Leg
+from otel_llm.relay.seam.lines import MAX_LINE
 from otel_llm.relay.seam.piece import Piece
 from otel_llm.relay.seam.reply import Reply
 
@@ -119,6 +120,23 @@ def test_a_line_that_ends_eligibility(data: bytes, reason: str) -> None:
     assert taken(reply, leg, chunk([6], "b")) == chunk([6], "b")
     assert reply.reason == reason
     assert start == role() + chunk([5], "a")
+
+
+def test_the_ids_of_a_long_prompt_stay_here() -> None:
+    """The line with them is over the limit of lines because of what the relay itself asked for."""
+    prompt = list(range(100_000, 300_000))
+    reply = reply_to(CHAT)
+    leg = Leg(reply, "vllm", most_prompt_tokens=len(prompt))
+    first = role(prompt_token_ids=prompt)
+    assert len(first) > MAX_LINE
+    parts = [first[at : at + 65536] for at in range(0, len(first), 65536)]
+    written = taken(reply, leg, *parts, chunk([5], "a"))
+    assert b"token_ids" not in written
+    assert len(written) < 1000
+    assert (reply.reason, reply.prompt_ids) == (None, prompt)
+    long = line({"other": "x" * MAX_LINE})
+    assert taken(reply, leg, long) == long
+    assert reply.reason == TOO_LONG  # the limit of other lines stays
 
 
 def test_ids_without_those_of_the_prompt_are_no_base() -> None:

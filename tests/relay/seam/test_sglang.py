@@ -99,7 +99,7 @@ def test_a_completion_passes_without_the_ids_that_the_relay_asked_for(
     body = {**PROMPT, "max_tokens": 30, "stream_options": usage, "return_token_ids": ids}
     request = owned(body)
     reply = Reply(request)
-    sent = json.loads(request.body_with_ids())
+    sent = json.loads(b"".join(request.body_with_ids()))
     assert sent["return_token_ids"] is True
     straight = b"".join(FakeSglangModel(stream_interval=per_chunk).chunks(body))
     assert taken(reply, b"".join(FakeSglangModel(stream_interval=per_chunk).chunks(sent))) == straight

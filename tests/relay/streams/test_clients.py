@@ -20,6 +20,7 @@ import pytest
 from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
+from support.relay.raw_backend import RawBackend
 from support.relay.rig import Rig, at_rest, rig
 
 CHAT: dict[str, Any] = {
@@ -61,7 +62,7 @@ class Client:
         self.socket.setblocking(False)
         self.got = b""
 
-    async def ask(self, body: dict[str, Any], path: str = "/v1/chat/completions") -> None:
+    async def ask(self, body: dict[str, Any], path: str) -> None:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self.socket, self.at)
         # Not before: the window may grow again when it reads on.
@@ -73,7 +74,7 @@ class Client:
     async def read(self, until: bytes = b"") -> bytes:
         """Read to the end of the connection, or until something came."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        async with asyncio.timeout(90):  # it may be 20 MB, on a machine that is busy
+        async with asyncio.timeout(WAIT_S):  # it may be 20 MB, on a machine that is busy
             while not until or until not in self.got:
                 data = await asyncio.get_running_loop().sock_recv(self.socket, 65536)
                 if not data:
@@ -88,10 +89,10 @@ class Client:
 
 
 @asynccontextmanager
-async def asking(running: Rig, body: dict[str, Any]) -> AsyncIterator[Client]:
+async def asking(running: Rig, body: dict[str, Any], path: str = "/v1/chat/completions") -> AsyncIterator[Client]:
     client = Client(running.url)
     try:
-        await client.ask(body)
+        await client.ask(body, path)
         yield client
     finally:
         client.vanish()
@@ -185,6 +186,77 @@ def test_a_client_that_does_not_read_slows_its_backend_and_is_not_judged_by_time
             assert (outcome, tokens) == ("completed", 1200)
             assert running.decisions() == []
             assert len(running.asked) == 1
+
+    asyncio.run(go())
+
+
+IMPATIENT = PATIENT + "limits: {client_stall_seconds: 1}\n"
+
+
+def test_a_client_that_stops_reading_is_cut(tmp_path: Path) -> None:
+    async def go() -> None:
+        model = FakeModel(name="fake" + "x" * 16_000)
+        async with rig(tmp_path, FakeEngine(model), settings=IMPATIENT) as running:
+            tasks = len(asyncio.all_tasks())
+            async with asking(running, {**CHAT, "max_tokens": 1200, "model": model.name}):
+                await until(lambda: len(running.asked) == 1)
+                await until(lambda: running.asked[0].closed_by_client)
+            await check_nothing_is_left(running, tasks, 1)
+        (request,) = running.recorded.requests()
+        assert (request.attributes or {})["otel_llm.outcome"] == "cancelled"
+
+    asyncio.run(go())
+
+
+def test_a_client_that_does_not_read_what_is_passed_on_is_cut(tmp_path: Path) -> None:
+    async def go() -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 30000000\r\n\r\n"
+        backend = RawBackend(lambda _connection, _request: head + bytes(30_000_000))
+        async with (
+            rig(tmp_path, backend, settings=IMPATIENT) as running,
+            asking(running, CHAT, "/v1/embeddings") as client,
+        ):
+            await until(lambda: connections(urlsplit(running.url).port or 0) == 2)
+            await until(lambda: connections(urlsplit(running.url).port or 0) == 1)  # the client's own end
+            assert len(await client.read()) < 30_000_000
+
+    asyncio.run(go())
+
+
+def test_a_client_that_reads_slowly_is_not_cut(tmp_path: Path) -> None:
+    async def go() -> None:
+        model = FakeModel(name="fake" + "x" * 16_000)
+        async with (
+            rig(tmp_path, FakeEngine(model), settings=PATIENT + "limits: {client_stall_seconds: 2}\n") as running,
+            asking(running, {**CHAT, "max_tokens": 1200, "model": model.name}) as client,
+        ):
+            for _ in range(10):
+                for _ in range(8):
+                    await client.read(b"data: ")
+                    client.got = b""
+                await asyncio.sleep(0.4)
+            assert not running.asked[0].closed_by_client
+            assert (await client.read()).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+
+    asyncio.run(go())
+
+
+def test_a_client_that_does_not_read_gives_its_place_to_a_request(tmp_path: Path) -> None:
+    async def go() -> None:
+        model = FakeModel(name="fake" + "x" * 16_000)
+        async with rig(tmp_path, FakeEngine(model), settings=PATIENT + "limits: {streams: 1}\n") as running:
+            body = {**CHAT, "max_tokens": 2000, "model": model.name}
+            async with asking(running, body):
+                await until(lambda: len(running.asked) == 1)
+                statuses = set[int]()
+                async with asyncio.timeout(WAIT_S):
+                    while 200 not in statuses:
+                        url = running.url + "/v1/models"
+                        async with running.session.get(url) as response:
+                            statuses.add(response.status)
+                        await asyncio.sleep(0.1)
+                assert statuses == {429, 200}
+                await until(lambda: running.asked[0].closed_by_client)
 
     asyncio.run(go())
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.relay.fake_engine import FakeEngine, Fault, FaultKind
+from support.relay.fake_model import FakeModel
 from support.relay.rig import Rig, rig
 
 CHAT: dict[str, Any] = {
@@ -62,6 +63,25 @@ def test_before_the_first_token_the_request_is_sent_elsewhere(
             samples = await running.metrics()
             assert sum(v for k, v in samples.items() if k.startswith("otel_llm_relay_requests_total")) == 1
             assert sum(v for k, v in samples.items() if k.startswith("otel_llm_relay_failovers_total")) == 1
+
+    asyncio.run(go())
+
+
+def test_a_reply_to_a_long_prompt_goes_on_elsewhere(tmp_path: Path) -> None:
+    """The ids of the prompt, which the relay asked for, are a line of more than 1 MiB: their client never gets it."""
+
+    async def go() -> None:
+        model = FakeModel(max_model_len=2**20)
+        body = {**CHAT, "stream": True, "messages": [{"role": "user", "content": "word " * 80_000}]}
+        async with rig(tmp_path, FakeEngine(model), FakeEngine(model)) as running:
+            undisturbed = await running.direct(body)
+            running.fail_first(Fault("reset", after=7))
+            async with running.session.post(running.url + "/v1/chat/completions", json=body) as response:
+                assert b"token_ids" not in await response.read()
+            running.fail_first(Fault("reset", after=7))
+            check_whole(await running.read(body), undisturbed)
+            assert await rows(running) == [("completed", 40)] * 2
+            assert len(running.asked) == 5
 
     asyncio.run(go())
 
@@ -139,7 +159,7 @@ def test_all_dead(tmp_path: Path) -> None:
             running.fail_first(*(Fault("reset") for _ in range(9)))
             reply = await running.read(CHAT)
             assert reply.status == 502
-            assert len(running.asked) == 2
+            assert len(running.asked) == 3
             assert await rows(running) == [("error", 0)]
 
     asyncio.run(go())

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.rig import Rig, at_rest, rig
 
-from otel_llm.relay.streams.run import Run
+from otel_llm.relay.asking.run import Run
 
 CHAT: dict[str, Any] = {
     "model": "fake",
@@ -46,7 +47,7 @@ AT_THE_STALL = RULES.replace("tokens_read > 0", "tokens == 8")
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WAIT_S):
         while not true():
             await asyncio.sleep(0.005)
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.readers import Reply, read
@@ -37,7 +38,7 @@ ALWAYS = Preempt(resume_runway_s=-3600.0, calm_s=0.02, spare_s=0.0, again_s=0.0)
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WAIT_S):
         while not true():
             await asyncio.sleep(0.005)
 
@@ -54,7 +55,7 @@ async def streaming(running: Rig, chunks: int, body: dict[str, Any] | None = Non
 
 async def seen(running: Rig, tokens: int) -> None:
     """Wait until the relay has read as many tokens of a stream."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WAIT_S):
         while not any(row["tokens"] >= tokens for row in (await running.get("/v1/streams"))["streams"]):
             await asyncio.sleep(0.005)
 
@@ -117,7 +118,7 @@ def test_the_reader_reads_on_until_less_than_two_seconds_are_left(tmp_path: Path
             (row,) = (await running.get("/v1/streams"))["streams"]
             assert row["paused"] is True
             assert len(running.asked) == 1
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while len(running.asked) < 2:
                     (row,) = (await running.get("/v1/streams"))["streams"]
                     await asyncio.sleep(0.01)
@@ -186,7 +187,7 @@ def test_a_client_that_leaves_a_paused_stream_ends_it(tmp_path: Path) -> None:
             reading = await streaming(running, ENOUGH)
             assert (await running.preempt("a"))[0] == "done"
             reading.cancel()
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while (await running.get("/v1/streams"))["streams"]:
                     await asyncio.sleep(0.005)
             assert (await running.metrics())["otel_llm_relay_paused"] == 0
@@ -211,7 +212,7 @@ def test_a_paused_stream_waits_for_a_backend_that_comes_back(tmp_path: Path) -> 
             # The engine's stream broke with it: what follows is about a stream that was paused before.
             assert (await reply).errors
             await engine.start(engine.port)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while not (await running.get("/v1/backends"))["backends"][0]["open"]:
                     await asyncio.sleep(0.02)
             reading = await streaming(running, ENOUGH)
@@ -274,7 +275,7 @@ def test_no_more_streams_are_paused_than_the_settings_say(tmp_path: Path) -> Non
             running.fail_first(*(Fault("stall", after=ENOUGH) for _ in range(2)))
             readings = [asyncio.create_task(running.read(CHAT)) for _ in range(2)]
             await until(lambda: len(running.asked) == 2)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while [row["tokens"] for row in (await running.get("/v1/streams"))["streams"]] != [ENOUGH - 1] * 2:
                     await asyncio.sleep(0.005)
             assert (await running.preempt("a"))[0] == "done"
@@ -327,7 +328,7 @@ def test_the_client_of_a_paused_stream_gets_comments(tmp_path: Path) -> None:
                 await seen(running, ENOUGH - 2)
                 assert (await running.preempt("a"))[0] == "done"
                 data = b""
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(WAIT_S):
                     while data.count(b"\n\n: paused\n\n: paused\n\n") < 1:
                         data += await response.content.readany()
 
@@ -384,6 +385,7 @@ def test_a_backends_keep_alives_are_no_silence(tmp_path: Path) -> None:
             reading = await streaming(running, 10, {**CHAT, "max_tokens": 100})
             reply = await reading
             assert [error["type"] for error in reply.errors] == ["aborted"]
+            await until(lambda: any(one["action"] for one in running.decisions()))  # its action is settled then
             [fired] = [one for one in running.decisions() if one["action"]]
             assert fired["facts"]["gap_seconds"] > 1.5
             stalls.released.set()
@@ -427,7 +429,7 @@ def test_the_lowest_class_with_the_most_text_that_can_go_on_exactly_is_taken(tmp
                 await begin(38, "chat", temperature=0.8, seed=1),
                 await begin(36, "batch"),
             ]
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while sum(row["tokens"] for row in (await running.get("/v1/streams"))["streams"]) < 134:
                     await asyncio.sleep(0.005)
             some.append(await begin(3, "code"))

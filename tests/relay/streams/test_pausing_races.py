@@ -11,10 +11,12 @@ from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.pausing import ALWAYS, CHAT, LONG, at_rest_of, counted, owned_of, streaming, until, wake
 from support.relay.rig import rig
 
+from otel_llm.relay.asking.destinations import DRAWN_AGAIN
+from otel_llm.relay.asking.opening import Opening
+from otel_llm.relay.asking.run import Run
 from otel_llm.relay.deciding.command import Command
-from otel_llm.relay.streams.opening import DRAWN_AGAIN, Opening
+from otel_llm.relay.streams.lifecycle import State
 from otel_llm.relay.streams.pauses import Pause, Pauses
-from otel_llm.relay.streams.run import Run
 from otel_llm.relay.streams.session import Session
 
 
@@ -122,7 +124,7 @@ def test_a_stream_whose_client_has_left_a_pause_is_not_paused_again(
 
             monkeypatch.setattr(Pauses, "end", then_looked_at)
             assert (await running.preempt("a"))[0] == "done"
-            await until(lambda: session.searching)
+            await until(lambda: session.state in (State.PAUSED, State.RESUMING))
             reading.cancel()
             await at_rest_of(running)
             assert reasons == ["no backend serves the stream now"]
@@ -136,7 +138,7 @@ def test_nobody_is_taken_for_a_stream_that_is_over(tmp_path: Path) -> None:
             reading, session = await streaming(running)
             victims = owned_of(running).victims
             assert victims("a", None) == [session.recorded.key]
-            assert victims("a", (bytes(16), bytes(8))) == []
+            assert victims("a", (bytes(16), bytes(8), "default")) == []
             reading.cancel()
 
     asyncio.run(go())

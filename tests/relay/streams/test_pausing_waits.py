@@ -15,12 +15,12 @@ from support.relay.fake_model import FakeModel
 from support.relay.pausing import ALWAYS, LONG, streaming, until, wake
 from support.relay.rig import rig
 
+from otel_llm.relay.asking.opening import Opening
+from otel_llm.relay.asking.run import Run
 from otel_llm.relay.seam.reply import Reply as SeamReply
 from otel_llm.relay.seam.resume import UNFINISHED
 from otel_llm.relay.settings import Failover
-from otel_llm.relay.streams.opening import Opening
 from otel_llm.relay.streams.pausing import ASKED
-from otel_llm.relay.streams.run import Run
 
 
 class InParts(FakeEngine):
@@ -71,7 +71,7 @@ def test_a_backend_that_refuses_a_resumption_is_not_ejected_and_not_asked_again(
 def test_a_paused_stream_of_several_ids_a_chunk_waits_for_a_backend_that_comes_back(tmp_path: Path) -> None:
     async def go() -> None:
         engine = FakeEngine(FakeModel(stream_interval=3))
-        async with rig(tmp_path, engine, preempt=LONG, settings="health: {interval: 50ms}\neject: 200ms\n") as running:
+        async with rig(tmp_path, engine, preempt=LONG, settings="health: {interval: 50ms}\n") as running:
             reading, session = await streaming(running, 4, messages=[{"role": "user", "content": "four"}])
             assert session.reply.tail
             assert (await running.preempt("a"))[0] == "done"
@@ -130,9 +130,7 @@ def test_a_failure_of_long_ago_does_not_end_a_pause(tmp_path: Path, monkeypatch:
         async with rig(tmp_path, FakeEngine(), preempt=LONG, settings="health: {interval: 100ms}\n") as running:
             reading, _ = await streaming(running)
             assert (await running.preempt("a"))[0] == "done"
-            assert running.service.pool is not None
-            backends = running.service.pool.backends
-            backends.found(backends.get("a"), healthy=False)
+            running.fail_first(Fault("status", status=503))
             wake(running)
             reply = await reading
             assert (reply.errors, reply.done) == ([], True)
@@ -171,12 +169,11 @@ def test_a_client_gets_comments_while_its_backend_is_waited_for(
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), preempt=preempt, settings="health: {interval: 1h}\n") as running:
             reading, _ = await streaming(running)
-            assert running.service.pool is not None
-            backends = running.service.pool.backends
-            backends.found(backends.get("a"), healthy=False)
+            (engine,) = running.engines
+            engine.fault_of = lambda _asked: Fault("status", status=503)
             assert (await running.preempt("a"))[0] == "done"
             await until(lambda: len(comments) == 2)
-            backends.found(backends.get("a"), healthy=True)
+            engine.fault_of = lambda _asked: None
             reply = await reading
             assert (reply.errors, reply.done) == ([], True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.queued_clients import QueuedClients
 from support.relay.readers import read
@@ -70,7 +71,7 @@ class Clients(QueuedClients):
         """Send a request; return the engine that has it, None where it waits."""
         before, waited = [len(one.streams) for one in self.rig.engines], await self.waiting()
         self.send(slo, body)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(WAIT_S):
             while True:
                 for engine, count in zip(self.rig.engines, before, strict=True):
                     if len(engine.streams) > count:
@@ -81,7 +82,7 @@ class Clients(QueuedClients):
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WAIT_S):
         while not true():
             await asyncio.sleep(0.005)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.queued_clients import QueuedClients
 from support.relay.readers import Reply
@@ -48,7 +49,7 @@ groups:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WAIT_S):
         while not true():
             await asyncio.sleep(0.005)
 
@@ -71,7 +72,7 @@ class Fleet(QueuedClients):
         """Send a request, and wait until an engine has it or it is in the queue."""
         before = len(self.rig.asked), await self.waiting()
         self.send(slo, body)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(WAIT_S):
             while before == (len(self.rig.asked), await self.waiting()) and not self.reading[-1].done():
                 await asyncio.sleep(0.005)
         return self.reading[-1]
@@ -220,7 +221,7 @@ def test_a_client_that_leaves_the_queue_is_asked_for_nothing(tmp_path: Path) -> 
             leaving = await fleet.ask()
             leaving.cancel()
             await until(lambda: leaving.done())
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while await fleet.waiting():
                     await asyncio.sleep(0.005)
             fleet.reading.remove(leaving)
@@ -239,7 +240,7 @@ def test_what_waits_is_shown(tmp_path: Path) -> None:
             await fleet.ask()
             await fleet.ask()
             rows: list[dict[str, Any]] = []
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while len(rows) < 2:
                     await asyncio.sleep(0.02)
                     rows = (await running.get("/v1/streams"))["streams"]
@@ -297,7 +298,7 @@ def test_a_pause_gives_its_place_to_one_that_waits(tmp_path: Path) -> None:
             fleet = Fleet(running)
             await fleet.ask()
             await running.engines[0].step(30)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while not any(row["tokens"] >= 28 for row in (await running.get("/v1/streams"))["streams"]):
                     await asyncio.sleep(0.005)
             await fleet.ask()
@@ -342,7 +343,7 @@ def test_those_who_wait_at_the_stop_are_served_within_the_drain_time_or_told(tmp
                 assert all(reply.done for reply in await fleet.finish())
                 return
             asking = asyncio.create_task(post(running))
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while not await fleet.waiting():
                     await asyncio.sleep(0.005)
             running.service.stop.set()

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from otel_llm.relay.backends.backends import Backend, Backends
+from otel_llm.relay.asking.run import Run
+from otel_llm.relay.backends.backend import Backend
+from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.seam.leg import Leg
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
-from otel_llm.relay.streams.run import Run
 
 BODY: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "tell me"}]}
 MS = 1_000_000

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
+from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault, FaultKind
 from support.relay.fake_sglang import FakeSglangEngine, FakeSglangModel
 from support.relay.readers import Reply
@@ -196,7 +197,7 @@ def test_a_completion_can_be_paused_and_a_chat_cannot(tmp_path: Path, body: dict
             reading = asyncio.create_task(running.read(body))
             await engine.wait_for(lambda: len(engine.streams) == 1)
             await engine.step(9)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(WAIT_S):
                 while not any(row["tokens"] > 5 for row in (await running.get("/v1/streams"))["streams"]):
                     await asyncio.sleep(0.005)
             assert (await running.preempt("a"))[0] == outcome

@@ -13,10 +13,11 @@ from otel_llm.rules.decisions.files import DecisionFiles
 
 FIELDS = [
     "time_unix_nano", "flip_unix_nano", "now_offset_nano", "group", "rule", "rule_hash", "scope", "trace_id", "span_id",
-    "choice", "state", "action", "mode", "outcome", "facts", "fact_age_seconds", "budget",
+    "choice", "tenant", "state", "action", "mode", "outcome", "facts", "fact_age_seconds", "budget",
+    "action_index", "attempt",
 ]  # fmt: skip
-OUTCOMES = ["shadow", "sent", "done", "unconfirmed", "failed", "budget", "only_if", "expired"]
-OUTCOMES += ["resolved", "ended", "refuted"]
+OUTCOMES = ["shadow", "sent", "queued", "dropped: table full", "done", "unconfirmed", "failed", "budget", "only_if"]
+OUTCOMES += ["expired", "resolved", "ended", "refuted"]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,7 @@ def test_a_firing(decisions: list[Decision]) -> None:
         "trace_id": "00000000000000000000000000000007",
         "span_id": "0000000000000007",
         "choice": 2,
+        "tenant": "default",
         "state": "firing",
         "action": "migrate",
         "mode": "shadow",
@@ -53,6 +55,8 @@ def test_a_firing(decisions: list[Decision]) -> None:
         "facts": {"slo_class": "chat", "gap_seconds": 0.400000001, "exact_resume": True},
         "fact_age_seconds": 0.250000001,
         "budget": {"per_request": True},
+        "action_index": 0,
+        "attempt": 1,
     }
 
 

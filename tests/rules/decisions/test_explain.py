@@ -18,6 +18,7 @@ from otel_llm.cli.main import main
 from otel_llm.rules.decisions.decision_records import Outcome
 from otel_llm.rules.decisions.explain import OUTCOMES, explain, headline
 from otel_llm.rules.decisions.files import DecisionFiles
+from otel_llm.rules.decisions.left_out import LeftOut
 from otel_llm.rules.decisions.transitions import about_of, find, id_of, newest, read_record
 from otel_llm.rules.files.load import load_rules
 
@@ -93,7 +94,7 @@ def engine_records() -> list[dict[str, Any]]:
 
 
 def test_an_id_is_a_hash_of_what_makes_the_decision() -> None:
-    text = f'["0123456789abcdef",["{TRACE}","0000000000000001",0],"firing",1767225600250000001]'
+    text = f'["0123456789abcdef",["{TRACE}","0000000000000001","default",0],"firing",1767225600250000001]'
     assert id_of(record()) == hashlib.sha256(text.encode()).hexdigest()[:16]
     text = '["0123456789abcdef",[["model","m"],["slo_class","chat"]],"firing",1767225600250000001]'
     assert id_of(of_a_class(slo_class="chat", model="m")) == hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -343,6 +344,23 @@ def test_other_lines_are_counted(tmp_path: Path) -> None:
     assert code == 0
     assert said.endswith("2 lines are no decision records\n")
     assert cli(path, "--list")[1].endswith("2 lines are no decision records\n")
+
+
+def test_decisions_without_a_record_are_told(tmp_path: Path) -> None:
+    counts = [LeftOut("default", "R", "0" * 16, count, 1, 2).record(3) for count in (400, 7)]
+    path = decided(tmp_path, [record(), *counts])
+    words = "407 decisions in shadow left out when they were made: see `rules backtest`\n"
+    for arguments in ([id_of(record())], ["--list"]):
+        code, said = cli(path, *arguments)
+        assert code == 0
+        assert said.endswith(words)
+        assert "no decision record" not in said
+
+
+@pytest.mark.parametrize("wrong", [{"left_out": -1}, {"left_out": 2**63}, {"left_out": True}, {"tenant": 5}])
+def test_a_count_that_cannot_be_true_is_no_count(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    path = decided(tmp_path, [record(), LeftOut("default", "R", "0" * 16, 5, 1, 2).record(3) | wrong])
+    assert cli(path, "--list")[1].endswith("1 line is no decision record\n")
 
 
 @given(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rules.first_hand import RULES, FirstHand
-from rules.scripted import ruleset
+from rules.first_hand import RULES
+from rules.scripted import S, flushed, key, ruleset, run
 
-from otel_llm.actions.execute.dispatcher import Settled, settled_decision
 from otel_llm.actions.execute.events import action_id
+from otel_llm.actions.execute.open_actions import Settled, settled_decision
 from otel_llm.rules.decisions.decision_records import ComparedInstance, Decision, Migration, read_decided
 from otel_llm.rules.decisions.explain import explain
 from otel_llm.rules.decisions.files import DecisionFiles, read_back
@@ -27,14 +28,13 @@ DONE = Settled("done", migration=Migration("a", "c", 13, 0.62, COMPARED))
 FIELDS = ["candidates", "from", "to", "tokens_carried", "gap_seconds", "detail"]
 
 
-def decided(more: str = "keep_firing_for: 10s") -> list[Decision]:
-    """Return a firing whose migration is refuted and tried again, as a relay records it."""
-    rules = ruleset(
-        RULES.format(when="tokens_read > 0 && gap_seconds > 0.3", more=more, budget="per_request: 1"), ["migrate"]
-    )
-    found = FirstHand(rules, lambda number: 200 if number == 0 else None).run([100, 600, 1400], 5000)
-    hows = iter((REFUTED, DONE))
-    return [settled_decision(one, next(hows)) if one.outcome == "unconfirmed" else one for one in found]
+def decided(more: str = "keep_firing_for: 60s") -> list[Decision]:
+    """Return the firings of a stream; the migration of the first is refuted, and done at its second attempt."""
+    when = "tokens_read > 0 && gap_seconds > 0.3"
+    rules = ruleset(RULES.format(when=when, more=more, budget="per_request: 1"), ["migrate"])
+    segments = flushed([100, 600, 1400], [250 * at for at in range(1, 20)], end_ms=5000)
+    migrate, *rest = run(rules, segments, 6 * S, identity={key(): {"exact_resume": True}})
+    return [settled_decision(migrate, REFUTED), settled_decision(replace(migrate, attempt=2), DONE), *rest]
 
 
 def lines(decisions: list[Decision]) -> list[str]:
@@ -69,14 +69,14 @@ def test_a_migration_that_found_nowhere_to_go() -> None:
 def test_an_action_without_findings_has_the_fields_it_had() -> None:
     plain = decided()[0]
     assert settled_decision(plain, Settled("sent")).findings == {}
-    assert list(settled_decision(plain, Settled("sent")).record())[-1] == "budget"
+    assert list(settled_decision(plain, Settled("sent")).record())[-1] == "attempt"
 
 
-def test_the_second_try_is_another_decision() -> None:
-    first, alert, second, end = decided()
+def test_each_attempt_is_a_decision_of_its_own() -> None:
+    first, second, alert, end = decided()
     assert (first.outcome, second.outcome, second.state) == ("refuted", "done", "firing")
-    assert first.flip_ns == alert.flip_ns < second.flip_ns < end.flip_ns
-    assert len({one.key for one in (first, second, end)}) == 3
+    assert first.flip_ns == alert.flip_ns == second.flip_ns < end.flip_ns
+    assert len({one.key for one in (first, second, alert, end)}) == 4
     assert action_id(first) != action_id(second)
 
 
@@ -88,7 +88,7 @@ def test_what_was_written_is_read_again(tmp_path: Path) -> None:
     read = list(read_back(tmp_path / "d.jsonl"))
     assert read_decided(read) == ({one.key for one in decided()}, 0)
     assert [read_record(line) for line in read] == [one.record() for one in decided()]
-    assert [len(one.records) for one in newest(read, 10).transitions] == [2, 1, 1]
+    assert [len(one.records) for one in newest(read, 10).transitions] == [3, 1]
 
 
 def explained(decisions: list[Decision], which: int) -> str:
@@ -97,39 +97,26 @@ def explained(decisions: list[Decision], which: int) -> str:
     return "\n".join(explain(one, found.before, found.after, None))
 
 
-def test_a_refuted_try_in_words() -> None:
+def test_the_attempts_in_words() -> None:
     said = explained(decided(), 0)
     assert said.startswith("R began to fire: ")
     assert (
-        "  migrate (enforce): refuted: given up, and its `per_request` given back: "
-        "the stream went on at its source first\n"
+        "  migrate (enforce): refuted: given up, and attempted again: the stream went on at its source first\n"
         "    from a to b, 12 tokens carried, 0.500 s without new text\n"
         "    the source went on first\n"
         "    per_request: within it\n"
         "    candidate b: tokens 40.000, streams 2.000, the first of those compared; fewest tokens in flight\n"
         "    candidate c: tokens missing\n"
+        "  migrate (enforce, attempt 2): done: "
     ) in said
-    assert said.endswith(f"It was tried again, 500.000 ms later: {id_of(decided()[2].record())}")
-    assert "Also recorded" not in said
-
-
-def test_the_second_try_in_words() -> None:
-    said = explained(decided(), 2)
-    assert said.startswith("R tried again what was refuted: ")
     assert "    from a to c, 13 tokens carried, 0.620 s without new text" in said
     assert f": {id_of(decided()[3].record())}" in said.splitlines()[-1]
+    assert "Also recorded" not in said
 
 
 def test_the_end_tells_when_the_firing_began() -> None:
     said = explained(decided(), 3)
     assert said.endswith(f"before: {id_of(decided()[0].record())}")
-
-
-def test_two_firings_are_not_one_that_was_tried_again() -> None:
-    found = decided("on_missing: hold")
-    assert [one.action for one in found] == ["migrate", "alert", None] * 2 + ["migrate", "alert", None]
-    assert explained(found, 3).startswith("R began to fire: ")
-    assert explained(found, 5).endswith(f"before: {id_of(found[3].record())}")
 
 
 @pytest.mark.parametrize(

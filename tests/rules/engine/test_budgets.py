@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rules.scripted import MS, S
 
-from otel_llm.rules.engine.budget import Budget, GroupSpends
+from otel_llm.rules.engine.budget import Budget, Spends
 from otel_llm.rules.engine.decision_maker import About, DecisionMaker
 from otel_llm.rules.files.ruleset import Action, Limits, Rule, RuleSet
 from otel_llm.rules.language.condition import condition
@@ -68,7 +68,7 @@ def test_a_window_never_holds_more_than_its_limit(count: int, window: int, steps
 
 
 def test_per_group_counts_what_others_spent() -> None:
-    group = GroupSpends(2)
+    group = Spends(2)
     ours, free = Budget(Limits(per_group=(2, 10 * S))), Budget(Limits(per_request=1))
     assert free.take(A, "i", 0, None, group) == {"per_request": True}
     assert free.take(A, "i", 0, None, group) == {"per_request": False}  # refused: counts nowhere

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, S, Segment, View, flushed, key, one_rule, ruleset, run, story
 from support.examples import examples
 
+from otel_llm.readers.records import StreamKey
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.load import load_rules
@@ -289,7 +290,7 @@ def test_an_action_has_its_outcome() -> None:
 
 def test_budgets_are_spent_in_shadow() -> None:
     rules = one_rule("tokens > 0 && gap_seconds > 0.2", actions=MOVING)
-    identity: dict[tuple[bytes, bytes, int], dict[str, object]]
+    identity: dict[StreamKey, dict[str, object]]
     identity = {key(number): {"exact_resume": True} for number in (1, 2)}
     # Stream 1 fires at 300 and again at 900; stream 2 at 320, while the first move counts as in flight.
     one = flushed([100, 700], [110, 400, 710])
@@ -305,7 +306,7 @@ def test_budgets_are_spent_in_shadow() -> None:
 def test_choices_of_a_request_share_its_budget() -> None:
     rules = one_rule("gap_seconds > 0.2", actions="[{abort: {}, budget: {per_request: 1}}]")
     segments = flushed([100], [110, 200]) + flushed([150], [160, 200], stream=key(1, 1))
-    assert [(one.subject[2], one.outcome) for one in run(rules, segments, S)] == [(0, "shadow"), (1, "budget")]
+    assert [(one.subject[3], one.outcome) for one in run(rules, segments, S)] == [(0, "shadow"), (1, "budget")]
 
 
 def test_an_enforced_action_is_unconfirmed_until_its_executor_says_more() -> None:

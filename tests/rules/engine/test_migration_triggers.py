@@ -177,7 +177,7 @@ def test_streams_that_are_watched_together_fire_as_each_alone() -> None:
     decisions = []
     for at_ns, what, number, token in sorted(heard):
         decisions += engine.advance(at_ns - 1, views)
-        key = ((number + 1).to_bytes(16, "big"), (number + 1).to_bytes(8, "big"), 0)
+        key = ((number + 1).to_bytes(16, "big"), (number + 1).to_bytes(8, "big"), "default", 0)
         if what == 0:
             views[key] = StreamView(key, Stream(CHAT, at_ns), at_ns)
         view = views[key]

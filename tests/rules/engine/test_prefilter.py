@@ -19,7 +19,6 @@ from support.examples import examples
 from otel_llm.core.rule_tables import ALWAYS, BY_ENGINE, FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
 from otel_llm.core.stream_columns import NEVER
 from otel_llm.rules.engine.prefilter import Prefilter, state_of
-from otel_llm.rules.engine.retry import Retry
 from otel_llm.rules.engine.rule_state import RuleState, next_due_ns, stays_inactive
 from otel_llm.rules.engine.state_machine import Phase
 from otel_llm.rules.files.ruleset import RuleSet
@@ -225,7 +224,6 @@ def test_a_firing_that_can_still_be_refuted_is_not_settled() -> None:
     assert state_of(firing) == FIRING_FINAL
     assert state_of(replace(firing, flip_known=(3, 0))) == FIRING_REFUTABLE
     assert state_of(replace(firing, missing=True)) == BY_ENGINE
-    assert state_of(replace(firing, retries={0: Retry(0)})) == BY_ENGINE
     assert state_of(replace(state, phase=Phase.PENDING)) == BY_ENGINE
 
 

@@ -151,6 +151,7 @@ groups:
 FULL = Totals(requests_ended=4, met_true=2, met_false=1, aborted=1, goodput_tokens=30, fluid=3, fluid_kept=2, cut=2)
 FULL.benefit.add(-12.0)
 FULL.idle.add(2.0)
+FULL.queue.add(0.5)
 
 
 @pytest.mark.parametrize("fact", WINDOW_FACTS, ids=lambda fact: fact.name)

@@ -77,3 +77,27 @@ def test_a_silence_that_is_short_again_is_so_from_the_byte_on(when: str) -> None
     sent = segments([100], [5_000], 6_000)
     found = told(f"gap_seconds > 1.0 && {when}", sent, 6_000)
     assert found == [("firing", "done", 5_000.0), ("resolved", "resolved", 5_500)]
+
+
+def heard(end_ms: int, seq: int, byte_ms: int = 0) -> Segment:
+    return Segment((end_ms + 20) * MS, seq, COMMIT + end_ms * MS, last_byte_ns=COMMIT + byte_ms * MS if byte_ms else 0)
+
+
+FIRST = [Segment(20 * MS, 0, COMMIT), Segment(120 * MS, 1, COMMIT + 100 * MS, (COMMIT + 100 * MS,))]
+
+
+def test_a_silence_that_ended_before_resolve_when_held_counts_for_keep_firing_for() -> None:
+    sent = [*FIRST, heard(1_010, 2, 1_000), heard(1_210, 3, 1_200)]
+    settings = {"resolve_when": "age_seconds > 1.25", "keep_firing_for": "290ms"}
+    assert told("silence_seconds > 0.3", sent, 1_600, **settings)[:2] == [
+        ("firing", "done", 400),
+        ("resolved", "resolved", 1_290),  # the silence is short from 1,000 ms on
+    ]
+
+
+def test_a_byte_within_a_silence_that_was_already_judged_shortens_it() -> None:
+    sent = [*FIRST, heard(700, 2), heard(750, 3, 450)]
+    assert told("silence_seconds < 0.2", sent, 1_600, keep_firing_for="500ms") == [
+        ("firing", "done", 0),
+        ("resolved", "resolved", 1_150),  # the byte at 450 ms holds until 650 ms, the first token until 300 ms
+    ]

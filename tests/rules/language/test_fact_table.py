@@ -37,7 +37,7 @@ def test_the_facts_of_a_stream_are_those_of_the_contract() -> None:
 def test_the_facts_of_windows_are_those_of_the_contract() -> None:
     assert WINDOWS == ("1m", "5m", "30m", "1h", "6h", "3d")
     stems = ["requests", "attainment", "burn_rate", "smooth_goodput", "goodput", "idle_p99", "fluidity_ok_share"]
-    names = {f"{stem}_{window}" for stem in (*stems, "cut_share", "aborted_share") for window in WINDOWS}
+    names = {f"{stem}_{window}" for stem in (*stems, "queue_p99", "cut_share", "aborted_share") for window in WINDOWS}
     assert {fact.name for fact in WINDOW_FACTS} == names | {"streams", "starving", "starving_share"}
     scopes: tuple[Scope, ...] = ("instance", "class")
     for scope in scopes:

@@ -36,7 +36,7 @@ def decision(
     labels = {"slo_class": "chat", "model": "m", "instance": "a", "measured_at": "client", **identity}
     if scope == "stream":
         assert isinstance(number, int)
-        stream = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), 0)
+        stream = (number.to_bytes(16, "big"), number.to_bytes(8, "big"), "default", 0)
     else:
         labels = identity
     flip_ns = T0 + round(at_s * S)

@@ -42,20 +42,20 @@ def one_by_one(streams: Iterable[Assembled], classes: SloClasses, counts: Counte
         slo, unknown = classes.choose(known.declared_class, known.attributes)
         counted["unknown_class"] += unknown
         if not known.complete or known.commit_ns is None:
-            row = unjudged_row(known, slo.name, one.times_ns, one.kinds, slo.reads)
+            row = unjudged_row(known, slo.name, one.events, slo.reads)
             found.append(Judged(row, None, None, slo, one))
             continue
         commit_ns = known.commit_ns
         end_ns = commit_ns if known.end_ns is None else known.end_ns
-        times_ns, kinds = one.times_ns, one.kinds
+        times_ns, kinds = recorded_ns, _ = one.events.expanded()
         if (anew := judged_tokens(times_ns, kinds, commit_ns, known.stated)) is not None:
             times_ns, kinds = anew
             known = replace(known, token_basis="estimated")
         codes = None if kinds is None else list(kinds)
         verdict = judge(times_ns, commit_ns, end_ns, known.outcome, slo, codes, known.input_tokens)
-        counted["skewed_tokens"] += sum(time < commit_ns for time in one.times_ns)
+        counted["skewed_tokens"] += sum(time < commit_ns for time in recorded_ns)
         read = arrivals(times_ns, commit_ns, kinds, slo.reads).read
-        row = judged_row(known, slo.name, dict(verdict.columns()), len(one.times_ns))
+        row = judged_row(known, slo.name, dict(verdict.columns()), len(recorded_ns))
         found.append(Judged(row, verdict, fluid_tbt_ns(read, targets(slo.objective)[0]), slo, one))
     return found
 
@@ -88,7 +88,7 @@ def _charge(one: Judged, window_ns: int, lateness_ns: int, windows: Windows) -> 
         if end_ns is not None:
             at(window_start(end_ns - shift_ns, window_ns)).ended(resolved.outcome, None)
         return
-    times_ns, kinds = one.assembled.times_ns, one.assembled.kinds
+    times_ns, kinds = one.assembled.events.expanded()
     if not resolved.complete:
         times_ns, kinds = times_ns[: resolved.known_tokens], None if kinds is None else kinds[: resolved.known_tokens]
     seen = arrivals(times_ns, commit_ns, kinds, slo.reads)

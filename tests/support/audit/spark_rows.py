@@ -19,8 +19,7 @@ BY_SKETCH = {
     "idle_p99_s",
     "ttfo_p50_s",
     "ttfo_p99_s",
-    "ttft_p50_s",
-    "ttft_p99_s",
+    *(f"{name}_{share}_s" for name in ("ttft", "itl", "tpot", "e2e") for share in ("p50", "p90", "p99")),
     "fluid_token_rate",
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import ABORTED, Objective, SloClasses
 from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
-from otel_llm.slo.ranks import P50, P99, rank
+from otel_llm.slo.ranks import P50, P90, P99, rank
 from otel_llm.slo.summary import NUMBERS, TEXTS, Figures, Judgements
 
 Row = Mapping[str, Any]
@@ -88,10 +88,29 @@ def figures(rows: Sequence[Row], objective: Objective, span_s: float | None) -> 
         "idle_p99_s": _percentile(idle, P99),
         "ttfo_p50_s": _percentile(ttfo, P50),
         "ttfo_p99_s": _percentile(ttfo, P99),
-        "ttft_p50_s": _percentile(ttft, P50),
-        "ttft_p99_s": _percentile(ttft, P99),
+        **_latency("ttft", ttft),
+        **_gaps(complete),
+        **_latency("tpot", _sorted(row["tpot_s"] for row in complete)),
+        **_latency("e2e", _sorted(row["e2e_s"] for row in rows if row["outcome"] == "completed")),
         "fluid_token_rate": None if rate is None else rate.tokens_per_s,
     }
+
+
+def _latency(name: str, ordered: Sequence[float]) -> Figures:
+    return {
+        f"{name}_mean_s": math.fsum(ordered) / len(ordered) if ordered else None,
+        f"{name}_p50_s": _percentile(ordered, P50),
+        f"{name}_p90_s": _percentile(ordered, P90),
+        f"{name}_p99_s": _percentile(ordered, P99),
+    }
+
+
+def _gaps(rows: Sequence[Row]) -> Figures:
+    """Return the figures of ITL of rows, which hold the mean of each request's gaps and no single gap."""
+    some = [row for row in rows if row["tokens"] is not None and row["tpot_s"] is not None]
+    gaps = sum(max(0, row["tokens"] - 1) for row in some)
+    spans = math.fsum(row["tpot_s"] * (row["tokens"] - 1) for row in some if row["tokens"] > 1)
+    return {"itl_mean_s": spans / gaps if gaps else None, "itl_p50_s": None, "itl_p90_s": None, "itl_p99_s": None}
 
 
 def _fluid_share(rows: Iterable[Row], objective: Objective) -> float | None:

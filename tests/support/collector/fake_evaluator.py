@@ -11,6 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from otel_llm.collector.receive.senders import UNKNOWN, Sender
 from otel_llm.readers.otlp.export_request import decode, parse
 
 
@@ -22,7 +23,7 @@ class FakeEvaluator:
         self.fail_with: Exception | None = None
         self._lock = Lock()
 
-    def __call__(self, raw: bytes, _sender: int = 0) -> bytes:
+    def __call__(self, raw: bytes, _sender: Sender = UNKNOWN) -> bytes:
         message = parse(raw)
         if self.fail_with is not None:
             raise self.fail_with

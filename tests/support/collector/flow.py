@@ -30,16 +30,18 @@ def flowing(
     *,
     fsync: FsyncPolicy = "never",
     fsync_call: Callable[[int], None] | None = None,
+    rules: RuleSet | None = None,
+    clock: FakeClock | None = None,
 ) -> Iterator[Pipeline]:
     """Run a pipeline; `fsync_call` stands in for the system's."""
-    clock, limits = FakeClock(), limits or Limits()
+    clock, limits = clock or FakeClock(), limits or Limits()
     calls = {} if fsync_call is None else {"fsync_call": fsync_call}
     with Journal(folder, fsync=fsync, compress=False, **calls) as journal:  # type: ignore[arg-type]
         flow = build_pipeline(
             clock=clock,
             journal=journal,
             classes=load_slo(),
-            rules=RuleEngine(RuleSet(())),
+            rules=RuleEngine(RuleSet(()) if rules is None else rules),
             sinks=Sinks(clock, Console(lambda line: None), UserMetrics(), None),
             limits=limits,
             window_ns=10**10,

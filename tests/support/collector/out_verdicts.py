@@ -16,7 +16,7 @@ from otel_llm.slo.verdict import Verdict
 T0_NS = 1_790_000_000_000_000_000
 MS = 1_000_000
 CHAT = load_slo().get("chat")
-KEY: Key = ("chat", "m", "client", "")
+KEY = Key("chat", "m", "client", "")
 
 
 def judged(gaps_ms: Sequence[float], outcome: str = "completed", end_ms: float = 0) -> tuple[Verdict, Any]:

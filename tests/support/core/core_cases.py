@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain, repeat
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.core.core_fleets import Delivery, Fleet, Seen
@@ -39,10 +40,12 @@ def piece(
     request: int = 1,
     choice: int = 0,
     kind: str | None = None,
+    counts: Iterable[int] = (),
     said: Mapping[str, Value] | None = None,
 ) -> Span:
-    """Return a segment with these tokens, up to `end`."""
-    events = [token(at(ms), kind=kind) for ms in tokens]
+    """Return a segment with these token events, up to `end`; `counts`: of the first ones, else one each."""
+    numbers = chain(counts, repeat(1))
+    events = [token(at(ms), None if (count := next(numbers)) == 1 else count, kind) for ms in tokens]
     return sent_segment(
         seq, first, events, request=request, choice=choice, start_ns=T0_NS, end_ns=at(end), attributes=said
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from random import Random
 from typing import Any
 
@@ -184,10 +185,10 @@ class _Sender:
     ) -> None:
         if not piece and said is None and self.random.random() < 0.5:
             said = {semconv.SEGMENT_LAST_BYTE: end_ns - self.random.choice((0, 1, 40 * MS, 200 * MS))}
-        counted = len(piece) > 1 and self.random.random() < 0.05
-        events = [token(at_ns, kind=KIND_WORDS[kind]) for at_ns, kind in piece]
-        if counted and len(set(piece)) == 1:
-            events = [token(piece[0][0], count=len(piece), kind=KIND_WORDS[piece[0][1]])]
+        runs = [(one, len(list(same))) for one, same in groupby(piece)]
+        if self.random.random() < 0.7:
+            runs = [(one, 1) for one in piece]
+        events = [token(at_ns, None if number == 1 else number, KIND_WORDS[kind]) for (at_ns, kind), number in runs]
         span = segment_span(
             len(self.spans),
             self.tokens,

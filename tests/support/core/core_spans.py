@@ -44,9 +44,10 @@ Told = tuple[Counter[Any], list[Any], int, Counter[str], Counter[str]]
 def told(batch: Batch) -> Told:
     """Return all that a batch says, in whatever form its segments are; those in columns do not say who sent them."""
     segments: Counter[Any] = Counter()
-    plain = [] if batch.plain is None else [batch.plain.segment(at) for at in range(len(batch.plain))]
+    plain = [] if batch.plain is None else [batch.plain.segment(at, None, "default") for at in range(len(batch.plain))]
     for one in (*batch.segments, *plain):
-        said = one.first_token, one.start_ns, one.end_ns, tuple(one.times_ns), one.kinds, one.last_byte_ns
+        events = tuple(one.times_ns), one.kinds, None if one.counts is None else tuple(one.counts)
+        said = one.first_token, one.start_ns, one.end_ns, *events, one.last_byte_ns
         segments[*one.key, *said, repr(sorted(one.attributes.items()))] += 1
     return segments, [repr(request) for request in batch.requests], batch.ignored, +batch.refused, +batch.anomalies
 

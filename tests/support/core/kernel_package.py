@@ -82,10 +82,16 @@ class KernelPackage:
         """Return the folder of the kernels."""
         return self.root / "otel_llm" / "core"
 
+    @property
+    def private(self) -> Path:
+        """Return the folder of the user's caches, the place for kernels where the cache cannot be used."""
+        return self.root / "private"
+
     def environment(self, **more: str) -> dict[str, str]:
         """Return the environment of a process that uses the copy."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "NUMBA_"))}
-        return kept | {"PYTHONPATH": str(self.root), "OTEL_LLM_CACHE_DIR": str(self.cache)} | more
+        ours = {"OTEL_LLM_CACHE_DIR": str(self.cache), "XDG_CACHE_HOME": str(self.private)}
+        return kept | {"PYTHONPATH": str(self.root)} | ours | more
 
     def command(self, code: str = REPORT) -> list[str]:
         """Return the command of a process that reports what it did with the kernels."""

@@ -110,7 +110,7 @@ class Served:
 class AsgiServer(Served):
     """Runs an ASGI application on uvicorn, on a free port, in a thread of its own."""
 
-    def __init__(self, app: Any, lifespan: Literal["on", "off"] = "on") -> None:
+    def __init__(self, app: Any, lifespan: Literal["auto", "on", "off"] = "on") -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.base_url = f"http://127.0.0.1:{self.port}/v1"

@@ -1,4 +1,7 @@
-"""An HTTP server that answers every POST with given bytes under given headers, and remembers what it was sent."""
+"""An HTTP server that answers every POST with given bytes under given headers, and remembers what it was sent.
+
+A GET lists one model, as a relay's probe of a backend asks.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from support.patience import WAIT_S
 from support.sse_server import Gate
 
 EVENT_STREAM: Mapping[str, str] = {"Content-Type": "text/event-stream; charset=utf-8"}
+
+MODELS = b'{"data": [{"id": "m"}]}'
 
 
 @dataclass
@@ -75,6 +80,13 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
                         self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if owner.chunked else piece)
                 if owner.chunked:
                     self.wfile.write(b"0\r\n\r\n")
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(MODELS)))
+            self.end_headers()
+            self.wfile.write(MODELS)
 
         def _body(self) -> bytes:
             if "Content-Length" in self.headers:

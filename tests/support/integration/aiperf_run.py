@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 from pathlib import Path
 
-from support.patience import WAIT_S
+from support.bench_tools.running import ran
 from support.requirements import AIPERF, require
 from support.sse_server import DONE, Json, Reply, SseServer, Step, Wait, chunk, usage, usage_of, words
 
@@ -63,15 +61,7 @@ def profile(folder: Path) -> Path:
         ]
         # With HF_HUB_OFFLINE AIPerf takes a folder's path for a name on the hub.
         environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
-        with (folder / "log").open("w") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
-            try:
-                code = process.wait(WAIT_S)
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-    assert code == 0, (folder / "log").read_text()[-3000:]
+        ran(command, folder, environment)
     return results
 
 

@@ -14,6 +14,8 @@ from support.commands import run
 from support.integration.interop_journal import received_spans
 from support.patience import WAIT_S
 
+from otel_llm.rules.decisions.decision_records import LEFT_OUT
+
 Row = dict[str, Any]
 Group = tuple[str | None, ...]
 GROUP = ("slo_class", "model", "instance", "measured_at")
@@ -117,6 +119,7 @@ def repeated_decisions(decisions: Iterable[Row]) -> list[tuple[Any, ...]]:
         # Of an instance or a class the labels say which one it was.
         (*(row.get(name) for name in names), *sorted(row.get("labels", {}).items()))
         for row in decisions
+        if LEFT_OUT not in row
     )
     return [key for key, number in counted.items() if number > 1]
 

@@ -38,15 +38,15 @@ def check_vllm(run: dict[str, Any], streams: Sequence[Assembled]) -> None:
             continue
         assert one.resolved.outcome == "completed"
         assert one.resolved.end_ns is not None
-        ttfts.append((one.times_ns[0] - sent_ns) / 1e9)
-        mine = [(after - before) / 1e9 for before, after in pairwise(one.times_ns)]
+        ttfts.append((one.events.expanded()[0][0] - sent_ns) / 1e9)
+        mine = [(after - before) / 1e9 for before, after in pairwise(one.events.expanded()[0])]
         gaps += mine
         assert ttfts[-1] == pytest.approx(run["ttfts"][index], abs=APART_S)
         assert mine == pytest.approx(run["itls"][index], abs=APART_S)
         assert (one.resolved.end_ns - sent_ns) / 1e9 == pytest.approx(run["latencies"][index], abs=APART_S)
     assert run["completed"] == len(good)
     compared = [("ttft", ttfts), ("itl", gaps)]
-    exact = [one.times_ns for one in streams if one.resolved.token_basis == "exact"]
+    exact = [one.events.expanded()[0] for one in streams if one.resolved.token_basis == "exact"]
     if len(exact) == len(good):
         compared.append(("tpot", [(times[-1] - times[0]) / 1e9 / (len(times) - 1) for times in exact]))
     for name, values in compared:
@@ -74,21 +74,23 @@ def check_aiperf(folder: Path, records: Sequence[Assembled], raw: Sequence[Assem
             assert one.resolved.outcome == "error"
             continue
         assert one.resolved.input_tokens == other.resolved.input_tokens == metrics["usage_prompt_tokens"]["value"]
-        assert len(other.times_ns) == metrics["usage_completion_tokens"]["value"]
+        assert other.tokens == metrics["usage_completion_tokens"]["value"]
         assert other.resolved.token_basis in {"exact", "chunk"}
         # The same instants, but that the raw records say how many tokens each chunk had: as many in each of a reply.
         # Chunks that AIPerf read at once have one instant.
-        assert one.times_ns == other.times_ns[:: len(other.times_ns) // len(one.times_ns)]
+        assert one.events.expanded()[0] == other.events.expanded()[0][:: other.tokens // one.tokens]
         sent_ns = metadata["request_start_ns"]
-        ttfts.append((one.times_ns[0] - sent_ns) / 1e6)
-        gaps += [(after - before) / 1e6 for before, after in pairwise(one.times_ns)]
+        ttfts.append((one.events.expanded()[0][0] - sent_ns) / 1e6)
+        gaps += [(after - before) / 1e6 for before, after in pairwise(one.events.expanded()[0])]
         assert ttfts[-1] == pytest.approx(metrics["time_to_first_token"]["value"], abs=1e-5)
-        assert (one.times_ns[-1] - sent_ns) / 1e6 == pytest.approx(metrics["request_latency"]["value"], abs=1e-5)
-        apart_ms = (other.times_ns[-1] - other.times_ns[0]) / 1e6 / (len(other.times_ns) - 1)
+        assert (one.events.expanded()[0][-1] - sent_ns) / 1e6 == pytest.approx(
+            metrics["request_latency"]["value"], abs=1e-5
+        )
+        apart_ms = (other.events.expanded()[0][-1] - other.events.expanded()[0][0]) / 1e6 / (other.tokens - 1)
         assert apart_ms == pytest.approx(metrics["inter_token_latency"]["value"], abs=1e-5)
         thoughts = 0 if other.kinds is None else sum(kind == 1 for kind in other.kinds)
-        shown_ns = other.times_ns[thoughts]
-        before = bytes(int(time_ns < shown_ns) for time_ns in one.times_ns)
+        shown_ns = other.events.expanded()[0][thoughts]
+        before = bytes(int(time_ns < shown_ns) for time_ns in one.events.expanded()[0])
         assert one.kinds == (before if any(before) else None)
         shown_ms = (shown_ns - sent_ns) / 1e6
         assert shown_ms == pytest.approx(metrics["time_to_first_output_token"]["value"], abs=1e-5)

@@ -6,7 +6,7 @@ Written from the other side than the readers are: a request is known here, and p
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ WALL_NS = 1_700_000_000_000_000_000
 UPTIME_NS = 3_000_000_000_000
 """Where the monotonic clock stands when the wall clock reads WALL_NS."""
 NS = 1_000_000_000
+NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,11 @@ def aiperf_records(requests: Sequence[Asked]) -> bytes:
     return _lines(aiperf_record(asked, number) for number, asked in enumerate(requests))
 
 
-def chat_events(asked: Asked, *, running: bool) -> list[tuple[int, str]]:
-    """Return the events of a reply with when they came: the role at once with the first, the usage with the last."""
+def chat_events(asked: Asked, *, running: bool, last: Mapping[str, Any] = NOTHING) -> list[tuple[int, str]]:
+    """Return the events of a reply with when they came: the role at once with the first, the usage with the last.
+
+    `last`: more members of the last chunk.
+    """
 
     def event(delta: Any, **more: Any) -> str:
         choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": None}]
@@ -166,10 +170,12 @@ def chat_events(asked: Asked, *, running: bool) -> list[tuple[int, str]]:
         usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": told}} if running else {}
         events.append((chunk.after_ns, event({"content": "word \u00e9"}, **usage)))
     usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": asked.tokens}}
-    return [*events, (asked.end_ns, event(None, **usage)), (asked.end_ns, "[DONE]")]
+    return [*events, (asked.end_ns, event(None, **usage, **last)), (asked.end_ns, "[DONE]")]
 
 
-def aiperf_raw_line(asked: Asked, number: int = 0, *, running: bool = True, **more: Any) -> dict[str, Any]:
+def aiperf_raw_line(
+    asked: Asked, number: int = 0, *, running: bool = True, last: Mapping[str, Any] = NOTHING, **more: Any
+) -> dict[str, Any]:
     perf_ns = UPTIME_NS + asked.sent_ns
     return {
         "metadata": aiperf_metadata(asked, number),
@@ -179,7 +185,7 @@ def aiperf_raw_line(asked: Asked, number: int = 0, *, running: bool = True, **mo
         "status": 200,
         "responses": [
             {"perf_ns": perf_ns + after_ns, "packets": [{"name": "data", "value": value}]}
-            for after_ns, value in chat_events(asked, running=running)
+            for after_ns, value in chat_events(asked, running=running, last=last)
         ],
         **more,
     }
@@ -219,12 +225,12 @@ def inference_perf(requests: Sequence[Asked]) -> bytes:
     return json.dumps([inference_perf_entry(asked) for asked in requests], indent=2).encode()
 
 
-def genai_perf_entry(asked: Asked) -> dict[str, Any]:
+def genai_perf_entry(asked: Asked, last: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     start_ns = WALL_NS + asked.sent_ns
     # A network read ends anywhere: here each event but its last bytes comes with the read before.
     reads: list[tuple[int, str]] = []
     rest = ""
-    for after_ns, value in chat_events(asked, running=True):
+    for after_ns, value in chat_events(asked, running=True, last=last):
         event = f"data: {value}\n\n"
         reads.append((start_ns + after_ns, rest + event[:-1]))
         rest = ""

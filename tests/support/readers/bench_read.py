@@ -43,11 +43,11 @@ def judged(streams: Sequence[Assembled]) -> list[dict[str, Any]]:
         resolved = stream.resolved
         slo, _ = CLASSES.choose(resolved.declared_class, resolved.attributes)
         if not resolved.complete:
-            rows.append(unjudged_row(resolved, slo.name, stream.times_ns, stream.kinds, slo.reads))
+            rows.append(unjudged_row(resolved, slo.name, stream.events, slo.reads))
             continue
         commit_ns = resolved.commit_ns
         assert commit_ns is not None
-        times_ns, kinds = stream.times_ns, stream.kinds
+        times_ns, kinds = recorded_ns, _ = stream.events.expanded()
         if (anew := judged_tokens(times_ns, kinds, commit_ns, resolved.stated)) is not None:
             times_ns, kinds = anew
             resolved = replace(resolved, token_basis="estimated")
@@ -61,5 +61,5 @@ def judged(streams: Sequence[Assembled]) -> list[dict[str, Any]]:
             kinds=kinds,
             input_tokens=resolved.input_tokens,
         )
-        rows.append(judged_row(resolved, slo.name, dict(verdict.columns()), len(stream.times_ns)))
+        rows.append(judged_row(resolved, slo.name, dict(verdict.columns()), len(recorded_ns)))
     return rows

@@ -24,6 +24,13 @@ CREATE TABLE otel_traces (
 ) ENGINE = MergeTree() PARTITION BY toDate(Timestamp) ORDER BY (ServiceName, SpanName, toDateTime(Timestamp))
 """
 """The columns of exporter/clickhouseexporter/internal/sql_templates/traces_table.sql of the Collector's contrib."""
+_MAP = "Attributes Map(LowCardinality(String), String)"
+JSON_TABLE = (
+    TABLE.replace(f"Resource{_MAP}", "ResourceAttributes JSON")
+    .replace(f"Span{_MAP}", "SpanAttributes JSON")
+    .replace(f"Name LowCardinality(String), {_MAP}", "Name LowCardinality(String), Attributes JSON")
+)
+"""The same of traces_table_json.sql: the exporter's `json: true`."""
 
 _PROGRAM = """
 import json, sys
@@ -34,6 +41,7 @@ session = Session()
 session.query("CREATE DATABASE otel")
 session.query("USE otel")
 session.query("SET session_timezone = 'UTC'")
+session.query(f"SET flatten_nested = {int(job['flat'])}")
 session.query(job["table"])
 session.query("INSERT INTO otel_traces FORMAT JSONEachRow " + job["rows"])
 session.query(f"SET session_timezone = '{job['zone']}'")
@@ -43,11 +51,15 @@ for path, query in job["queries"].items():
 """
 
 
-def ask(rows: bytes, queries: dict[Path, str], zone: str = "UTC") -> None:
-    """Insert rows (JSONEachRow) into `otel_traces` and write what each query answers to its file."""
+def ask(rows: bytes, queries: dict[Path, str], zone: str = "UTC", *, table: str = TABLE, flat: bool = True) -> None:
+    """Insert rows (JSONEachRow) into `otel_traces` and write what each query answers to its file.
+
+    `flat`: nested columns are arrays side by side, as ClickHouse makes them by default.
+    """
     require("chdb")
     job = {
-        "table": TABLE,
+        "table": table,
+        "flat": flat,
         "rows": rows.decode(),
         "zone": zone,
         "queries": {str(path): query for path, query in queries.items()},

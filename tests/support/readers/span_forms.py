@@ -259,6 +259,58 @@ def nested(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     return found
 
 
+def clickhouse_answer(messages: Messages) -> bytes:
+    """Return the same as `FORMAT JSON`."""
+    rows = [clickhouse_row(*one) for one in each_span(messages)]
+    meta = [{"name": name, "type": "String"} for name in rows[0]]
+    answer = {"meta": meta, "data": rows, "rows": len(rows), "statistics": {"elapsed": 0.1}}
+    return json.dumps(answer, indent="\t").encode()
+
+
+def clickhouse_compact(messages: Messages) -> bytes:
+    """Return the same as `FORMAT JSONCompact`."""
+    answer = json.loads(clickhouse_answer(messages))
+    return json.dumps(answer | {"data": [list(row.values()) for row in answer["data"]]}).encode()
+
+
+def clickhouse_array(messages: Messages) -> bytes:
+    """Return JSONEachRow with `output_format_json_array_of_rows`."""
+    return b"[\n" + clickhouse(messages).rstrip().replace(b"\n", b",\n") + b"\n]\n"
+
+
+def clickhouse_nested(messages: Messages, *, named: bool = True) -> bytes:
+    """Return JSONEachRow of a table with `flatten_nested = 0`: tuples as objects, or as arrays."""
+    lines = []
+    for one in each_span(messages):
+        row = clickhouse_row(*one)
+        names = ("Timestamp", "Name", "Attributes")
+        events = zip(*(row.pop(f"Events.{name}") for name in names), strict=True)
+        row["Events"] = [dict(zip(names, event, strict=True)) if named else list(event) for event in events]
+        lines.append(json.dumps(row).encode())
+    return b"\n".join(lines)
+
+
+def clickhouse_tuples(messages: Messages) -> bytes:
+    """Return the same with `output_format_json_named_tuples_as_objects = 0`."""
+    return clickhouse_nested(messages, named=False)
+
+
+def jaeger_v3(messages: Messages) -> bytes:
+    """Return `/api/v3/traces`: a line for each chunk of the answer."""
+    each = [json.loads(line) for line in json_lines(messages).splitlines()]
+    return b"".join(json.dumps({"result": one}).encode() + b"\n" for one in each)
+
+
+def otlp_array(messages: Messages) -> bytes:
+    """Return an array of export requests."""
+    return json.dumps([json.loads(line) for line in json_lines(messages).splitlines()]).encode()
+
+
+def otlp_indented(messages: Messages) -> bytes:
+    """Return export requests as `jq` writes them."""
+    return b"".join(json.dumps(json.loads(one), indent=2).encode() + b"\n" for one in json_lines(messages).splitlines())
+
+
 SPAN_FORMS: dict[str, Callable[[Messages], bytes]] = {
     "journal.otlp": journal,
     "collector.jsonl": json_lines,
@@ -274,6 +326,14 @@ SPAN_FORMS: dict[str, Callable[[Messages], bytes]] = {
     "tempo-v2.pb": tempo_proto_v2,
     "otel_traces.jsonl": clickhouse,
     "otel_traces-json.jsonl": clickhouse_json_schema,
+    "otel_traces.json": clickhouse_answer,
+    "otel_traces-compact.json": clickhouse_compact,
+    "otel_traces-array.json": clickhouse_array,
+    "otel_traces-nested.jsonl": clickhouse_nested,
+    "otel_traces-tuples.jsonl": clickhouse_tuples,
+    "jaeger-v3.json": jaeger_v3,
+    "otlp-array.json": otlp_array,
+    "otlp-indented.json": otlp_indented,
 }
 """A file's name and how its bytes are made."""
 

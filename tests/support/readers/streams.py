@@ -22,7 +22,7 @@ def streams_of(path: Path, skipped: Skipped) -> list[Assembled]:
         if isinstance(item, Assembled):
             others.append(item)
         else:
-            message, _ = item  # only a journal knows when a record came; that places windows, and changes no row
+            message = item.message  # only a journal knows when a record came; that places windows, and changes no row
             assembler.add(decode(message))
     return sorted([*assembler.finish(), *others], key=lambda one: row_order(one.resolved))
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +28,7 @@ FaultKind = Literal[
 ]  # fmt: skip
 """What goes wrong with one request.
 
-Before a stream: `refuse` closes the connection unanswered; `status` answers `status` (with Retry-After for 429 and
+Before a stream: `refuse` resets the connection unanswered; `status` answers `status` (with Retry-After for 429 and
 503); `html` answers 200 and a page, `endless_page` one that does not go on until it is released; `redirect` 307 to
 `location`; `empty` 200 and nothing; `lying_length` a Content-Length that is larger than the body; `silent` answers
 nothing until it is released. `slow_prefill` sends headers and nothing more until it is released.
@@ -79,7 +81,8 @@ class FakeEngine:
     """One backend on a port of its own. `rate`: chunks a second of each stream, None: at once.
 
     With `stepping` a stream's chunk leaves only when `step` says so. `fault_of` chooses a fault by the request, before
-    those of `next_fault`. `healthy` False makes `/health` answer 503. `kind`: of backend, for the relay's settings.
+    those of `next_fault`. `healthy` False makes `/health` answer 503;
+    `probes`: how often it was asked. `kind`: of backend, for the relay's settings.
     """
 
     kind = "vllm"
@@ -89,6 +92,7 @@ class FakeEngine:
         self.rate = rate
         self.stepping = stepping
         self.healthy = True
+        self.probes = 0
         self.detokenizes = True
         self.asked: list[Asked] = []
         self.fault_of: Callable[[Asked], Fault | None] = lambda asked: None
@@ -121,7 +125,7 @@ class FakeEngine:
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/detokenize", self._detokenize)
         # Cancelled handlers are how a client that went away is noticed, also while a stream stalls.
-        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, auto_decompress=False)
         await self._runner.setup()
         assert self._runner.server is not None
         # Of those that no client is given: it is free still when an engine that was stopped starts again.
@@ -189,6 +193,7 @@ class FakeEngine:
         return web.json_response({"object": "list", "data": [model | {"max_model_len": self.model.max_model_len}]})
 
     async def _health(self, request: web.Request) -> web.Response:
+        self.probes += 1
         return web.Response(status=200 if self.healthy else 503)
 
     async def _tokenize(self, request: web.Request) -> web.Response:
@@ -347,6 +352,9 @@ def _prepend(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
 
 def _abort(request: web.Request) -> None:
     if request.transport is not None:
+        # A reset: a connection that is only closed may have been closed before the request came.
+        connection = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         request.transport.abort()
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from support.patience import WAIT_S
 from support.relay.fake_engine import Fault
 from support.relay.readers import Reply
 from support.relay.rig import Rig
@@ -29,7 +30,7 @@ LONG = Preempt(resume_runway_s=-3600.0, calm_s=3600.0, spare_s=0.0, again_s=0.0)
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(WAIT_S):
         while not true():
             await asyncio.sleep(0.005)
 

@@ -16,6 +16,7 @@ from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.export.wire import export_request
+from otel_llm.instrumentation.process.wall_anchor import WallAnchor
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.readers.rows import Row
@@ -79,6 +80,9 @@ class RelayHost(FakeEnvironment):
         super().__init__()
         self.slo_classes = frozenset(classes.names)
         self.refused_classes = 0
+        self.step_ns = 0
+        """How far the wall clock has stepped."""
+        self.anchor = WallAnchor(lambda: OFFSET_NS + self.now_ns + self.step_ns)
 
     def refuse_class(self) -> None:
         self.refused_classes += 1

@@ -135,7 +135,7 @@ def run(
     request = owned(body)
     reply = Reply(request)
     result = Resumed(reply)
-    sent = json.loads(request.body_with_ids())
+    sent = json.loads(b"".join(request.body_with_ids()))
     count: int | None = None
     for index, model in enumerate(models):
         leg = Leg(reply, kind, count)
@@ -157,7 +157,7 @@ def run(
             break
         assert reply.reason is None
         if not reply.begun:
-            count, sent = None, json.loads(request.body_with_ids())
+            count, sent = None, json.loads(b"".join(request.body_with_ids()))
             result.again += 1
             continue
         count = carried(reply, model)

@@ -100,7 +100,7 @@ class Rig:
 async def at_rest(number: Callable[[], int]) -> int:
     """Wait until a number has not changed for a while; return it."""
     was, same = -1, 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         while same < 10:
             await asyncio.sleep(0.02)
             now = number()
@@ -122,7 +122,8 @@ async def rig(
     """Run a relay in front of engines; it has stopped when this returns. `preempt`, `failover` replace the settings.
 
     A probe has `WAIT_S`, unless `settings` say otherwise: the backends are in the same loop, and where that stands
-    still for the second of the default they would all be unhealthy.
+    still for the second of the default they would all be unhealthy. Nor are requests hedged for being late, unless
+    `settings` say when, or which share.
     """
     (folder / "rules.yaml").write_text(rules)
     (folder / "relay.yaml").write_text("version: 1\n" + settings)
@@ -133,6 +134,8 @@ async def rig(
         found = load_settings(folder / "relay.yaml", backends)
         if "timeout: " not in settings:
             found = replace(found, health=replace(found.health, timeout_s=WAIT_S))
+        if "hedge_" not in settings:
+            found = replace(found, failover=replace(found.failover, hedge_share=0.0))
         if preempt is not None:
             found = replace(found, preempt=preempt)
         if failover is not None:

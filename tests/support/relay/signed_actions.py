@@ -80,6 +80,7 @@ async def send(running: Rig, body: bytes, headers: Mapping[str, str]) -> tuple[i
 
 
 async def ask(running: Rig, action: dict[str, Any], **of: Any) -> tuple[int, dict[str, Any]]:
-    """Send an event, signed; see `signed`."""
-    body = json.dumps(action).encode()
+    """Send an event, signed; see `signed`. It names this relay, unless it names another."""
+    named = {**action, "data": {"relay": running.service.name, **action["data"]}}
+    body = json.dumps(named).encode()
     return await send(running, body, signed(body, action["id"], **of))

@@ -38,7 +38,7 @@ groups:
 """
 SETTINGS = """\
 version: 1
-eject: 0.5s
+eject: {for: 0.5s}
 failover: {first_byte: 1s}
 preempt: {resume_runway: 1s, calm: 0.3s, max_paused: 6}
 drain: {migrate: true}
@@ -94,6 +94,8 @@ class Soak:
         self.over = False
         self._all_dead = False
         self._number = 0
+        self._relay = ""
+        """What the relay calls itself, once it has said so."""
         self._begun_s = time.monotonic()
 
     # Faults.
@@ -170,6 +172,7 @@ class Soak:
             span = row["trace_id"], row["span_id"]
         self._number += 1
         body = event(verb, self._number, span=span, instance=instance, arguments={"to": "least_load"})
+        body["data"]["relay"] = self._relay
         data = json.dumps(body).encode()
         forged = chance.random() < 0.05
         headers = signed(data, body["id"], secret=bytes(32) if forged else SECRET)
@@ -177,6 +180,7 @@ class Soak:
         for _ in range(times):
             async with self.session.post(self.running.web + "/v1/actions", data=data, headers=headers) as response:
                 answer = await response.json()
+                self._relay = answer.get("relay", self._relay)
                 result = f"{response.status}" if response.status != 200 else f"{answer['result']}"
             self.found.actions["forged" if forged else verb, result] += 1
             self.found.asked += 1

@@ -79,8 +79,9 @@ def _frames(asked: Asked) -> Iterator[Frame]:
             for index in choices:
                 yield Frame(event(_chunk(asked, index, _tool_opening(asked))))
         for index in choices:
-            yield Frame(event(_chunk(asked, index, _delta(token))), index == 0, index > 0)
-    for index in choices:
+            finish = _finish(asked) if asked.finishes_with(token) else None
+            yield Frame(event(_chunk(asked, index, _delta(token), finish)), index == 0, index > 0)
+    for index in choices if not asked.reply.finish_with_last else ():
         yield Frame(event(_chunk(asked, index, {}, _finish(asked))))
     if (asked.body.get("stream_options") or {}).get("include_usage"):
         closing = {**_chunk(asked, 0, {}), "choices": [], "usage": usage(asked, asked.count() * len(choices))}

@@ -25,9 +25,10 @@ def _choice(text: str, index: int, finish: str | None = None) -> Json:
 def _frames(asked: Asked) -> Iterator[Frame]:
     choices = range(choices_of(asked))
     for token in asked.tokens:
+        finish = "stop" if asked.finishes_with(token) else None
         for index in choices:
-            yield Frame(event(_made(asked, [_choice(token.text, index)])), index == 0, index > 0)
-    for index in choices:
+            yield Frame(event(_made(asked, [_choice(token.text, index, finish)])), index == 0, index > 0)
+    for index in choices if not asked.reply.finish_with_last else ():
         yield Frame(event(_made(asked, [_choice("", index, "stop")])))
     if (asked.body.get("stream_options") or {}).get("include_usage"):
         yield Frame(event(_made(asked, [], usage=usage(asked, asked.count() * len(choices)))))

@@ -26,10 +26,11 @@ _ENDS: tuple[End, ...] = ("cut", "end", "error", "hang")
 
 
 class Token(NamedTuple):
-    """One generated token, sent in one chunk."""
+    """What is sent in one chunk: one generated token, or several."""
 
     kind: Kind
     text: str
+    tokens: int = 1
 
 
 def words(count: int, kind: Kind = "content") -> list[Token]:
@@ -52,6 +53,7 @@ class Reply:
 
     `ends_after`: the number of tokens after which an end other than `complete` happens; None is after all of them.
     `gates`: number of a token to the event that must be set before it is sent.
+    `finish_with_last`: the last token's chunk names the finish reason, as at vLLM and SGLang; else one without a token.
     """
 
     tokens: Sequence[Token] = ()
@@ -61,6 +63,7 @@ class Reply:
     end: End = "complete"
     ends_after: int | None = None
     gates: dict[int, threading.Event] = field(default_factory=dict)
+    finish_with_last: bool = False
 
     def text(self, kind: Kind = "content") -> str:
         """Return the text of all tokens of one kind."""

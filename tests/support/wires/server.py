@@ -94,6 +94,8 @@ class WireServer:
     default: Reply = field(default_factory=lambda: Reply(words(20)))
     port: int = 0
     received: list[Received] = field(default_factory=list)
+    more: tuple[Wire, ...] = ()
+    """Wires of this server alone, which come before the others."""
 
     def __post_init__(self) -> None:
         self._server = _Server(("127.0.0.1", self.port), _handler(self))
@@ -127,8 +129,8 @@ class WireServer:
         return [one for one in self.received if one.wire == wire]
 
 
-def _find(path: str) -> tuple[Wire, dict[str, str]] | None:
-    for wire in WIRES:
+def _find(path: str, wires: tuple[Wire, ...]) -> tuple[Wire, dict[str, str]] | None:
+    for wire in wires:
         if (found := wire.path.fullmatch(path)) is not None:
             return wire, {name: value or "" for name, value in found.groupdict().items()}
     return None
@@ -160,7 +162,7 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             path, query = self._target()
             body = self._body()
             headers = {name.lower(): value for name, value in self.headers.items()}
-            found = None if (said := stub("POST", path, body)) is not None else _find(path)
+            found = None if (said := stub("POST", path, body)) is not None else _find(path, owner.more + WIRES)
             received = Received("POST", self.path, headers, body)
             owner.received.append(received)
             # A client may leave at any time.

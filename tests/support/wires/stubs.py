@@ -46,6 +46,7 @@ _GETS: tuple[tuple[str, Any], ...] = (
     (r"/api/tags", lambda _: {"models": [{"name": "wire", "model": "wire", "size": 1, "details": {}}]}),
     (r"/api/version", lambda _: {"version": "0.9.0"}),
     (r"/info", lambda _: {"model_id": "wire", "max_input_length": 4096, "version": "3.0.0"}),
+    (r"/health", lambda _: {}),
     (r"/models", lambda _: {"object": "list", "data": [_model("wire")], "has_more": False}),
     (r"/models/(?P<model>[^/]+)", lambda found: _model(found["model"])),
 )

@@ -39,9 +39,13 @@ class Asked:
         """Return the tokens of the reply."""
         return self.reply.tokens
 
+    def finishes_with(self, token: Token) -> bool:
+        """Return whether the chunk of a token names the finish reason."""
+        return self.reply.finish_with_last and token is self.tokens[-1]
+
     def count(self, *kinds: str) -> int:
         """Return how many tokens there are, of these kinds or of all."""
-        return sum(not kinds or token.kind in kinds for token in self.tokens)
+        return sum(token.tokens for token in self.tokens if not kinds or token.kind in kinds)
 
     def tool(self) -> str:
         """Return the name of the tool that a tool call names: the first that the request offers."""

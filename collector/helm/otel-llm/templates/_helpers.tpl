@@ -28,10 +28,15 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- $settings := dict "version" 1
       "metrics" (dict "instance_label" true "instances" .instances)
       "auth" (dict "tokens_file" "/etc/otel-llm/auth/tokens.txt") -}}
+{{- if eq .component "relay" -}}
+{{- $_ := set $settings "operators" (dict "tokens_file" "/etc/otel-llm/auth/operators.txt") -}}
+{{- end -}}
 {{- if .tls -}}
 {{- $_ := set $settings "tls" (dict "certificate" "/etc/otel-llm/tls/tls.crt" "key" "/etc/otel-llm/tls/tls.key" "web" "server") -}}
 {{- end -}}
-{{ mergeOverwrite $settings (deepCopy .settings) | toPrettyJson }}
+{{- $merged := mergeOverwrite $settings (deepCopy .settings) -}}
+{{- $_ := set $merged "web" (dict "hosts" (concat .hosts (dig "web" "hosts" (list) .settings) | uniq)) -}}
+{{ $merged | toPrettyJson }}
 {{- end -}}
 
 {{- define "otel-llm.podSecurity" -}}
@@ -127,11 +132,21 @@ rules.{{ $name }}.yaml: |2
 {{- end }}
 {{- end -}}
 
+{{/* The names of a Service in the cluster, under which its web port may be asked for. */}}
+{{- define "otel-llm.serviceNames" -}}
+{{- list .name (printf "%s.%s" .name .namespace) (printf "%s.%s.svc" .name .namespace) (printf "%s.%s.svc.cluster.local" .name .namespace) | toJson -}}
+{{- end -}}
+
 {{/* What differs between the two parts: the arguments of the templates above. */}}
 {{- define "otel-llm.collector" -}}
 {{- $backends := dict -}}
 {{- if .Values.relay.enabled -}}{{- $backends = .Values.relay.settings.backends -}}{{- end -}}
-{{- dict "component" "collector" "name" (printf "%s-collector" (include "otel-llm.fullname" .))
+{{- $name := printf "%s-collector" (include "otel-llm.fullname" .) -}}
+{{- $hosts := include "otel-llm.serviceNames" (dict "name" $name "namespace" .Release.Namespace) | fromJsonArray -}}
+{{- range until (int .Values.collector.replicas) -}}
+{{- $hosts = concat $hosts (include "otel-llm.serviceNames" (dict "name" (printf "%s-%d.%s" $name . $name) "namespace" $.Release.Namespace) | fromJsonArray) -}}
+{{- end -}}
+{{- dict "component" "collector" "name" $name "hosts" $hosts
       "settings" .Values.collector.settings "instances" (concat .Values.instances (keys $backends | sortAlpha) | uniq)
       "slo" .Values.slo "rules" .Values.collector.rules "secrets" .Values.collector.secrets
       "auth" .Values.auth.secret "tls" .Values.tls.secret | toJson -}}
@@ -148,7 +163,9 @@ rules.{{ $name }}.yaml: |2
 {{- end -}}
 
 {{- define "otel-llm.relay" -}}
-{{- dict "component" "relay" "name" (printf "%s-relay" (include "otel-llm.fullname" .))
+{{- $name := printf "%s-relay" (include "otel-llm.fullname" .) -}}
+{{- dict "component" "relay" "name" $name
+      "hosts" (include "otel-llm.serviceNames" (dict "name" $name "namespace" .Release.Namespace) | fromJsonArray)
       "settings" .Values.relay.settings "instances" (keys .Values.relay.settings.backends | sortAlpha)
       "slo" .Values.slo "rules" .Values.relay.rules "secrets" .Values.relay.secrets
       "auth" .Values.relay.auth.secret "tls" .Values.relay.tls.secret | toJson -}}

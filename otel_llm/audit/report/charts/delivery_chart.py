@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.audit.report.charts.timeline import Point, Stall, Timeline, thin
+from otel_llm.audit.report.charts.timeline import Point, Timeline, thin
 from otel_llm.shared.formatting import number, plural, seconds
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ Figure = dict[str, Any]
 
 COLUMNS: Final = 800
 """The time slices of a chart: about its width in pixels."""
-MOST_SHADES: Final = 60
-"""The most stalls shaded in one chart; the shortest are left out, and the caption says so."""
+MOST_SHADES: Final = 200
+"""The most waits shaded in one chart; the shortest are left out, and the caption says so."""
 
 _SECOND: Final = 1e9
 _PHASES: Final = {
@@ -49,7 +49,6 @@ def timeline_figure(timeline: Timeline, slo: SloClass, *, until_ns: int | None =
         *_reader(timeline, until_ns),
         _delivery(timeline, until_ns),
     ]
-    found = timeline.stalls
     return {
         "data": traces + _band(timeline, until_ns),
         "layout": {
@@ -71,8 +70,8 @@ def timeline_figure(timeline: Timeline, slo: SloClass, *, until_ns: int | None =
                 "visible": False,
                 "fixedrange": True,
             },
-            "shapes": _shades(found, until_ns),
-            "annotations": _labels(found, until_ns),
+            "shapes": _shades(timeline, until_ns),
+            "annotations": _labels(timeline, until_ns),
         },
     }
 
@@ -188,14 +187,16 @@ def _band(timeline: Timeline, until_ns: int) -> list[Figure]:
     return traces
 
 
-def _shades(found: Sequence[Stall], until_ns: int) -> list[Figure]:
-    longest = sorted(found, key=lambda stall: -stall.waited_ns)[:MOST_SHADES]
+def _shades(timeline: Timeline, until_ns: int) -> list[Figure]:
+    """Shade each wait: between two waits of one stall the reader reads."""
+    shown = [wait for wait in timeline.waits if wait.start_ns < until_ns]
+    longest = sorted(shown, key=lambda wait: -wait.length_ns)[:MOST_SHADES]
     return [
         {
             "type": "rect",
             "yref": "y domain",
-            "x0": stall.start_ns / _SECOND,
-            "x1": min(stall.end_ns, until_ns) / _SECOND,
+            "x0": wait.start_ns / _SECOND,
+            "x1": min(wait.end_ns, until_ns) / _SECOND,
             "y0": 0,
             "y1": 1,
             "fillcolor": "$waiting",
@@ -203,16 +204,16 @@ def _shades(found: Sequence[Stall], until_ns: int) -> list[Figure]:
             "line": {"width": 0},
             "layer": "below",
         }
-        for stall in sorted(longest, key=lambda stall: stall.start_ns)
+        for wait in sorted(longest, key=lambda wait: wait.start_ns)
     ]
 
 
-def _labels(found: Sequence[Stall], until_ns: int) -> list[Figure]:
-    """Write the length of a stall above its shade, where there is room."""
+def _labels(timeline: Timeline, until_ns: int) -> list[Figure]:
+    """Write the length of a stall's waits above their shades, if there is room and the chart has all of them."""
     room_ns = until_ns // 16
     return [
         {
-            "x": (stall.start_ns + min(stall.end_ns, until_ns)) / 2 / _SECOND,
+            "x": (stall.start_ns + stall.end_ns) / 2 / _SECOND,
             "y": 1,
             "yref": "y domain",
             "yanchor": "top",
@@ -220,8 +221,8 @@ def _labels(found: Sequence[Stall], until_ns: int) -> list[Figure]:
             "showarrow": False,
             "font": {"color": "$waitingtext", "size": 12},
         }
-        for stall in found
-        if stall.end_ns - stall.start_ns >= room_ns
+        for stall in timeline.stalls
+        if stall.end_ns - stall.start_ns >= room_ns and stall.end_ns <= until_ns
     ]
 
 

@@ -48,10 +48,14 @@ class Metric(NamedTuple):
 METRICS: Final = (
     Metric("ttfo_s", "Time to the first text that is read", "first text", True, "Further left is better."),
     Metric("ttft_s", "Time to first token of any kind", "TTFT", True, "Further left is better."),
+    Metric("queue_s", "Time in the queue of the engine or relay", "queue", True, "Of requests that say it."),
+    Metric("prefill_s", "Time of the prefill", "prefill", True, "Of requests that say it."),
     Metric("idle_s", "Idle time", "idle", True, "The height at the left border: requests whose reader never waited."),
     Metric("tbt_p99_s", "Gaps: 99th percentile of each request", "TBT p99", True, "One value a request."),
     Metric("tbt_max_s", "Gaps: the longest of each request", "longest TBT", True, "One value a request."),
     Metric("tbt_p50_s", "Gaps: median of each request", "TBT p50", True, "One value a request."),
+    Metric("tpot_s", "Time of a further token (TPOT)", "TPOT", True, "The mean gap of each request."),
+    Metric("e2e_s", "Whole reply (E2E)", "E2E", True, "Of all requests whose end is known, failed ones included."),
     Metric(
         "fluidity_index",
         "Fluidity-index",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST_BINS: Final = 16
 """The most bins of load in one chart."""
 ENOUGH: Final = 5
-"""The number of windows that a bin needs to be called the peak, where any bin has as many."""
+"""The number of windows that a bin needs to be called the peak, or to be compared with it."""
 MOST_WINDOWS: Final = 2_000_000
 """The most windows of one place of measurement; beyond them only those with requests are used."""
 
@@ -145,26 +145,30 @@ def load_bins(found: Points, most: int = MOST_BINS) -> list[LoadBin]:
     return bins
 
 
-def peak(bins: Sequence[LoadBin]) -> int:
-    """Return the index of the bin with the highest mean smooth goodput among those with enough windows."""
-    enough = [place for place, one in enumerate(bins) if one.windows >= ENOUGH] or range(len(bins))
-    return max(enough, key=lambda place: bins[place].smooth)
+def peak(bins: Sequence[LoadBin]) -> int | None:
+    """Return the index of the bin with the highest mean smooth goodput of those with enough windows, None without."""
+    enough = [place for place, one in enumerate(bins) if one.windows >= ENOUGH]
+    return max(enough, key=lambda place: bins[place].smooth) if enough else None
 
 
 def conclusion(bins: Sequence[LoadBin]) -> str:
     """Return a sentence on where the peak is, and whether it is one."""
-    at = peak(bins)
-    best = bins[at]
     if len(bins) == 1:
-        windows = "in the one window" if best.windows == 1 else f"in each of {best.windows:,} windows"
-        return f"The load did not vary: {windows} {_load(best)} requests were in flight on an instance."
+        (only,) = bins
+        windows = "in the one window" if only.windows == 1 else f"in each of {only.windows:,} windows"
+        return f"The load did not vary: {windows} {_load(only)} requests were in flight on an instance."
+    at = peak(bins)
+    if at is None:
+        return f"No load has {ENOUGH} windows, so no peak is named. A longer recording or a shorter --window helps."
+    best = bins[at]
     said = (
         f"Smooth goodput is highest at {_load(best)} requests in flight on an instance: {number(best.smooth)} tokens/s "
         f"({plural(best.windows, 'window')})."
     )
-    above = [one for one in bins[at + 1 :] if one.windows >= ENOUGH] or list(bins[at + 1 :])
+    above = [one for one in bins[at + 1 :] if one.windows >= ENOUGH]
     if not above:
-        return f"{said} That is the highest load there was: the peak may lie beyond it."
+        most = "there was" if at == len(bins) - 1 else f"with {ENOUGH} windows"
+        return f"{said} That is the highest load {most}: the peak may lie beyond it."
     last = above[-1]
     return (
         f"{said} At {_load(last)} it is {number(last.smooth)}, while throughput went from {number(best.throughput)} to "
@@ -175,7 +179,7 @@ def conclusion(bins: Sequence[LoadBin]) -> str:
 def load_figure(bins: Sequence[LoadBin]) -> Figure:
     """Draw the means over the load, the middle half of smooth goodput's windows as a band, and the peak."""
     x = [one.in_flight for one in bins]
-    best = bins[peak(bins)]
+    at = peak(bins)
     hover = [
         f"<b>{_load(one)} in flight</b>, {plural(one.windows, 'window')}<br>smooth goodput {number(one.smooth)} "
         f"tokens/s (middle half {number(one.lower)} to {number(one.upper)})<br>goodput {number(one.goodput)}, "
@@ -201,16 +205,9 @@ def load_figure(bins: Sequence[LoadBin]) -> Figure:
             "hovertemplate": "%{text}<extra></extra>",
             "hoverinfo": "text",
         },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "peak",
-            "x": [best.in_flight],
-            "y": [best.smooth],
-            "marker": {"symbol": "diamond", "size": 13, "color": "$first", "line": {"width": 1, "color": "$ink"}},
-            "hoverinfo": "skip",
-        },
     ]
+    if at is not None:
+        traces.append(_mark(bins[at]))
     return {
         "data": traces,
         "layout": {
@@ -223,6 +220,18 @@ def load_figure(bins: Sequence[LoadBin]) -> Figure:
             },
             "yaxis": {"title": {"text": "tokens/s of an instance"}, "rangemode": "tozero"},
         },
+    }
+
+
+def _mark(best: LoadBin) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "peak",
+        "x": [best.in_flight],
+        "y": [best.smooth],
+        "marker": {"symbol": "diamond", "size": 13, "color": "$first", "line": {"width": 1, "color": "$ink"}},
+        "hoverinfo": "skip",
     }
 
 

@@ -103,15 +103,18 @@ def starving_figure(found: Starving, clock: Clock) -> Figure:
                     "xanchor": "left",
                     "y": 1.02,
                     "yanchor": "bottom",
-                    "len": 0.4,
+                    "len": 160,
+                    "lenmode": "pixels",
                     "thickness": 10,
                     "outlinewidth": 0,
+                    "nticks": 4,
+                    "tickangle": 0,
                 },
             }
         ],
         "layout": {
-            "height": 150 + 24 * max(rows, 2),
-            "margin": {"l": 56, "r": 40, "t": 8, "b": 50},
+            "height": 164 + 24 * max(rows, 2),
+            "margin": {"l": 56, "r": 40, "t": 8, "b": 64},
             "hovermode": "closest",
             "showlegend": False,
             "xaxis": {

@@ -37,15 +37,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
 
-    from otel_llm.collector.receive.grpc_worker.protocol import TokenDigests, WorkerConfig
+    from otel_llm.collector.receive.grpc_worker.protocol import WorkerConfig
+    from otel_llm.collector.receive.senders import Sender
     from otel_llm.shared.web.tls import Pem
+    from otel_llm.shared.web.tokens import Digests
 
 
 @dataclass(slots=True)
 class _Call:
     """An export that waits for its answer."""
 
-    sender: int
+    sender: Sender
     size: int
     received_ns: int
     answer: bytes = b""
@@ -68,7 +70,7 @@ class EvaluatorLink:
         self._lock = threading.Lock()
         self._writing = RankedLock()
 
-    def accept(self, raw: bytes, sender: int) -> bytes:
+    def accept(self, raw: bytes, sender: Sender) -> bytes:
         """Send an export to the service, and return the OTLP answer.
 
         Raises:
@@ -81,16 +83,18 @@ class EvaluatorLink:
         with self._lock:
             if not self._open:
                 raise UnavailableError("the evaluator has stopped")
-            if not self._room.take(sender, call.size):
+            if not self._room.take(sender.number, call.size):
                 self._refused.count_behind()
                 raise BusyError("the evaluator is behind")
             number = next(self._numbers)
             self._calls[number] = call
             self._publish()
         # The sender with the fewest bytes waiting is next: large exports delay no small one of another sender.
-        self._writing.acquire(partial(self._room.bytes_of, sender))
+        self._writing.acquire(partial(self._room.bytes_of, sender.number))
         try:
-            write_all(self._up, (UP.pack(len(raw), number, call.received_ns, sender), raw))
+            tenant = b"" if sender.tenant is None else sender.tenant.encode()
+            head = UP.pack(len(raw), number, call.received_ns, sender.number, len(tenant))
+            write_all(self._up, (head, tenant, raw))
         except OSError:
             self._close()
         finally:
@@ -105,7 +109,7 @@ class EvaluatorLink:
         for number, row, content in self._frames():
             with self._lock:
                 call = self._calls.pop(number)
-                self._room.leave(call.sender, call.size)
+                self._room.leave(call.sender.number, call.size)
                 self._publish()
             if row:
                 call.refusal = refusal_of(row, content)
@@ -181,7 +185,7 @@ class _Worker:
         assert self._receiver is not None  # noqa: S101
         self._receiver.start()
 
-    def update(self, digests: TokenDigests | None, pem: Pem | None) -> None:
+    def update(self, digests: Digests | None, pem: Pem | None) -> None:
         """Use these tokens and certificates from now on."""
         if self._tokens is not None and digests is not None:
             self._tokens.replace(digests)

@@ -38,7 +38,7 @@ from otel_llm.shared.web.address import Address, listen, refused_address
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.collector.receive.senders import Accept
+    from otel_llm.collector.receive.senders import Accept, Sender
     from otel_llm.shared.web.tls import Pem
     from otel_llm.shared.web.tokens import KnownTokens
 
@@ -60,7 +60,7 @@ class GrpcReceiver:
 
     Args:
         address: where to listen; port 0 lets the system pick one.
-        accept: takes the bytes of an `ExportTraceServiceRequest` and the number of its sender, and returns those of the
+        accept: takes the bytes of an `ExportTraceServiceRequest` and its sender, and returns those of the
             response, or raises a `RefusalError` or `DecodeError`. It is called from several threads.
         limits: of messages, connections, and concurrent exports.
         tokens: an export's `authorization` metadata must hold one of them; None: it need not.
@@ -174,11 +174,11 @@ class GrpcReceiver:
         _refuse(refusal, messages, context)
         return None
 
-    def _sender(self, context: grpc.ServicerContext) -> int:
-        token = None
+    def _sender(self, context: grpc.ServicerContext) -> Sender:
+        bearer = None
         if self._tokens is not None:
-            token = self._tokens.check(v for k, v in context.invocation_metadata() if k == "authorization")
-        return sender_of(peer_host(context.peer()), token)
+            bearer = self._tokens.check(v for k, v in context.invocation_metadata() if k == "authorization")
+        return sender_of(peer_host(context.peer()), bearer)
 
     def _check_connection(self, context: grpc.ServicerContext) -> None:
         if not self._watch.established(context.peer()):

@@ -27,6 +27,7 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
     write_all,
 )
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
+from otel_llm.collector.receive.senders import Sender
 from otel_llm.shared.errors import AddressError, StartError
 from otel_llm.shared.web.address import Address
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from otel_llm.collector.config.settings import Limits
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.web.tls import Certificates
-    from otel_llm.shared.web.tokens import KnownTokens
+    from otel_llm.shared.web.tokens import Digests, KnownTokens
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class WorkerExport(Export):
 
     __slots__ = ("_worker", "number")
 
-    def __init__(self, raw: bytes, receipt_ns: int, worker: GrpcWorker, number: int, sender: int) -> None:
+    def __init__(self, raw: bytes, receipt_ns: int, worker: GrpcWorker, number: int, sender: Sender) -> None:
         super().__init__(raw, sender)
         self.receipt_ns = receipt_ns
         self.number = number
@@ -229,12 +230,13 @@ class GrpcWorker:
         view = memoryview(self._buffer)
         start, size = 0, UP.size
         while self._filled - start >= UP.size:
-            length, number, received_ns, sender = UP.unpack_from(view, start)
-            size = UP.size + length
+            length, number, received_ns, sender, name = UP.unpack_from(view, start)
+            size = UP.size + name + length
             if self._filled - start < size:
                 break
-            raw = bytes(view[start + UP.size : start + size])
-            yield WorkerExport(raw, self._clock.unix_ns(received_ns), self, number, sender)
+            tenant = str(view[start + UP.size : start + UP.size + name], "ascii") or None
+            raw = bytes(view[start + UP.size + name : start + size])
+            yield WorkerExport(raw, self._clock.unix_ns(received_ns), self, number, Sender(sender, tenant))
             start += size
             size = UP.size
         if start or size > len(self._buffer):
@@ -280,7 +282,7 @@ class GrpcWorker:
     def _config(self) -> WorkerConfig:
         return WorkerConfig(self._address, self._limits, QUEUED_BYTES, self._digests(), self._pem())
 
-    def _digests(self) -> tuple[bytes, tuple[bytes, ...]] | None:
+    def _digests(self) -> Digests | None:
         return None if self._tokens is None else self._tokens.digests
 
     def _pem(self) -> Any:

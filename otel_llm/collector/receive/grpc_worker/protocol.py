@@ -18,19 +18,16 @@ from otel_llm.collector.receive.refusal_counts import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import TypeAlias
 
     from otel_llm.collector.config.settings import Limits
     from otel_llm.shared.errors import RefusalError
     from otel_llm.shared.web.address import Address
     from otel_llm.shared.web.tls import Pem
+    from otel_llm.shared.web.tokens import Digests
 
-    TokenDigests: TypeAlias = tuple[bytes, tuple[bytes, ...]]
-    """A key, and the digests of the tokens under it."""
-
-UP: Final = struct.Struct("<IQqQ")
-"""Header of an export: its length, its number, its receipt time (ns of the monotonic clock, one for all processes), its
-sender."""
+UP: Final = struct.Struct("<IQqQB")
+"""Header of an export: the length of its message, its number, its receipt time (ns of the monotonic clock, one for all
+processes), its sender's number, the length of its tenant's name (0: no tokens are in use). Name and message follow."""
 DOWN: Final = struct.Struct("<IQB")
 """Header of an answer: its length, the number of its export, 0 or the refusal's row in `ANSWERS` counted from 1."""
 WAITING: Final = len(REASONS)
@@ -48,7 +45,7 @@ class WorkerConfig:
     address: Address
     limits: Limits
     queued_bytes: int
-    digests: TokenDigests | None
+    digests: Digests | None
     pem: Pem | None
 
 

@@ -22,11 +22,9 @@ from otel_llm.readers.formats.bench.measured import (
     text,
 )
 from otel_llm.readers.formats.bench.replies import read_events, read_whole
-from otel_llm.readers.io.bytestream import split_lines
-from otel_llm.readers.io.json_walk import load
-from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES
-from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.readers.io.json_records import json_records
 from otel_llm.slo.classes import CONTENT, REASONING
+from otel_llm.slo.token_events import TokenEvents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,64 +37,43 @@ if TYPE_CHECKING:
 
 FORM: Final = "aiperf"
 _UNITS_NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "sec": 1_000_000_000}
-_SUMMARY: Final = frozenset({"aiperf_version", "schema_version", "benchmark_id"})
 _NOT_MEASURED: Final = "warmup"
 
 
 def sniff(head: Head) -> bool:
-    """Tell whether a file is one of AIPerf's: records, raw records, or the summary, which is refused."""
-    return "metadata.request_start_ns" in head.keys or head.keys >= _SUMMARY
+    """Tell whether a file has AIPerf's records or raw records."""
+    return "metadata.request_start_ns" in head.own_keys
 
 
 def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Assembled]:
-    """Yield the requests of a file line by line; those of the warm-up are skipped and counted.
+    """Yield the requests of a file one by one.
 
+    Those of the warm-up are left out and counted, and those beyond the model's context that the run did not count.
     If a folder has both files, the raw records are read and the records, which say less of the same requests, are not.
-
-    Raises:
-        InputError: it is the summary, which has no request's times, and was given by its name.
     """
     if path in skipped.chosen and _raw_beside(path) in skipped.chosen:
         skipped.counts["repeated_file"] += 1
         return
     model = _only_model(path)
-    for line in split_lines(chunks, MAX_DOCUMENT_BYTES):
-        try:
-            record = load(line.text)
-        except DecodeError as error:
-            if line.number == 1 and line.text.strip() == b"{":
-                _refuse_summary(path, skipped)
-                return
-            skipped.bad_line(path, line, error)
-            continue
+    for place, record in json_records(path, chunks, skipped):
         metadata = member(record, "metadata")
         if not isinstance(metadata, dict) or "request_start_ns" not in metadata:
-            if isinstance(record, dict) and record.keys() >= _SUMMARY:
-                _refuse_summary(path, skipped)
-                return
-            skipped.bad(path, line.number, "no metadata.request_start_ns: no record of AIPerf's")
+            skipped.bad(path, place, "no metadata.request_start_ns: no record of AIPerf's")
             continue
         if _NOT_MEASURED in (metadata.get("benchmark_phase"), metadata.get("phase_kind")):
             skipped.counts["warmup"] += 1
             continue
+        if metadata.get("context_overflow_skip") is True:
+            skipped.counts["context_overflow"] += 1
+            continue
         try:
             streams = _raw(record, metadata) if "start_perf_ns" in record else [_record(record, metadata, model)]
         except EntryError as error:
-            skipped.bad(path, line.number, error)
+            skipped.bad(path, place, error)
             continue
         yield from streams
         if any(one.resolved.foreign is not None for one in streams):
             skipped.anomaly("token_times_not_kept")
-
-
-def _refuse_summary(path: Path, skipped: Skipped) -> None:
-    refusal = (
-        f"{path}: AIPerf's summary, which has no request's times; give profile_export.jsonl or "
-        "profile_export_raw.jsonl (`aiperf profile --export-level records` or `raw`)"
-    )
-    if path not in skipped.chosen:
-        raise InputError(refusal)
-    skipped.add("unknown_file", refusal)  # of a folder, where it stands beside those
 
 
 def _raw_beside(path: Path) -> Path:
@@ -134,7 +111,7 @@ def _record(record: Mapping[str, Any], metadata: Mapping[str, Any], model: str |
         # The chunks before the first of output were reasoning; for later ones the record does not say.
         shown_ns = send_ns + nanoseconds(member(shown, "value"), "time_to_first_output_token", _unit_ns(shown))
         kinds = bytes(REASONING if time_ns < shown_ns else CONTENT for time_ns in times_ns)
-    return request.timed(times_ns, "chunk", kinds=kinds)
+    return request.timed(TokenEvents(times_ns, kinds), "chunk")
 
 
 def _raw(record: Mapping[str, Any], metadata: Mapping[str, Any]) -> list[Assembled]:

@@ -22,6 +22,7 @@ from otel_llm.readers.formats.bench.measured import (
     text,
 )
 from otel_llm.readers.records import InputError
+from otel_llm.slo.token_events import TokenEvents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -92,4 +93,4 @@ def _stream(index: int, entry: Mapping[str, Any], model: str | None) -> Assemble
         model=model,
         input_tokens=count(entry["num_prompt_tokens"]),
     )
-    return request.timed(times_ns, "estimated")
+    return request.timed(TokenEvents(times_ns), "estimated")

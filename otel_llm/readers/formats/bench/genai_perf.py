@@ -18,10 +18,11 @@ from otel_llm.readers.formats.bench.measured import (
     member,
     nanoseconds,
     operation_of,
+    stated_load,
     text,
 )
 from otel_llm.readers.formats.bench.replies import read_events, read_whole
-from otel_llm.readers.io.json_walk import items
+from otel_llm.readers.io.json_walk import END, items
 from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
@@ -50,10 +51,19 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
         InputError: its requests have no times of replies.
     """
     number, readable, refusal = 0, 0, ""
+    load_req_s = None
     for item in items(path, chunks, skipped, _ENTERED):
+        if item.path == "experiments[].experiment":
+            rated = member(item.value, "mode") == "request_rate"
+            load_req_s = stated_load(member(item.value, "value")) if rated else None
+        elif item.path == "experiments[]" and item.value is END:
+            skipped.end_run(path, load_req_s)
         if item.path != f"{_REQUESTS}[]":
             continue
         number += 1
+        if not skipped.wants_run(path):
+            readable += 1
+            continue
         try:
             streams = _streams(number, item.value)
         except EntryError as error:

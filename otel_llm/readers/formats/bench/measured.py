@@ -7,6 +7,7 @@ a chunk or the time of a failure may be missing: what a file does not state stay
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,12 +16,13 @@ import numpy as np
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
-from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids, in_time_order
+from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids
 from otel_llm.readers.foreign.foreign_spans import Foreign
 from otel_llm.readers.io.bytestream import open_chunks
 from otel_llm.readers.io.json_walk import END, items, load
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.slo.token_events import NO_EVENTS, TokenEvents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -91,6 +93,13 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else None
 
 
+def lasted(value: Any, unit_s: float = 1.0) -> float | None:
+    """Return a duration of `unit_s` that a server states of its own, in seconds, None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value * unit_s if 0 <= value <= MAX_TIME_NS / NS_PER_S else None
+
+
 def text(value: Any) -> str | None:
     """Return a text that is not empty, else None."""
     return value if isinstance(value, str) and value else None
@@ -111,6 +120,12 @@ def json_of(value: Any) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError):
         return None
+
+
+def stated_load(rate: Any) -> float | None:
+    """Return a load in requests/s as a file states it, None where it is none: `inf`, a trace, a closed loop."""
+    known = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+    return float(rate) if known else None
 
 
 def operation_of(payload: Any) -> str | None:
@@ -138,17 +153,13 @@ class MeasuredRequest:
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
     operation: str | None = None
+    queue_s: float | None = None
+    """The time in the server's queue, if it says it."""
+    prefill_s: float | None = None
+    """The time that the server took for the prompt, if it says it."""
 
-    def timed(
-        self,
-        times_ns: list[int],
-        token_basis: str,
-        *,
-        kinds: bytes | None = None,
-        choice: int = 0,
-        queue_s: float | None = None,
-    ) -> Assembled:
-        """Return its stream with these token times.
+    def timed(self, events: TokenEvents, token_basis: str, *, choice: int = 0) -> Assembled:
+        """Return its stream with these token events.
 
         `token_basis` is what a time stands for: `exact` a token, `chunk` a chunk of unknown size, `estimated` a token
         by the client's own tokenizer. Without `end_ns` the stream is not judged, except that a failed reply missed its
@@ -157,17 +168,19 @@ class MeasuredRequest:
         Raises:
             EntryError: a time is out of the range of records.
         """
-        times_ns, kinds = in_time_order(times_ns, kinds)
+        if events.kinds is not None and not any(events.kinds):
+            events = events._replace(kinds=None)
+        events = events.in_time_order()
+        times_ns = events.times_ns
         resolved = self._resolved(*times_ns[:1], *times_ns[-1:])
         resolved.choice = choice
         resolved.token_basis = token_basis
         resolved.coverage = None if self.end_ns is None else 1.0
         resolved.complete = self.end_ns is not None
-        resolved.known_tokens = len(times_ns)
+        resolved.known_tokens = events.tokens
         last_ns = times_ns[-1] if times_ns else self.commit_ns
         resolved.known_until_ns = last_ns if self.end_ns is None else self.end_ns
-        resolved.queue_s = queue_s
-        return Assembled(resolved, times_ns, kinds if kinds is not None and any(kinds) else None)
+        return Assembled.of(resolved, events)
 
     def untimed(self, ttft_s: float | None = None) -> Assembled:
         """Return its stream where the file does not hold the token times.
@@ -180,7 +193,7 @@ class MeasuredRequest:
         resolved.foreign = Foreign(
             ttft_s=ttft_s, e2e_s=e2e_s, queue_s=None, tokens=0, expected=0, token_basis=None, measured_at="client"
         )
-        return Assembled(resolved, [], None)
+        return Assembled.of(resolved, NO_EVENTS)
 
     def _resolved(self, *token_times_ns: int) -> Resolved:
         for time_ns in (self.commit_ns, self.end_ns, *token_times_ns):
@@ -201,29 +214,33 @@ class MeasuredRequest:
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
             reasoning_tokens=self.reasoning_tokens,
+            queue_s=self.queue_s,
+            prefill_s=self.prefill_s,
         )
 
 
 def runs(path: Path, chunks: Iterable[bytes], skipped: Skipped, lists: Collection[str]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file of parallel arrays, one for each run of the benchmark.
+    """Yield the objects of a file of parallel arrays, one for each run of the benchmark; an array of runs is read too.
 
     `lists` are the arrays of arrays of numbers: they are read element by element, and numbers are kept as arrays of
     doubles, so that a run takes 8 bytes a token. The texts of models are dropped. A run that the file's end cuts is
     counted as torn, and not yielded.
     """
     run: dict[str, Any] = {}
-    for item in items(path, chunks, skipped, {"", "generated_texts", *lists}):
-        if item.path == "":
+    entered = {"generated_texts", *lists}
+    for item in items(path, chunks, skipped, {"", "[]", *entered, *(f"[].{name}" for name in entered)}):
+        name = item.path.removeprefix("[]").removeprefix(".")
+        if name == "":
             if item.value is END:
                 yield run
             run = {}
-        elif item.path in lists:
-            run[item.path] = item.value  # no array at all
-        elif item.path.endswith("[]"):
-            if item.path[:-2] in lists:
-                run.setdefault(item.path[:-2], []).append(_doubles(item.value))
+        elif name in lists:
+            run[name] = item.value  # no array at all
+        elif name.endswith("[]"):
+            if name[:-2] in lists:
+                run.setdefault(name[:-2], []).append(_doubles(item.value))
         else:
-            run[item.path] = item.value
+            run[name] = item.value
 
 
 def run_streams(
@@ -234,14 +251,14 @@ def run_streams(
     *,
     entries: Callable[[dict[str, Any]], list[dict[str, Any]]],
     build: Callable[[dict[str, Any], int, dict[str, Any]], Assembled],
-    clock: str,
+    clock: Callable[[dict[str, Any]], str],
     failures: str | None = None,
 ) -> Iterator[Assembled]:
     """Yield the requests of every run in a file, in order of dispatch.
 
     `entries` gives a run's requests, `build` the stream of one by its index; one that either refuses (EntryError) is
-    counted and left out. `clock`: the anomaly of all their times. `failures`: the key of the run's number of failed
-    requests, which must agree with the requests.
+    counted and left out. `clock` gives the anomaly of all times of a run. `failures`: the key of the run's number of
+    failed requests, which must agree with the requests.
 
     Raises:
         InputError: no run of the file has the times of its requests.
@@ -255,6 +272,10 @@ def run_streams(
             skipped.bad(path, f"run {number}", error)
             continue
         readable += 1
+        wanted = skipped.wants_run(path)
+        skipped.end_run(path, stated_load(run.get("request_rate")))
+        if not wanted:
+            continue
         failed = 0
         for index, entry in enumerate(requests):
             try:
@@ -263,7 +284,7 @@ def run_streams(
                 skipped.bad(path, f"run {number}, request {index}", error)
                 continue
             failed += one.resolved.outcome != "completed"
-            skipped.anomaly(clock)
+            skipped.anomaly(clock(run))
             if one.resolved.end_ns is None:
                 skipped.anomaly("end_unknown")
             yield one

@@ -15,7 +15,9 @@ from otel_llm.instrumentation.parse.responses import ResponsesReader
 from otel_llm.instrumentation.parse.sse_chunks import DONE, TextReader, View
 from otel_llm.instrumentation.segments.model_chunks import ModelChunks
 from otel_llm.instrumentation.segments.token_estimate import TokenEstimate
-from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, member
+from otel_llm.readers.formats.bench.measured import EntryError, count, json_of, lasted, member
+from otel_llm.slo.classes import CONTENT
+from otel_llm.slo.token_events import TokenEvents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,27 +27,53 @@ if TYPE_CHECKING:
     from otel_llm.readers.formats.bench.measured import MeasuredRequest
 
 _decoder: Final = json.JSONDecoder(object_hook=View)
+_ENGINE_MS: Final = ("queue_time_ms", "time_to_first_token_ms")
+"""In `metrics` of vLLM's last chunk (0.33, `--enable-per-request-metrics`): in its queue, and from there to a token."""
 
 
 @dataclass(slots=True)
 class ReplyStream:
-    """One choice of a reply: its token times (ns), their kinds, and how the tokens were counted."""
+    """One choice of a reply: its token events (ns) as in `TokenEvents`, and how the tokens were counted."""
 
     choice: int = 0
     times_ns: list[int] = field(default_factory=list)
     kinds: bytearray = field(default_factory=bytearray)
+    counts: list[int] = field(default_factory=list)
     token_basis: str = "chunk"  # noqa: S105
     estimate: TokenEstimate = field(default_factory=lambda: TokenEstimate(ModelChunks()))
+    tokens: int = 0
+
+    def add(self, at_ns: int, kind: int, tokens: int) -> None:
+        """Add a chunk of tokens.
+
+        Raises:
+            EntryError: the reply would have more than MAX_TOKENS.
+        """
+        if tokens > MAX_TOKENS - self.tokens:
+            raise EntryError(f"more than {MAX_TOKENS} tokens in one reply")
+        if tokens:
+            self.times_ns.append(at_ns)
+            self.kinds.append(kind)
+            self.counts.append(tokens)
+            self.tokens += tokens
+
+    @property
+    def events(self) -> TokenEvents:
+        """Return the token events."""
+        one_each = self.tokens == len(self.times_ns)
+        return TokenEvents(self.times_ns, bytes(self.kinds), None if one_each else self.counts)
 
 
 @dataclass(slots=True)
 class Reply:
-    """A reply: its streams by choice (one without a token if none arrived), and what it states of tokens."""
+    """A reply: its streams by choice (one without a token if none arrived), and what it states of tokens and times."""
 
     streams: list[ReplyStream]
     input_tokens: int | None = None
     output_tokens: int | None = None
     reasoning_tokens: int | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
 
     def assembled(self, request: MeasuredRequest) -> list[Assembled]:
         """Return the streams of a request with this reply.
@@ -59,11 +87,10 @@ class Reply:
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens if alone else None,
             reasoning_tokens=self.reasoning_tokens if alone else None,
+            queue_s=self.queue_s,
+            prefill_s=self.prefill_s,
         )
-        return [
-            stated.timed(stream.times_ns, stream.token_basis, kinds=bytes(stream.kinds), choice=stream.choice)
-            for stream in self.streams
-        ]
+        return [stated.timed(stream.events, stream.token_basis, choice=stream.choice) for stream in self.streams]
 
 
 def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
@@ -77,6 +104,7 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
     reader: Reader | None = None
     streams: dict[int, ReplyStream] = {}
     unknown = False
+    metrics: Any = None
     for at_ns, data in events:
         if data.strip() in (b"", DONE):
             continue
@@ -89,13 +117,10 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
             unknown = unknown or reader is None
             if reader is None:
                 continue
+        metrics = getattr(chunk, "metrics", metrics)
         for choice, kind, tokens, _ in reader(chunk):
             stream = streams.setdefault(choice, ReplyStream(choice))
-            number = stream.estimate.of(kind, tokens)
-            if number > MAX_TOKENS - len(stream.times_ns):
-                raise EntryError(f"more than {MAX_TOKENS} tokens in one reply")
-            stream.times_ns += [at_ns] * number
-            stream.kinds += bytes([kind]) * number
+            stream.add(at_ns, kind, stream.estimate.of(kind, tokens))
     if reader is None:
         if unknown:
             raise EntryError("the chunks are those of an API that we do not know")
@@ -103,7 +128,8 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
     for stream in streams.values():
         stream.token_basis = stream.estimate.basis(reader.basis(stream.choice))
     found = sorted(streams.values(), key=lambda stream: stream.choice)
-    return Reply(found or [ReplyStream()], reader.said.input_tokens, *reader.said.total)
+    engine = (lasted(getattr(metrics, name, None), 1e-3) for name in _ENGINE_MS)
+    return Reply(found or [ReplyStream()], reader.said.input_tokens, *reader.said.total, *engine)
 
 
 def read_whole(at_ns: int, body: str) -> Reply:
@@ -122,7 +148,9 @@ def read_whole(at_ns: int, body: str) -> Reply:
     if tokens is None or tokens > len(body):
         raise EntryError("the reply came in one piece and does not say how many tokens it has")
     prompt = count(member(usage, "prompt_tokens"))
-    return Reply([ReplyStream(0, [at_ns] * tokens, bytearray(tokens), "exact")], prompt)
+    whole = ReplyStream(token_basis="exact")  # noqa: S106
+    whole.add(at_ns, CONTENT, tokens)
+    return Reply([whole], prompt)
 
 
 def _reader_of(chunk: Any) -> Reader | None:

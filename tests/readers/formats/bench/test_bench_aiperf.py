@@ -110,7 +110,7 @@ def test_only_what_was_generated_counts_in_raw_records() -> None:
         event(240 * MS, "[DONE]"),
     ]
     (one,) = read(lines(aiperf_raw_line(ASKED, responses=told)))[0]
-    assert one.times_ns == [START_NS + after * MS for after in (210, 220, 220, 230)]
+    assert one.events.expanded()[0] == [START_NS + after * MS for after in (210, 220, 220, 230)]
     assert one.kinds == bytes([1, 0, 0, 2])
     assert (one.resolved.token_basis, one.resolved.input_tokens) == ("chunk", 9)
 
@@ -118,7 +118,7 @@ def test_only_what_was_generated_counts_in_raw_records() -> None:
 def test_choices_are_streams_of_their_own() -> None:
     told = [event(10, delta(content="a")), event(20, delta(index=1, content="b")), event(30, delta(content="c"))]
     streams, _ = read(lines(aiperf_raw_line(ASKED, responses=told)))
-    assert [(one.resolved.choice, len(one.times_ns)) for one in streams] == [(0, 2), (1, 1)]
+    assert [(one.resolved.choice, one.tokens) for one in streams] == [(0, 2), (1, 1)]
     assert len({one.resolved.trace_id for one in streams}) == 1
 
 
@@ -126,14 +126,14 @@ def test_choices_are_streams_of_their_own() -> None:
 def test_a_chunk_whose_choices_are_no_list_is_no_token(choices: Any) -> None:
     told = [event(10, delta(content="a")), event(20, {"choices": choices}), event(30, delta(content="b"))]
     (one,) = read(lines(aiperf_raw_line(ASKED, responses=told)))[0]
-    assert one.times_ns == [START_NS + 10, START_NS + 30]
+    assert one.events.expanded()[0] == [START_NS + 10, START_NS + 30]
 
 
 def test_a_reply_in_one_piece_came_with_all_its_tokens() -> None:
     body = {"choices": [{"message": {"content": "abc"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
     whole = {"perf_ns": UPTIME_NS + NS + 70, "text": json.dumps(body), "content_type": "application/json"}
     (one,) = read(lines(aiperf_raw_line(ASKED, responses=[whole])))[0]
-    assert (one.times_ns, one.resolved.token_basis) == ([START_NS + 70] * 3, "exact")
+    assert (one.events.expanded()[0], one.resolved.token_basis) == ([START_NS + 70] * 3, "exact")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_broken_line_costs_itself(line: bytes, why: str) -> None:
 def test_a_count_that_a_text_cannot_hold_is_not_used(claim: int) -> None:
     reply = event(5, delta(content="a") | {"usage": {"completion_tokens": claim}})
     [stream], skipped = read(lines(aiperf_raw_line(ASKED, responses=[reply])))
-    assert (len(stream.times_ns), skipped.counts) == (1, {})
+    assert (stream.tokens, skipped.counts) == (1, {})
 
 
 def test_a_cut_last_line_is_torn() -> None:
@@ -196,7 +196,7 @@ def test_of_a_folder_the_raw_records_are_read_and_the_rest_is_left_out(tmp_path:
     (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(dict.fromkeys(SUMMARY, "x")))
     skipped = Skipped()
     found = [one for path in input_files([tmp_path], skipped) for one in read_file(path, skipped)]
-    assert [len(one.times_ns) for one in found if isinstance(one, Assembled)] == [4]
+    assert [one.tokens for one in found if isinstance(one, Assembled)] == [4]
     assert skipped.counts == {"repeated_file": 1, "unknown_file": 1}
     assert skipped.broken == 0
     # By their names, both: the requests have the same ids, so that the audit sees that they are the same.

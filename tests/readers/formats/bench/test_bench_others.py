@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.readers.bench_files import (
     WALL_NS,
     Asked,
     Chunk,
+    aiperf_raw_line,
     chat_events,
     genai_perf_entry,
     guidellm_entry,
@@ -37,18 +39,18 @@ def with_info(**info: Any) -> dict[str, Any]:
 
 def test_retokenised_counts_are_estimated_and_as_many_chunks_as_tokens_are_chunks() -> None:
     (one,) = read(array(inference_perf_entry(ASKED)))[0]
-    assert one.times_ns == [SENT_NS + 200 * MS, *[SENT_NS + 260 * MS] * 3]
+    assert one.events.expanded()[0] == [SENT_NS + 200 * MS, *[SENT_NS + 260 * MS] * 3]
     assert (one.resolved.token_basis, one.resolved.model, one.resolved.input_tokens) == ("estimated", "m", 12)
     entry = inference_perf_entry(ASKED)
     entry["info"]["response_metrics"]["server_usage"]["completion_tokens"] = 2
     (one,) = read(array(entry))[0]
-    assert (len(one.times_ns), one.resolved.token_basis) == (2, "chunk")
+    assert (one.tokens, one.resolved.token_basis) == (2, "chunk")
 
 
 def test_the_place_of_version_0_5() -> None:
     said = inference_perf_entry(ASKED)["info"]["response_metrics"]
     (one,) = read(array(with_info(response_info=said)))[0]
-    assert len(one.times_ns) == 4
+    assert one.tokens == 4
 
 
 @pytest.mark.parametrize("body", [True, False])
@@ -57,7 +59,7 @@ def test_version_0_4_has_a_time_for_each_event_framing_included(body: bool) -> N
     entry = with_info(output_token_times=[(SENT_NS + after_ns) / NS for after_ns, _ in events])
     entry["response"] = "".join(f"data: {value}\n\n" for _, value in events) if body else ""
     streams, skipped = read(array(entry))
-    assert len(streams[0].times_ns) == (2 if body else len(events))
+    assert streams[0].tokens == (2 if body else len(events))
     assert streams[0].resolved.token_basis == "chunk"
     assert skipped.anomalies["anomaly.framing_counted"] == (0 if body else 1)
 
@@ -79,7 +81,7 @@ def test_a_reply_in_one_piece_came_at_the_end(counted: int | None, basis: str) -
     entry = with_info(response_metrics=said)
     entry["request"] = json.dumps({"model": "m", "prompt": "x"})
     (one,) = read(array(entry))[0]
-    assert (one.times_ns, one.resolved.token_basis) == ([SENT_NS + 260 * MS] * 3, basis)
+    assert (one.events.expanded()[0], one.resolved.token_basis) == ([SENT_NS + 260 * MS] * 3, basis)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_an_event_came_with_the_read_that_completed_it() -> None:
     pieces = [events[0] + events[1][:cut], events[1][cut:] + events[2][:5], events[2][5:] + "".join(events[3:])]
     entry |= {"response_timestamps": at, "response_outputs": [{"response": piece} for piece in pieces]}
     streams, skipped = read(experiments(entry))
-    assert streams[0].times_ns == [at[1], at[2]]
+    assert streams[0].events.expanded()[0] == [at[1], at[2]]
     assert (streams[0].resolved.token_basis, streams[0].resolved.end_ns) == ("chunk", at[2])
     assert skipped.anomalies == {"anomaly.failures_not_kept": 1}
 
@@ -124,7 +126,26 @@ def test_events_without_their_blank_lines_are_told_apart() -> None:
     entry["response_timestamps"] = [WALL_NS + NS + after_ns + i for i, (after_ns, _) in enumerate(events)]
     entry["response_outputs"] = [{"response": f"data: {value}"} for _, value in events]
     (one,) = read(experiments(entry))[0]
-    assert one.times_ns == [WALL_NS + NS + 200 * MS + 1, *[WALL_NS + NS + 260 * MS + 2] * 3]
+    assert one.events.expanded()[0] == [WALL_NS + NS + 200 * MS + 1, *[WALL_NS + NS + 260 * MS + 2] * 3]
+
+
+STATED = {"metrics": {"time_to_first_token_ms": 125.0, "queue_time_ms": 250.0, "mean_itl_ms": 3.0}}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda last: experiments(genai_perf_entry(ASKED, last)),
+        lambda last: json.dumps(aiperf_raw_line(ASKED, last=last)).encode(),
+    ],
+    ids=["genai-perf", "aiperf"],
+)
+def test_a_recorded_reply_of_vllm_states_its_time_in_the_queue_and_for_the_prompt(
+    form: Callable[[dict[str, Any]], bytes],
+) -> None:
+    for last, found in ((STATED, (0.25, 0.125)), ({}, (None, None)), ({"metrics": [1]}, (None, None))):
+        (row,) = judged(read(form(last))[0])
+        assert (row["queue_s"], row["prefill_s"], row["tokens"]) == (*found, 4)
 
 
 def test_a_whole_reply_of_genai_perf() -> None:
@@ -134,7 +155,7 @@ def test_a_whole_reply_of_genai_perf() -> None:
         "response_outputs": [{"response": body}],
     }
     (one,) = read(experiments(entry))[0]
-    assert one.times_ns == [WALL_NS + 2 * NS] * 2
+    assert one.events.expanded()[0] == [WALL_NS + 2 * NS] * 2
 
 
 def test_a_broken_request_of_genai_perf_costs_itself() -> None:

@@ -20,7 +20,7 @@ def test_vllms_own_figures(name: str, chunks: int) -> None:
     streams, skipped = read(path.read_bytes(), path)
     check_vllm(run, streams)
     # This version counts the chunk that only names the role, and the server sends 24 tokens.
-    assert {len(one.times_ns) for one in streams} == {chunks}
+    assert {one.tokens for one in streams} == {chunks}
     assert {one.resolved.token_basis for one in streams} == {"chunk"}
     assert skipped.anomalies == {"anomaly.clock_unanchored": 6}
     assert {row["model"] for row in judged(streams)} == {"tiny"}
@@ -66,8 +66,8 @@ def test_sglangs_own_figures() -> None:
     rows = judged(streams)
     assert [row["outcome"] for row in rows] == ["completed"] * 4 + ["error"]
     # Chunks of 2, 1, 3, 1 and 1 tokens, as the server sent them to every other request.
-    assert [len(set(one.times_ns)) for one in streams] == [8, 5, 8, 5, 0]
-    burst = streams[1].times_ns
+    assert [len(set(one.events.expanded()[0])) for one in streams] == [8, 5, 8, 5, 0]
+    burst = streams[1].events.expanded()[0]
     assert [burst.count(time_ns) for time_ns in sorted(set(burst))] == [2, 1, 3, 1, 1]
     assert {row["token_basis"] for row in rows[:4]} == {"exact"}
     assert [row["ttft_s"] for row in rows[:4]] == pytest.approx(run["ttfts"][:4], abs=1e-8)
@@ -75,7 +75,9 @@ def test_sglangs_own_figures() -> None:
     # Its ITL is each gap spread over the chunk's tokens: the same sum, from the first chunk to the last.
     for one, spread in zip(streams, run["itls"], strict=True):
         if spread:
-            assert (one.times_ns[-1] - one.times_ns[0]) / 1e9 == pytest.approx(sum(spread), abs=1e-8)
+            assert (one.events.expanded()[0][-1] - one.events.expanded()[0][0]) / 1e9 == pytest.approx(
+                sum(spread), abs=1e-8
+            )
     assert skipped.anomalies == {"anomaly.no_start_times": 5, "anomaly.end_unknown": 1}
 
 

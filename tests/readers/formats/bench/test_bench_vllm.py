@@ -44,11 +44,27 @@ def test_the_example_of_the_notes() -> None:
     first, second = streams
     commit_ns = 3500_099_000_000
     assert first.resolved.commit_ns == commit_ns
-    assert first.times_ns == [commit_ns + after for after in (201 * MS, 231 * MS, 261 * MS)]
+    assert first.events.expanded()[0] == [commit_ns + after for after in (201 * MS, 231 * MS, 261 * MS)]
     assert first.resolved.end_ns == commit_ns + 261 * MS
     assert first.resolved.token_basis == "chunk"  # three chunks, four tokens
-    assert (second.resolved.outcome, second.resolved.end_ns, second.times_ns) == ("error", None, [])
+    assert (second.resolved.outcome, second.resolved.end_ns, second.events.expanded()[0]) == ("error", None, [])
     assert skipped.anomalies == {"anomaly.clock_unanchored": 2, "anomaly.end_unknown": 1}
+    assert not skipped.counts
+
+
+def test_the_times_that_the_server_states_are_those_of_its_queue_and_of_the_prompt() -> None:
+    run = vllm_run(TWO, server_queue_times=[0.25, None], server_ttfts=[0.0, 0.125])
+    rows = judged(read(dumped(run))[0])
+    assert [(row["queue_s"], row["prefill_s"]) for row in rows] == [(0.25, 0.0), (None, 0.125)]
+    rows = judged(read(dumped(vllm_run(TWO)))[0])
+    assert {(row["queue_s"], row["prefill_s"]) for row in rows} == {(None, None)}
+
+
+@pytest.mark.parametrize("odd", [-1.0, float("nan"), float("inf"), True, "0.1", 10**400])
+def test_a_time_of_the_server_that_is_none_is_not_known(odd: object) -> None:
+    run = vllm_run(TWO, server_queue_times=[odd, 0.1], server_ttfts=[odd, 0.1])
+    streams, skipped = read(dumped(run))
+    assert [(row["queue_s"], row["prefill_s"]) for row in judged(streams)] == [(None, None), (0.1, 0.1)]
     assert not skipped.counts
 
 
@@ -77,7 +93,7 @@ def test_failures_that_do_not_add_up_are_counted() -> None:
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_without_as_many_chunks_as_tokens_the_basis_is_the_chunk(tokens: int) -> None:
     ((first, _), _) = read(dumped(vllm_run(TWO, output_lens=[tokens, 2])))
-    assert (first.resolved.token_basis, len(first.times_ns)) == ("chunk", 2)
+    assert (first.resolved.token_basis, first.tokens) == ("chunk", 2)
 
 
 @pytest.mark.parametrize(
@@ -122,13 +138,6 @@ def test_without_details_the_flag_is_named(lacking: str) -> None:
         read(dumped(run))
 
 
-def test_an_old_file_without_starts_is_refused() -> None:
-    run = vllm_run(TWO)
-    del run["start_times"]
-    with pytest.raises(InputError, match="no start_times: written by a vLLM of before 2026"):
-        read(dumped(run))
-
-
 def test_a_cut_file_is_counted_with_its_place() -> None:
     data = dumped(vllm_run(TWO))
     streams, skipped = read(dumped(vllm_run(TWO)) + b"\n" + data[: len(data) - 40])
@@ -152,7 +161,7 @@ def test_the_example_of_sglangs_notes() -> None:
     }
     streams, skipped = read(dumped(run))
     # Two chunks of two tokens each: the second came 20 ms after the first, the third 80 ms after that.
-    assert streams[0].times_ns == [200 * MS, 220 * MS, 220 * MS, 300 * MS, 300 * MS]
+    assert streams[0].events.expanded()[0] == [200 * MS, 220 * MS, 220 * MS, 300 * MS, 300 * MS]
     assert streams[0].resolved.token_basis == "exact"
     assert (streams[0].resolved.commit_ns, streams[0].resolved.model) == (0, "m")
     assert (streams[1].resolved.outcome, streams[1].resolved.end_ns) == ("error", None)
@@ -162,13 +171,13 @@ def test_the_example_of_sglangs_notes() -> None:
 def test_the_first_chunk_has_the_tokens_that_the_gaps_do_not() -> None:
     run = sglang_run(TWO[:1], output_lens=[4])  # one gap: three tokens came first
     (one,) = read(dumped(run))[0]
-    assert one.times_ns == [200 * MS] * 3 + [260 * MS]
+    assert one.events.expanded()[0] == [200 * MS] * 3 + [260 * MS]
 
 
 @pytest.mark.parametrize("tokens", [1, 0, 10**15])
 def test_a_count_that_cannot_be_is_not_used(tokens: int) -> None:
     (one,) = read(dumped(sglang_run(TWO[:1], output_lens=[tokens])))[0]
-    assert (one.times_ns, one.resolved.token_basis) == ([200 * MS, 260 * MS], "chunk")
+    assert (one.events.expanded()[0], one.resolved.token_basis) == ([200 * MS, 260 * MS], "chunk")
 
 
 def test_an_empty_reply_is_no_error_to_sglang() -> None:

@@ -1,0 +1,1 @@
+"""How one attempt reaches an endpoint: over HTTP or gRPC, each within one deadline."""

@@ -1,0 +1,43 @@
+"""A backend that answers each generation request with given bytes, headers included."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from aiohttp import web
+from support.relay.fake_engine import Asked, FakeEngine
+
+Part = bytes | asyncio.Event | None
+"""Bytes of the body; an event that is awaited first; None: the connection breaks."""
+SSE = {"Content-Type": "text/event-stream"}
+
+
+class ScriptedEngine(FakeEngine):
+    """A backend of kind `openai`, unless `kind` says otherwise, with one answer for all."""
+
+    def __init__(self, *parts: Part, headers: Mapping[str, str] = SSE, kind: str = "openai", status: int = 200) -> None:
+        super().__init__()
+        self.kind = kind
+        self.parts = parts
+        self.headers = headers
+        self.status = status
+
+    async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+        transport = request.transport
+        assert transport is not None
+        lines = [f"HTTP/1.1 {self.status} OK", "Transfer-Encoding: chunked", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        transport.write("\r\n".join([*lines, "", ""]).encode())
+        for part in self.parts:
+            if part is None:
+                transport.abort()
+            elif isinstance(part, bytes):
+                transport.write(b"%x\r\n%s\r\n" % (len(part), part))
+                await asyncio.sleep(0)
+            else:
+                await part.wait()
+        transport.write(b"0\r\n\r\n")
+        asked.finished = True
+        transport.close()
+        return web.Response()  # goes nowhere
