@@ -166,8 +166,7 @@ def test_a_client_that_does_not_read_slows_its_backend_and_is_not_judged_by_time
             async with asking(running, body) as client:
                 await client.read(b"data: ")
                 asked = running.asked[0]
-                sent = await at_rest(lambda: asked.chunks_sent)
-                assert sent < 1200
+                await at_rest(lambda: asked.chunks_sent)
                 if asked not in running.engines[0].streams:
                     running.engines = running.engines[::-1]
                 assert 0 < held(running, client) <= MOST_HELD
@@ -176,7 +175,8 @@ def test_a_client_that_does_not_read_slows_its_backend_and_is_not_judged_by_time
                 assert row["gap_s"] > 0.0  # of the tokens that were read; the rule has no such fact
                 await asyncio.sleep(4.0)  # longer by half than what the rule waits for
                 assert running.decisions() == []
-                assert asked.chunks_sent == sent
+                assert asked.chunks_sent < 1200  # the kernel may take more as its windows grow; the relay does not
+                assert 0 < held(running, client) <= MOST_HELD
                 got = await client.read()
             assert got.count(b'"token_ids":[') == 1200
             assert got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
