@@ -1,9 +1,8 @@
-"""The house is in order: small folders, short modules, no circles, plain prose, and public names that keep working."""
+"""The house is in order: small folders, short modules, no circles, no names of old paths, plain prose."""
 
 from __future__ import annotations
 
 import ast
-import importlib
 import io
 import re
 import tokenize
@@ -18,8 +17,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "otel_llm"
 MOST_MODULES = 15
 MOST_LINES = 600
-KEPT = "this name keeps working"
-"""In the docstring of a module that only stands for one that moved."""
 
 PRIVATE = re.compile(r"\b(whoever|nobody|of which|what (came|comes)|(is|are) told)\b", re.IGNORECASE)
 """Phrases that docstrings and comments do not use: they name no subject, or a vague one."""
@@ -32,7 +29,6 @@ def name_of(path: Path) -> str:
 
 SOURCES = {name_of(path): path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
 PATHS = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-OLD_NAMES = [name for name, source in SOURCES.items() if KEPT in source]
 
 
 def imports_of(name: str) -> set[str]:
@@ -85,7 +81,7 @@ def test_no_module_imports_itself_around_others_not_even_for_types() -> None:
 
 
 def test_no_folder_has_more_modules_than_one_can_look_over() -> None:
-    modules = [path for name, path in PATHS.items() if path.name != "__init__.py" and name not in OLD_NAMES]
+    modules = [path for path in PATHS.values() if path.name != "__init__.py"]
     folders = Counter(str(path.parent.relative_to(ROOT)) for path in modules)
     assert {folder: count for folder, count in folders.items() if count > MOST_MODULES} == {}
 
@@ -95,14 +91,51 @@ def test_no_module_is_longer_than_one_can_read() -> None:
     assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
-@pytest.mark.parametrize("name", OLD_NAMES)
-def test_an_old_name_gives_what_is_at_the_new_one(name: str) -> None:
-    (new,) = (node.module for node in ast.walk(ast.parse(SOURCES[name])) if isinstance(node, ast.ImportFrom))
-    assert new is not None
-    moved, there = importlib.import_module(name), importlib.import_module(new)
-    public = {one for one, value in vars(there).items() if getattr(value, "__module__", None) == new and one[0] != "_"}
-    assert public
-    assert all(getattr(moved, one) is getattr(there, one) for one in public)
+def borrowed_names(sources: dict[str, str]) -> list[str]:
+    """Return the imports that take a name from a module that only imports it, and all star imports.
+
+    A package's `__init__.py` may list names in `__all__`: its path is then the public one.
+    """
+    defined: dict[str, set[str]] = {}
+    for name, source in sources.items():
+        own = defined.setdefault(name, set())
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                own.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                own.add(node.id)
+    packages = {name for name in defined if "__all__" in defined[name]}
+    found = []
+    for name, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            module = node.module or ""
+            for one in (alias.name for alias in node.names):
+                borrowed = module in defined and module not in packages and one not in defined[module]
+                if one == "*" or (borrowed and f"{module}.{one}" not in sources):
+                    found.append(f"{name}: from {module} import {one}")
+    return found
+
+
+def test_the_search_for_borrowed_names_finds_them() -> None:
+    sources = {
+        "a": "class A: ...",
+        "b": "from a import A\nB = 1",
+        "c": "from a import A\n__all__ = ['A']",
+        "d": "from b import A, B\nfrom c import A\nfrom os import *\nfrom e import f",
+        "e": "",
+        "e.f": "",
+    }
+    assert borrowed_names(sources) == ["d: from b import A", "d: from os import *"]
+
+
+def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
+    others = [
+        path for folder in ("benchmarks", "collector", "examples", "tests") for path in (ROOT / folder).rglob("*.py")
+    ]
+    theirs = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted(others)}
+    assert borrowed_names(SOURCES | theirs) == []
 
 
 def prose_of(source: str) -> Iterator[tuple[int, str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 from rows import show
 
-from otel_llm.cli.children import Child
+from otel_llm.demo.children import Child
 
 HERE = Path(__file__).parent
 START_S = 90.0  # the very first start of a collector compiles its kernels
@@ -45,7 +45,7 @@ def main(port: int, out: Path | None) -> None:
         env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{listening.group(1)}", "OTEL_SERVICE_NAME": "chat-app"}
         print(f"collector  {listening.group(2)}")
         if "OPENAI_BASE_URL" not in env:
-            model = start("model", "otel_llm.bench.paced_server")
+            model = start("model", "otel_llm.demo.paced_server")
             env |= {"OPENAI_BASE_URL": model.wait_for(r"http://\S+/v1", START_S).group(), "OPENAI_API_KEY": "none"}
         print(f"model      {env['OPENAI_BASE_URL']}")
         # A stop waits for replies in flight, but not for ever.

@@ -31,9 +31,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 import otel_llm
 import otel_llm.audit
-from otel_llm.cli.children import Child
-from otel_llm.collector.journal_read import records_since
-from otel_llm.readers.journal_format import frame
+from otel_llm.demo.children import Child
+from otel_llm.journal.reader import records_since
+from otel_llm.readers.io.journal_format import frame
 
 HERE = Path(__file__).parent
 LISTENING = r"OTLP/gRPC (\S+),"

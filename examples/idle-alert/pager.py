@@ -8,7 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from otel_llm.actions.signing import SignatureError, verify
+from otel_llm.actions.delivery.signing import SignatureError, verify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

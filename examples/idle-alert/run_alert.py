@@ -23,7 +23,7 @@ from pager import Pager
 from readers import STALLED
 
 import otel_llm.audit
-from otel_llm.cli.children import Child
+from otel_llm.demo.children import Child
 
 HERE = Path(__file__).parent
 START_S = 90.0  # the very first start of a collector compiles its kernels
@@ -42,7 +42,7 @@ def main(out: Path | None) -> None:
     pager = Pager(secret)
     print(f"pager         http://{pager.address}")
     with ExitStack() as children:
-        command = [sys.executable, "-m", "otel_llm.bench.paced_server"]
+        command = [sys.executable, "-m", "otel_llm.demo.paced_server"]
         server = children.enter_context(Child("server", command, environment(), folder / "server.log"))
         alertmanager = start_alertmanager(children, folder, pager)
         grpc, web = start_collector(children, folder, pager, alertmanager)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from otel_llm.audit.input.stream_batch import STREAMS
-from otel_llm.audit.kernel import judge_batch
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.audit.kernel.judge_batch import judge_batch
+from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from typing import Final
 
 from load_clients import MODEL
 
-from otel_llm.cli.children import Child
+from otel_llm.demo.children import Child
 
 MOST_RUNNING: Final = 64
 STEP_TOKENS: Final = 512

@@ -19,14 +19,14 @@ from arrivals import DAY_NS, capacity, day, read_trace
 from pacing import Engine, Request, S, serve
 from watching import FELT_NS, Wait, triggers, waits, watch
 
-from otel_llm.rules.load import load_rules
-from otel_llm.rules.shipped import shipped_rules_dir
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.load import load_rules
+from otel_llm.rules.files.shipped import shipped_rules_dir
+from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.rules.ruleset import RuleSet
+    from otel_llm.rules.files.ruleset import RuleSet
 
 HERE: Final = Path(__file__).parent
 SEED: Final = 6

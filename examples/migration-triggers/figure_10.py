@@ -24,7 +24,7 @@ from watching import triggers, waits, watch
 from otel_llm.audit.report.charts.delivery_chart import timeline_figure
 from otel_llm.audit.report.charts.timeline import build
 from otel_llm.audit.report.html_page import page, picture, text
-from otel_llm.rules.slo_file import load_slo
+from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import otel_llm.audit
-from otel_llm.audit.report import Chosen, render_deliveries
+from otel_llm.audit.report.delivery_sections import Chosen
+from otel_llm.audit.report.report import render_deliveries
 
 HERE = Path(__file__).parent
 T0_NS = 1_790_000_000_000_000_000

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.audit.input.load_inputs import Inputs, Tokens, load_streams
+from otel_llm.audit.input.load_inputs import Inputs, Tokens
 from otel_llm.audit.input.retained import ALL_TOKENS, WORST, Retained
 from otel_llm.audit.input.runs import chosen_run, run_name
 from otel_llm.audit.kernel.judged_columns import in_order, masked
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from otel_llm.slo.classes import SloClasses
-
-__all__ = ["Limits", "load", "load_streams"]
 
 LATENESS_NS: Final = 5_000_000_000
 """The collector's default: a stream whose clock is off by more is shifted into its windows."""

@@ -12,8 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.evaluate.evaluator import Evaluator, Timeouts
+from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.intake import read_export
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.records import DecodeError
 from otel_llm.rules.engine.rule_engine import RuleEngine

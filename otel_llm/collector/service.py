@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.sinks.console import Console
     from otel_llm.collector.config.settings import Limits, Settings
-    from otel_llm.evaluate.evaluator import Timeouts
+    from otel_llm.evaluate.timers import Timeouts
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
 

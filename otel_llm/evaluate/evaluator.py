@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
     Touched = dict[StreamKey, bool | None]
 
-__all__ = ["Evaluator", "RegistryLimits", "Timeouts"]
-
 MOST_DELAY_NS: Final = 5_000_000
 """The longest that a due evaluation is delayed while exports are received."""
 

@@ -12,8 +12,8 @@ from otel_llm.evaluate.streams.stream_in_flight import group_of
 from otel_llm.readers.assemble.received_stream import ReceivedStream, missing_segments
 from otel_llm.readers.foreign.foreign_spans import foreign_tokens
 from otel_llm.readers.rows import Row, unjudged_row, verdict_row
+from otel_llm.slo.ledger import Ledger
 from otel_llm.slo.token_events import NO_EVENTS, TokenEvents
-from otel_llm.slo.windows import Ledger
 
 if TYPE_CHECKING:
     from collections import Counter

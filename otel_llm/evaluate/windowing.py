@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 
 from otel_llm.evaluate.streams.stream_table import PARTS
-from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING
-from otel_llm.slo.windows import Charge, WindowTotals, window_start
+from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING, Charge, window_start
+from otel_llm.slo.windows import WindowTotals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from otel_llm.slo.columns import WINDOW_COLUMNS
 from otel_llm.slo.ended_totals import EndedTotals
-from otel_llm.slo.exact import ExactSum
-from otel_llm.slo.ledger import Charge, Ledger, window_charges, window_start
 from otel_llm.slo.quantiles import Sketch
 from otel_llm.slo.ranks import P50, P99
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from otel_llm.slo.ledger import Charge
     from otel_llm.slo.verdict import Verdict
-
-__all__ = ["Charge", "ExactSum", "Ledger", "Sketch", "WindowTotals", "window_charges", "window_start"]
 
 _GROUP = ("slo_class", "model", "instance", "measured_at")
 

@@ -15,7 +15,8 @@ from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.in_flight import count_by_group, facts_of
 from otel_llm.actions.sinks.live_state import PAGE_STREAMS, live_state
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
+from otel_llm.evaluate.own_streams.first_hand import FirstHand
+from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream
 from otel_llm.live.feed import Collected
 from otel_llm.live.history import Load
 from otel_llm.live.selection import SORTS, Filter

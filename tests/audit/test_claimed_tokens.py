@@ -29,7 +29,7 @@ from otel_llm.backtest.backtest_evaluator import Terms
 from otel_llm.backtest.journal_recordings import Recording
 from otel_llm.collector.config.settings import Limits
 from otel_llm.core.limits import MAX_EVENT_TOKENS, MAX_TOKENS
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.packed_records import pack, unpack
 from otel_llm.readers.assemble.received_stream import MAX_HELD_BYTES, record_bytes

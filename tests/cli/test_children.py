@@ -12,7 +12,7 @@ from support.patience import WAIT_S
 # SIGTERM comes between the child's start and the moment at which anybody holds the child.
 STARTS_A_CHILD = """\
 import os, pathlib, signal, subprocess, sys
-from otel_llm.cli import children
+from otel_llm.demo import children
 
 class Interrupted(subprocess.Popen):
     def __init__(self, *arguments, **options):

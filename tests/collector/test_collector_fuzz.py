@@ -42,7 +42,7 @@ from otel_llm.collector.config.settings import JournalSettings, Limits, Settings
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.live.exposition import SHARED_NS
 from otel_llm.readers.batch import Batch
 from otel_llm.readers.otlp.export_json import parse_json

@@ -12,7 +12,7 @@ from support.core.core_restart import Crash, Restarted, unbroken
 from support.evaluate.groups import scoped
 from support.otlp import IDENTITY
 
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo

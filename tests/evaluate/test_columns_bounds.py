@@ -22,8 +22,9 @@ from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.senders import Sender
 from otel_llm.collector.service import build_pipeline
-from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
 from otel_llm.evaluate.intake import take_in
+from otel_llm.evaluate.registry import RegistryLimits
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.otlp.export_request import read

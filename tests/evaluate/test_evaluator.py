@@ -16,8 +16,8 @@ from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_s
 from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import Timeouts
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.readers.otlp.export_request import decode

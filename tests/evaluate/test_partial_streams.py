@@ -15,7 +15,7 @@ from support.live import Delivery, Live
 from support.otlp import IDENTITY, T0_NS, export, request_span, stream_spans
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.export.routing import Rendezvous
 from otel_llm.rules.files.ruleset import Action, Limits, OnMissing, Rule, RuleSet
 from otel_llm.rules.language.condition import condition

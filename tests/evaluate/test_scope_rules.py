@@ -13,7 +13,8 @@ from support.evaluate.groups import at, commit, ends, identity, piece, request, 
 from support.otlp import IDENTITY
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import Evaluator, RegistryLimits
+from otel_llm.evaluate.evaluator import Evaluator
+from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.evaluate.streams.stream_in_flight import Group
 from otel_llm.evaluate.subjects import OTHER, Subjects
 from otel_llm.evaluate.windowing import Windowing

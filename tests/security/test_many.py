@@ -17,7 +17,8 @@ from support.otlp import T0_NS, stream_spans
 from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
 from otel_llm.actions.alerts.firing import Firing
 from otel_llm.actions.alerts.places import MOST_ALERTS
-from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
+from otel_llm.evaluate.registry import RegistryLimits
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal import reader as journal_read
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import NS_PER_S, file_name

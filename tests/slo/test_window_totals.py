@@ -12,9 +12,10 @@ from support.slo.requests import Request, cases
 
 from otel_llm.slo.classes import TOOL, Benefit, Deadline, SloClass
 from otel_llm.slo.columns import WINDOW_COLUMNS
+from otel_llm.slo.ledger import Ledger, window_charges
 from otel_llm.slo.request import judge
 from otel_llm.slo.stream import Stream
-from otel_llm.slo.windows import Ledger, WindowTotals, window_charges
+from otel_llm.slo.windows import WindowTotals
 
 S = 10**9
 GROUP = {"slo_class": "chat", "model": "m", "instance": None, "measured_at": "client"}

@@ -8,8 +8,9 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from otel_llm.evaluate.evaluator import Evaluator, Timeouts
+from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.otlp.export_request import decode, read

@@ -184,9 +184,3 @@ def read_action(body: bytes) -> ActionRequest:
         )
     except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no action of ours: {type(error).__name__} {error}") from None
-
-
-ActionDoor = ActionReceiver
-"""The name before; it keeps working."""
-Asked = ActionRequest
-"""The name before; it keeps working."""

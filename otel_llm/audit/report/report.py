@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     Lines = Sequence[tuple[str, str]]
 
-__all__ = ["Chosen", "build", "render", "render_deliveries"]
-
 TITLE: Final = "What the readers felt"
 MOST_COLUMNS: Final = 6
 """The most groups side by side in one table: as many as fit a sheet of paper."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from otel_llm.actions.alerts.firing import Firing
 from otel_llm.backtest.cases.sender import T0_NS, exports, stream_key
-from otel_llm.evaluate.evaluator import Evaluator, Timeouts
+from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.intake import read_export
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.spans.attributes import IntakeLimits
 from otel_llm.rules.engine.rule_engine import RuleEngine

@@ -25,7 +25,7 @@ from otel_llm.collector.keeping import keeping
 from otel_llm.collector.plain_mode import notice
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal.checkpoint import RESUME_FILE
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.files.yamlfile import ConfigError

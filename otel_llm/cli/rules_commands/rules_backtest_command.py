@@ -100,7 +100,7 @@ def backtest(
     from otel_llm.backtest.journal_recordings import Recording
     from otel_llm.backtest.summary_json import summary
     from otel_llm.collector.config.schema import load_settings
-    from otel_llm.evaluate.evaluator import Timeouts
+    from otel_llm.evaluate.timers import Timeouts
     from otel_llm.journal.checkpoint import RESUME_FILE
     from otel_llm.readers.records import InputError
 

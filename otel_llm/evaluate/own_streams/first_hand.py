@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from otel_llm.slo.token_events import TokenEvents
     from otel_llm.slo.verdict import Verdict
 
-__all__ = ["LOOK_EVERY_NS", "FirstHand", "Identity", "OwnStream"]
-
 LOOK_EVERY_NS: Final = 50_000_000
 """The least time between evaluations of one stream's rules because of tokens; computed timers see all tokens anyway."""
 

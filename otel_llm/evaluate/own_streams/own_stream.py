@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import Scalar, StreamKey
     from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.slo.classes import SloClass
-    from otel_llm.slo.windows import Ledger
+    from otel_llm.slo.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from otel_llm.evaluate.streams.stream_in_flight import UNGROUPED, Grouped
 from otel_llm.evaluate.streams.stream_table import PARTS
 from otel_llm.readers.segment_columns import key_bytes
 from otel_llm.readers.spans.attributes import text_of
+from otel_llm.slo.ledger import Ledger
 from otel_llm.slo.stream import Stream
 from otel_llm.slo.token_events import TokenEvents, joined
-from otel_llm.slo.windows import Ledger
 
 if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group

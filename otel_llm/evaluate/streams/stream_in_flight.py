@@ -10,8 +10,8 @@ from otel_llm.rules.language.snapshot import StreamView
 if TYPE_CHECKING:
     from otel_llm.readers.assemble.resolved import Resolved
     from otel_llm.slo.classes import SloClass
+    from otel_llm.slo.ledger import Ledger
     from otel_llm.slo.stream import Stream
-    from otel_llm.slo.windows import Ledger
 
 
 class Group(NamedTuple):

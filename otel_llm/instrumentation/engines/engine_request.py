@@ -15,9 +15,10 @@ from opentelemetry import context as otel_context
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING
 from otel_llm.instrumentation.core import server_context
+from otel_llm.instrumentation.core.covering import is_covered
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.process import runtime
-from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.wishes import Wishes
 from otel_llm.instrumentation.segments.outcomes import ERROR
 from otel_llm.instrumentation.segments.statements import Statements
@@ -185,7 +186,7 @@ def begin(
             if request_id is not None:
                 upstream.recording.identify({semconv.GEN_AI_REQUEST_ID: request_id})
             return Generation(upstream.recording, None, upstream=upstream)
-        if propagation.is_covered():
+        if is_covered():
             return None
         own = otel_context.get_current() if context is None else context
         request = request_builder.request(

@@ -23,6 +23,7 @@ from otel_llm.export import host_log
 from otel_llm.export.clock import monotonic_ns, wall_s
 from otel_llm.export.host_log import OWN_CHARS, shown
 from otel_llm.instrumentation.core import server_context
+from otel_llm.instrumentation.core.covering import is_covered
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.engines.engine_request import EngineReader
 from otel_llm.instrumentation.engines.vllm_steps import Group, Stream, Watch
@@ -250,7 +251,7 @@ def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
         stream = Stream(watch, recording, index, upstream.kinds, None)
         upstream.add_facts(functools.partial(_facts, upstream, stream))
     else:
-        if propagation.is_covered():
+        if is_covered():
             return
         key = request.request_id if parent is None else parent.request_id
         group = watch.groups.get(key) if index else None

@@ -17,12 +17,6 @@ from opentelemetry.trace import NonRecordingSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core.covering import attempt_answered as attempt_answered
-from otel_llm.instrumentation.core.covering import attempt_failed as attempt_failed
-from otel_llm.instrumentation.core.covering import attempting as attempting
-from otel_llm.instrumentation.core.covering import carrier as carrier
-from otel_llm.instrumentation.core.covering import covering as covering
-from otel_llm.instrumentation.core.covering import is_covered as is_covered
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request.w3c_headers import baggage_of, traceparent_of, tracestate_of
 

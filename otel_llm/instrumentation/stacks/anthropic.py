@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as otel_context
 
+from otel_llm.instrumentation.core.covering import attempting, is_covered
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.sse_chunks import MESSAGES
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.propagation import attempting, is_covered
 from otel_llm.instrumentation.request.suppression import asking, is_suppressed
 from otel_llm.instrumentation.request.wishes import wishes_of
 from otel_llm.instrumentation.stacks import sdk_stream

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
 
+from otel_llm.instrumentation.core.covering import covering, is_covered
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.bedrock import ConverseReader, InvokeReader
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.propagation import attach, covering, detach, inject, is_covered
+from otel_llm.instrumentation.request.propagation import attach, detach, inject
 from otel_llm.instrumentation.request.suppression import is_suppressed
 from otel_llm.instrumentation.segments.outcomes import ABANDONED, DISCONNECTED, ERROR
 from otel_llm.instrumentation.segments.statements import text_of

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
+from otel_llm.instrumentation.core.covering import carrier, is_covered
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.http_body import unpacked
 from otel_llm.instrumentation.parse.json_bodies import SniffedBody
@@ -17,7 +18,6 @@ from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of, media_type
 from otel_llm.instrumentation.parse.wires import WIRES, provider_of
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.propagation import carrier, is_covered
 from otel_llm.instrumentation.request.wishes import NO_WISHES, Wishes, wishes_of
 from otel_llm.instrumentation.segments.outcomes import ERROR
 

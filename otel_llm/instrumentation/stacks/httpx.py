@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from otel_llm.instrumentation.core.covering import attempt_answered, attempting, covering
 from otel_llm.instrumentation.parse.http_body import coding_of
 from otel_llm.instrumentation.parse.sse_chunks import api_of
 from otel_llm.instrumentation.parse.wires import WIRES
@@ -72,7 +73,7 @@ def _send(original: Callable[..., Any]) -> Callable[..., Any]:
             _carry(request)
             with _attempt(request):
                 response = original(self, request, stream=stream, **kwargs)
-                propagation.attempt_answered(getattr(response, "status_code", None))
+                attempt_answered(getattr(response, "status_code", None))
             _passed(request, response)
             return response
         with _sending(call, request):
@@ -96,7 +97,7 @@ def _send_async(original: Callable[..., Any]) -> Callable[..., Any]:
             _carry(request)
             with _attempt(request):
                 response = await original(self, request, stream=stream, **kwargs)
-                propagation.attempt_answered(getattr(response, "status_code", None))
+                attempt_answered(getattr(response, "status_code", None))
             _passed(request, response)
             return response
         with _sending(call, request):
@@ -119,7 +120,7 @@ def _sending(call: Call, request: Any) -> Iterator[None]:
     added = _inject(call, request)
     attached = None if call.recording is None else propagation.attach(call.recording)
     try:
-        with propagation.covering():
+        with covering():
             yield
     except BaseException as error:
         call.failed(error)
@@ -168,7 +169,7 @@ def _carry(request: Any) -> None:
 def _attempt(request: Any) -> contextlib.AbstractContextManager[None]:
     """Return what a request is sent in that another call makes, again if it is tried again."""
     known = request.method == "POST" and api_of(request.url.path, WIRES) is not None
-    return propagation.attempting() if known else contextlib.nullcontext()
+    return attempting() if known else contextlib.nullcontext()
 
 
 def _inject(call: Call, request: Any) -> set[str]:

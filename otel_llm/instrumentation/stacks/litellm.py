@@ -20,10 +20,11 @@ from opentelemetry import context as otel_context
 
 from otel_llm import semconv
 from otel_llm.export import host_log
+from otel_llm.instrumentation.core.covering import attempt_failed, attempting, carrier, covering, is_covered
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
-from otel_llm.instrumentation.request import propagation, request_builder
+from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.suppression import is_suppressed
 from otel_llm.instrumentation.request.wishes import wishes_of
 from otel_llm.instrumentation.segments.chunks import ChunkReader
@@ -136,8 +137,8 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any], *, routed: bool) -> _
             return None
         model = kwargs.get("model", args[0] if args else None)
         model = model if isinstance(model, str) else None
-        if propagation.is_covered():
-            above = propagation.carrier()
+        if is_covered():
+            above = carrier()
             return None if above is None else _Attempt(above, model)
         if is_suppressed(running, "litellm"):
             return None
@@ -181,7 +182,7 @@ class _Call:
     def calling(self) -> Iterator[None]:
         """Make the call inside; its error is the request's end."""
         try:
-            with propagation.covering(self.recording), propagation.attempting(self._model):
+            with covering(self.recording), attempting(self._model):
                 yield
         except BaseException as error:
             self.recording.failed(error)
@@ -218,7 +219,7 @@ class _Attempt:
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Make the call inside."""
-        return propagation.attempting(self._model)
+        return attempting(self._model)
 
     def adopt(self, stream: Any) -> None:
         """Watch the stream that the call returned for an error: another attempt may follow."""
@@ -236,7 +237,7 @@ class _Attempt:
         """Note that the stream raised an error; what litellm wraps for its Router counts as what it was."""
         cause = getattr(error, "original_exception", None)
         told = error_type(cause if isinstance(cause, Exception) else error)
-        propagation.attempt_failed(self._recording, told, self._model)
+        attempt_failed(self._recording, told, self._model)
 
 
 def _served(stream: Any) -> dict[str, AttributeValue]:
@@ -286,7 +287,7 @@ def _seen(stream_type: Any) -> Any:
             self.__dict__[READING] = True
             try:
                 if self.completion_stream is None or self.__dict__[ROUTED]:  # a request may be sent
-                    with propagation.covering(recording):
+                    with covering(recording):
                         chunk = super().__next__()
                 else:
                     chunk = super().__next__()
@@ -306,7 +307,7 @@ def _seen(stream_type: Any) -> Any:
             self.__dict__[READING] = True
             try:
                 if self.completion_stream is None or self.__dict__[ROUTED]:
-                    with propagation.covering(recording):
+                    with covering(recording):
                         chunk = await super().__anext__()
                 else:
                     chunk = await super().__anext__()

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opentelemetry import context as otel_context
 
+from otel_llm.instrumentation.core.covering import attempting, is_covered
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.sse_chunks import CHAT, RESPONSES
 from otel_llm.instrumentation.parse.wires import AZURE, provider_of
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.propagation import attempting, is_covered
 from otel_llm.instrumentation.request.suppression import is_suppressed
 from otel_llm.instrumentation.request.wishes import wishes_of
 from otel_llm.instrumentation.stacks import sdk_stream

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
+from otel_llm.instrumentation.core.covering import attempting, covering
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
-from otel_llm.instrumentation.request.propagation import attach, attempting, covering, detach, inject
+from otel_llm.instrumentation.request.propagation import attach, detach, inject
 from otel_llm.instrumentation.segments.outcomes import ABANDONED
 from otel_llm.instrumentation.stacks import client_request, httpx
 

@@ -28,8 +28,9 @@ from otel_llm.readers.formats.span_parts import (
     text,
     whole_number,
 )
+from otel_llm.readers.io.json_pieces import load
 from otel_llm.readers.io.json_records import json_records
-from otel_llm.readers.io.json_walk import items, load
+from otel_llm.readers.io.json_walk import items
 from otel_llm.readers.io.skipped import Received
 from otel_llm.readers.records import DecodeError, InputError
 

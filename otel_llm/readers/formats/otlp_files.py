@@ -13,8 +13,8 @@ from otel_llm.readers.formats.form import EXPECTED
 from otel_llm.readers.formats.tempo import WRAPPERS, hex_ids, otlp_of, unwrapped
 from otel_llm.readers.io.bytestream import ZSTD_MAGIC, unzstd_bytes
 from otel_llm.readers.io.journal_format import MAX_RECORD_BYTES, is_journal, split_stream
+from otel_llm.readers.io.json_pieces import load
 from otel_llm.readers.io.json_records import json_records
-from otel_llm.readers.io.json_walk import load
 from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES, RawRecord, Received
 from otel_llm.readers.otlp.export_json import from_object
 from otel_llm.readers.otlp.export_request import parse_cut, whole_resources

@@ -6,8 +6,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.readers.io.bytestream import split_lines
-from otel_llm.readers.io.json_pieces import PieceLimits
-from otel_llm.readers.io.json_walk import END, items, load
+from otel_llm.readers.io.json_pieces import PieceLimits, load
+from otel_llm.readers.io.json_walk import END, items
 from otel_llm.readers.io.skipped import MAX_DOCUMENT_BYTES
 from otel_llm.readers.records import DecodeError
 

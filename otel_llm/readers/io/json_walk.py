@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.readers.io.json_pieces import CLOSING, Bad, Cut, PieceLimits, Reader, load
+from otel_llm.readers.io.json_pieces import CLOSING, Bad, Cut, PieceLimits, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from otel_llm.readers.io.skipped import Skipped
 
 LOOK_DEPTH: Final = 6
-__all__ = ["END", "Item", "items", "key_paths", "load"]
-
 END: Final = object()
 """The value of the item after the last key of an entered object."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import trace
 
 from otel_llm import semconv
-from otel_llm.evaluate.own_streams.first_hand import Identity
+from otel_llm.evaluate.own_streams.own_stream import Identity
 from otel_llm.export.records import CONTENT, KIND_NAMES
 from otel_llm.instrumentation.segments.choices import GOES_ON_NS
 from otel_llm.instrumentation.segments.chunks import SPECIAL_TOKENS, most_tokens, shares
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
-    from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
+    from otel_llm.evaluate.own_streams.first_hand import FirstHand
+    from otel_llm.evaluate.own_streams.own_stream import OwnStream
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.core.committed_request import Request
     from otel_llm.instrumentation.core.recording import Recording

@@ -20,7 +20,8 @@ from support.vectors import FOLDER
 import otel_llm.audit
 from otel_llm import semconv
 from otel_llm.audit import Audit
-from otel_llm.audit.report.report import Chosen, render, render_deliveries
+from otel_llm.audit.report.delivery_sections import Chosen
+from otel_llm.audit.report.report import render, render_deliveries
 
 HOSTILE = (
     "</script><script>document.documentElement.dataset.owned=1;alert(1)</script>",

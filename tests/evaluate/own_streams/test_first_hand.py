@@ -11,7 +11,8 @@ import pytest
 from rules.scripted import one_rule
 from support.evaluate.own_streams import KeepingSink
 
-from otel_llm.evaluate.own_streams.first_hand import FirstHand, Identity, OwnStream
+from otel_llm.evaluate.own_streams.first_hand import FirstHand
+from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine

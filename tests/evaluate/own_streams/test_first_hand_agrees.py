@@ -32,9 +32,9 @@ from support.examples import examples
 from support.otlp import T0_NS, Value, request_span, span_id, token, trace_id
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import Timeouts
-from otel_llm.evaluate.own_streams.first_hand import LOOK_EVERY_NS, FirstHand, Identity, OwnStream
-from otel_llm.evaluate.own_streams.own_stream import Statement
+from otel_llm.evaluate.own_streams.first_hand import LOOK_EVERY_NS, FirstHand
+from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream, Statement
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine

@@ -22,11 +22,12 @@ from support.sse_server import Reply, SseServer, whole
 
 import otel_llm
 from otel_llm import semconv
+from otel_llm.instrumentation.core.covering import covering
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.callback_reader import CallbackReader
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.propagation import attach, covering, detach, extract, inject
+from otel_llm.instrumentation.request.propagation import attach, detach, extract, inject
 
 PARENT = SpanContext(77, 88, is_remote=True, trace_flags=TraceFlags(1), trace_state=TraceState([("vendor", "x")]))
 

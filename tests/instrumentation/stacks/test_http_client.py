@@ -29,7 +29,7 @@ from support.sse_server import Gate
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.request.propagation import covering
+from otel_llm.instrumentation.core.covering import covering
 
 CHAT = "/v1/chat/completions"
 JSON = {"Content-Type": "application/json"}

@@ -16,7 +16,7 @@ from support.examples import examples
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, token
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.assemble.resolved import row_order
 from otel_llm.readers.assemble.stream_assembler import StreamAssembler

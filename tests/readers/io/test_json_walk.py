@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.readers.io.json_pieces import PieceLimits
-from otel_llm.readers.io.json_walk import END, items, key_paths, load
+from otel_llm.readers.io.json_pieces import PieceLimits, load
+from otel_llm.readers.io.json_walk import END, items, key_paths
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import DecodeError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.actions.execute.action_receiver import Asked, Response
+from otel_llm.actions.execute.action_receiver import ActionRequest, Response
 from otel_llm.readers.records import RequestKey
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.command_reader import CommandReader
@@ -30,7 +30,7 @@ OPEN = {
 """What the spans stand for; ONE has a client above, TWINS is the client of both."""
 
 
-def asked(action: str, span: bytes | None = None, instance: str = "a", **of: Any) -> Asked:
+def asked(action: str, span: bytes | None = None, instance: str = "a", **of: Any) -> ActionRequest:
     given: dict[str, Any] = {
         "id": "act_1",
         "action": action,
@@ -43,10 +43,10 @@ def asked(action: str, span: bytes | None = None, instance: str = "a", **of: Any
         "facts": {},
         "candidates": (),
     }
-    return Asked(**(given | of))
+    return ActionRequest(**(given | of))
 
 
-def read(one: Asked) -> Command | Response:
+def read(one: ActionRequest) -> Command | Response:
     return CommandReader(lambda span: OPEN.get(span, ()), lambda name: name in ("a", "b")).read(one)
 
 
@@ -82,7 +82,7 @@ def command(verb: str, span: bytes | None = None, instance: str = "", *candidate
         (asked("preempt", PARENT), command("preempt", None, "", ONE)),
     ],
 )
-def test_what_it_becomes(one: Asked, made: Command) -> None:
+def test_what_it_becomes(one: ActionRequest, made: Command) -> None:
     assert read(one) == made
 
 
@@ -107,7 +107,7 @@ def test_what_it_becomes(one: Asked, made: Command) -> None:
         (asked("preempt", instance="z", candidates=({}, {"trace_id": 1, "span_id": []})), "unknown_request"),
     ],
 )
-def test_what_it_does_not_become(one: Asked, result: str) -> None:
+def test_what_it_does_not_become(one: ActionRequest, result: str) -> None:
     answer = read(one)
     assert isinstance(answer, Response)
     assert (answer.status, answer.result) == (200, result)

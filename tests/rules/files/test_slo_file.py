@@ -255,7 +255,7 @@ def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
 
 def test_the_shipped_files_are_found_and_a_broken_installation_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shipped_slo_file() == shipped_rules_dir() / "slo.yaml"
-    monkeypatch.setattr(shipped, "__file__", "/nowhere/otel_llm/rules/shipped.py")
+    monkeypatch.setattr(shipped, "__file__", "/nowhere/otel_llm/rules/files/shipped.py")
     with pytest.raises(FileNotFoundError, match="reinstall otel-llm"):
         shipped_rules_dir()
 

@@ -16,10 +16,10 @@ from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.rows import Row, judged_row, unjudged_row
 from otel_llm.slo.classes import SloClass, SloClasses
 from otel_llm.slo.fluid.fluid_rate import fluid_tbt_ns, targets
-from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING, Ledger
+from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING, Ledger, window_start
 from otel_llm.slo.request import arrivals, judge
 from otel_llm.slo.verdict import Verdict
-from otel_llm.slo.windows import WindowTotals, window_start
+from otel_llm.slo.windows import WindowTotals
 
 
 @dataclass

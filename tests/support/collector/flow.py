@@ -13,7 +13,7 @@ from otel_llm.collector.decoding import PartSizes
 from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.service import build_pipeline
-from otel_llm.evaluate.evaluator import Timeouts
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal.journal import FsyncPolicy, Journal
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.engine.rule_engine import RuleEngine

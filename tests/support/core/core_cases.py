@@ -11,7 +11,8 @@ from support.core.core_spans import sent_segment
 from support.otlp import IDENTITY, T0_NS, Value, request_span, token
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import RegistryLimits, Timeouts
+from otel_llm.evaluate.registry import RegistryLimits
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses

@@ -14,8 +14,10 @@ from support.core.core_spans import as_sent
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, token
 
 from otel_llm import semconv
-from otel_llm.evaluate.evaluator import Evaluator, RegistryLimits, Timeouts
+from otel_llm.evaluate.evaluator import Evaluator
+from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+from otel_llm.evaluate.timers import Timeouts
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.readers.batch import Batch

@@ -20,7 +20,7 @@ from otel_llm.actions.settings import (
     Receiver,
 )
 from otel_llm.actions.sinks.console import Console
-from otel_llm.evaluate.own_streams.first_hand import Identity, OwnStream
+from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.readers.records import RequestKey
 from otel_llm.relay.deciding.command import Command

@@ -13,7 +13,8 @@ from support.instrumentation.fake_environment import MS, OFFSET_NS, FakeEnvironm
 from otel_llm import semconv
 from otel_llm.audit.input.stream_batch import to_batch
 from otel_llm.audit.kernel.judge_batch import judge_batch
-from otel_llm.evaluate.own_streams.first_hand import FirstHand, OwnStream
+from otel_llm.evaluate.own_streams.first_hand import FirstHand
+from otel_llm.evaluate.own_streams.own_stream import OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.export.wire import export_request
 from otel_llm.instrumentation.process.wall_anchor import WallAnchor

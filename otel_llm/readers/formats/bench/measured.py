@@ -19,7 +19,8 @@ from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.readers.assemble.resolved import Assembled, Resolved, derived_ids
 from otel_llm.readers.foreign.foreign_spans import Foreign
 from otel_llm.readers.io.bytestream import open_chunks
-from otel_llm.readers.io.json_walk import END, items, load
+from otel_llm.readers.io.json_pieces import load
+from otel_llm.readers.io.json_walk import END, items
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import DecodeError, InputError
 from otel_llm.slo.token_events import NO_EVENTS, TokenEvents

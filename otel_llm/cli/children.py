@@ -1,3 +1,0 @@
-"""Moved to `otel_llm.demo.children`; this name keeps working."""
-
-from otel_llm.demo.children import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""Moved to `otel_llm.rules.language.snapshot`; this name keeps working."""
-
-from otel_llm.rules.language.snapshot import *  # noqa: F403
