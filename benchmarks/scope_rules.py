@@ -77,16 +77,15 @@ def measure(folder: Path, exports: list[tuple[int, bytes]], name: str) -> tuple[
     classes, windowing = load_slo(folder / "slo.yaml"), Windowing(10 * 10**9, 5 * 10**9)
     evaluator = Evaluator(classes, RuleEngine(rules_of(folder, name)), windowing, sink)
     ticks: list[float] = []
-    if evaluator.groups is not None:
-        tick = evaluator.groups.tick
+    tick = evaluator.groups.tick
 
-        def timed(now_ns: int) -> list[Decision]:
-            began = time.process_time()
-            found = tick(now_ns)
-            ticks.append(time.process_time() - began)
-            return found
+    def timed(now_ns: int) -> list[Decision]:
+        began = time.process_time()
+        found = tick(now_ns)
+        ticks.append(time.process_time() - began)
+        return found
 
-        evaluator.groups.tick = timed  # type: ignore[method-assign]
+    evaluator.groups.tick = timed  # type: ignore[method-assign]
     spent = 0.0
     for due_ns, raw in exports:
         batch = otlp.read(raw)

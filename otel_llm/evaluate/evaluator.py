@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.evaluate.group_facts import groups_for
+from otel_llm.evaluate.group_facts import Groups
 from otel_llm.evaluate.registry import Registry, RegistryLimits
 from otel_llm.evaluate.rule_scheduler import RuleScheduler
 from otel_llm.evaluate.streams.batch_update import Applied, apply_plain
@@ -29,7 +29,6 @@ from otel_llm.slo.stream import sort_gaps
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from otel_llm.evaluate.group_facts import Groups
     from otel_llm.evaluate.sink import Sink
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.timers import Timer
@@ -84,11 +83,10 @@ class Evaluator:
         self.meter = Meter(self.table)
         self.scheduler = RuleScheduler(self.table, rules, by_columns=by_columns)
         self.timers = Timers()
-        self._most_subjects = limits.subjects
         self.registry = Registry(classes, self.table, self.timers, self.timeouts, self.counts, limits)
-        groups = groups_for(self.table, rules, classes, self.counts, limits.subjects)
+        self.groups = Groups(self.table, rules, classes, self.counts, limits.subjects)
         self._verdicts = Verdicts(
-            self.registry, self.table, self.meter, windowing, sink, self.timers, self.counts, groups
+            self.registry, self.table, self.meter, windowing, sink, self.timers, self.counts, self.groups
         )
 
     @property
@@ -100,11 +98,6 @@ class Evaluator:
     def classes(self) -> SloClasses:
         """Return the SLO classes that judge streams."""
         return self.registry.classes
-
-    @property
-    def groups(self) -> Groups | None:
-        """Return the evaluator of rules of scopes instance and class; None where there are no such rules."""
-        return self._verdicts.groups
 
     @property
     def now_ns(self) -> int:
@@ -170,9 +163,8 @@ class Evaluator:
 
     def next_timer(self) -> int | None:
         """Return the instant of the next timer; None where there is none."""
-        tick_ns = None if self.groups is None else self.groups.next_tick_ns
         rules_ns = (self.scheduler.next_due(), self.scheduler.engine.next_timer())
-        return earliest(*rules_ns, self.windowing.next_close(), self.timers.next_due(), tick_ns)
+        return earliest(*rules_ns, self.windowing.next_close(), self.timers.next_due(), self.groups.next_tick_ns)
 
     def finish(self, now_ns: int) -> None:
         """Judge every stream whose end was received, without further waiting; streams in flight stay."""
@@ -186,12 +178,7 @@ class Evaluator:
         engine = RuleEngine(rules)
         self._decide(engine.succeed(self.rules, now_ns, self.live))
         self.rules = engine
-        if self.groups is not None:
-            self._decide(self.groups.use(engine, classes, now_ns))
-        if self.groups is None or not rules.group_rules:
-            self._verdicts.groups = groups_for(self.table, engine, classes, self.counts, self._most_subjects)
-        if self.groups is not None:
-            self.groups.wake(now_ns)
+        self._decide(self.groups.use(engine, classes, now_ns))
         self.scheduler.use(engine, self.live.values(), now_ns)
         self._decide_due(now_ns)
 
@@ -214,13 +201,11 @@ class Evaluator:
 
         A journal that is read from its middle would show them too little.
         """
-        if self.groups is not None:
-            self.groups.paused = True
+        self.groups.paused = True
 
     def resume_group_rules(self, now_ns: int) -> None:
         """Resume the rules of instances and classes: the journal is read."""
-        if self.groups is not None:
-            self.groups.resume(now_ns)
+        self.groups.resume(now_ns)
 
     # A batch's parts.
 
@@ -230,8 +215,7 @@ class Evaluator:
         if self.scheduler.is_due(now_ns - 1):
             self.scheduler.evaluate_due_of(self.registry.slots_of(batch, slots), now_ns - 1)
         self._pass_time(now_ns - 1)  # timers of this very instant run after the batch
-        if self.groups is not None:
-            self.groups.wake(now_ns)
+        self.groups.wake(now_ns)
         self.timers.move_to(now_ns)
 
     def _ingest_segment(self, segment: Segment, now_ns: int, touched: Touched) -> None:
@@ -335,7 +319,7 @@ class Evaluator:
             due_ns = self.timers.next_due()
             if not self.live and not self.registry.orphans:
                 self.windowing.skip_to(now_ns if due_ns is None else min(now_ns, due_ns))
-            tick_ns = None if self.groups is None else self.groups.next_tick_ns
+            tick_ns = self.groups.next_tick_ns
             event_ns = earliest(due_ns, self.windowing.next_close(), tick_ns)
             self._decide_due(now_ns if event_ns is None else min(now_ns, event_ns))  # rules first at one instant
             if event_ns is None or event_ns > now_ns:
@@ -344,7 +328,7 @@ class Evaluator:
             for what, key in self.timers.pop_due(event_ns):
                 self._on_timer(what, key, event_ns)
             self.windowing.close_until(event_ns, self.table, self._verdicts.judge_before)
-            if self.groups is not None and tick_ns == event_ns:
+            if tick_ns == event_ns:
                 self._decide_after(self.groups.tick(event_ns), event_ns)
 
     def _on_timer(self, what: Timer, key: StreamKey, now_ns: int) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """The facts of instances and classes, and the evaluation of their rules.
+    """The facts of instances and classes, and the evaluation of their rules; without such rules it does nothing.
 
     `paused`: facts are updated without evaluating rules, while a restart reads a journal from its middle.
     """
@@ -56,6 +56,7 @@ class Groups:
         self.paused = False
         self.next_tick_ns: int | None = None
         self._last_tick_ns = 0
+        self._counts, self._most_subjects = counts, most_subjects
         self._subjects = Subjects(counts, most_subjects)
         self._pending: dict[Group, Totals] = {}
         """Totals since the last tick, by group; the next tick adds them to the windows of both scopes."""
@@ -77,13 +78,19 @@ class Groups:
         subjects = [self._facts(one, now_ns) for one in self._subjects.all()]
         self._set(engine, classes, charged=charged)
         decisions = self.engine.succeed(former, subjects)
-        for subject in self._subjects.all():
-            subject.use(self._needs[subject.scope], now_ns)
+        if self._active:
+            for subject in self._subjects.all():
+                subject.use(self._needs[subject.scope], now_ns)
+        else:
+            self._subjects = Subjects(self._counts, self._most_subjects)
+            self._forget_pending()
+            self.next_tick_ns = None
         self.wake(now_ns)
         return decisions
 
     def _set(self, engine: RuleEngine, classes: SloClasses, *, charged: bool = False) -> None:
         self.engine = ScopeEngine(engine.rules, engine.decision_maker, engine.decided)
+        self._active = bool(engine.rules.group_rules)
         self._classes = classes
         self._needs = {scope: needs(self.engine.of(scope)) for scope in GROUP_SCOPES}
         self._benefit = any(found.benefit for found in self._needs.values())
@@ -92,12 +99,16 @@ class Groups:
 
     def wake(self, now_ns: int) -> None:
         """Schedule a tick at the next whole second."""
+        if not self._active:
+            return
         tick_ns = max(_second(now_ns), self._last_tick_ns + SECOND_NS)
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
 
     def ended(self, stream: StreamInFlight, resolved: Resolved, verdict: Verdict | None, now_ns: int) -> None:
         """Count a request that has ended, and the rest of its benefit."""
+        if not self._active:
+            return
         group, cut = stream.group, resolved.finish_reason in CUT
         objective = stream.slo.objective.fluidity_index
         self._of(group).count(resolved.outcome, verdict, objective, cut=cut, queue_s=resolved.queue_s)
@@ -267,16 +278,3 @@ class Groups:
 def _second(instant_ns: int) -> int:
     """Return the first whole second not before an instant."""
     return -(-instant_ns // SECOND_NS) * SECOND_NS
-
-
-def groups_for(
-    table: StreamTable,
-    engine: RuleEngine,
-    classes: SloClasses,
-    counts: Counter[str],
-    most_subjects: int = MAX_SUBJECTS,
-) -> Groups | None:
-    """Return the facts for rules of scopes instance and class; None where there is no such rule."""
-    if not engine.rules.group_rules:
-        return None
-    return Groups(table, engine, classes, counts, most_subjects)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Verdicts:
     """The judge of streams, and of request spans without segments.
 
-    `groups`: the facts of instances and classes, None where no rule needs them. `counts` gets judged, lost,
+    `groups`: the facts of instances and classes. `counts` gets judged, lost,
     partial (without segment 0), skewed_tokens, missing_empty_segments, ignored_spans.
     """
 
@@ -50,7 +50,7 @@ class Verdicts:
         sink: Sink[LiveStream],
         timers: Timers,
         counts: Counter[str],
-        groups: Groups | None,
+        groups: Groups,
     ) -> None:
         self._registry = registry
         self._table = table
@@ -59,7 +59,7 @@ class Verdicts:
         self._sink = sink
         self._timers = timers
         self._counts = counts
-        self.groups = groups
+        self._groups = groups
 
     def judge(
         self,
@@ -148,8 +148,7 @@ class Verdicts:
             # Computed now, so that a sink that stores it does not keep the token times alive.
             row = partial(dict, unjudged_row(resolved, slo.name, events, slo.reads))
         self._windowing.ended(stream, resolved, verdict)
-        if self.groups is not None:
-            self.groups.ended(stream, resolved, verdict, self._timers.now_ns)
+        self._groups.ended(stream, resolved, verdict, self._timers.now_ns)
         self._counts["judged"] += 1
         if resolved.outcome == "lost":
             self._counts["lost"] += 1
@@ -169,8 +168,7 @@ class Verdicts:
             if stream.windows is not None:
                 self._windowing.refund(stream, stream.windows.close(None))
             self._sink.charged(self._meter.close(stream, None))
-            if self.groups is not None:
-                self.groups.close(stream, None)
+            self._groups.close(stream, None)
             stream.identify(slo, stream_is, exact_resume=resolved.exact_resume)
             self._windowing.move_start(stream, group)
             stream.windows = Ledger(slo, old.commit_ns)

@@ -362,7 +362,9 @@ def test_a_tenants_streams_in_flight_leave_room_for_anothers(shop: str, name: st
 
 def test_without_such_rules_nothing_is_kept() -> None:
     one = seen(RuleSet(()))
-    assert one.evaluator.groups is None
+    whole(one, 10_000, number=1)
+    assert one.evaluator.groups.subjects() == []
+    assert one.evaluator.groups.next_tick_ns is None
 
 
 def test_windows_of_an_hour_are_kept_in_minutes() -> None:
@@ -389,7 +391,9 @@ def test_a_reload_keeps_what_is_counted_and_ends_what_is_gone() -> None:
     assert flips(one)[1:] == [("resolved", "ended", 14_500), ("firing", "done", 15_000)]
     one.evaluator.reload(one.evaluator.classes, RuleSet(()), at(20_500))
     assert flips(one)[3:] == [("resolved", "ended", 20_500)]
-    assert one.evaluator.groups is None
+    whole(one, 21_000, number=2)
+    assert one.evaluator.groups.subjects() == []
+    assert one.evaluator.groups.next_tick_ns is None
 
 
 def test_rules_that_come_with_a_reload_begin_there() -> None:

@@ -159,7 +159,7 @@ def _firing(evaluator: Evaluated, tenant: str | None) -> list[dict[str, Any]]:
     """Return the rules that fire now on a tenant's, or any tenant's (None), streams, instances or classes."""
     numbers = evaluator.rules.firing(tenant)
     scopes: dict[str, list[str]] = {}
-    for name, labels in () if evaluator.groups is None else evaluator.groups.engine.firing():
+    for name, labels in evaluator.groups.engine.firing():
         if tenant in (None, dict(labels).get("tenant", DEFAULT_TENANT)):
             scopes.setdefault(name, []).append(" ".join(value for _, value in labels if value))
     known = {rule.name: rule for rule in evaluator.rules.rules.rules}

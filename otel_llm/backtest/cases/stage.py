@@ -100,8 +100,7 @@ class Stage:
     def pending(self, rule: str) -> list[Standing]:
         """Return the subjects for which a rule waits for its `for`, since when its condition has held."""
         found: list[tuple[Subject, int]] = [*self.evaluator.rules.pending(rule)]
-        if self.evaluator.groups is not None:
-            found += self.evaluator.groups.engine.pending(rule)
+        found += self.evaluator.groups.engine.pending(rule)
         return [Standing(self.name(about), at - T0_NS) for about, at in found]
 
     def alerts(self, name: str) -> list[Alert]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.evaluate.group_facts import groups_for
+from otel_llm.evaluate.group_facts import Groups
 from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
 from otel_llm.evaluate.own_streams.looks import Looks
 from otel_llm.evaluate.own_streams.own_stream import UNSTATED, Identity, OwnStream, Statement, write
@@ -31,7 +31,6 @@ from otel_llm.slo.stream import Stream
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.evaluate.group_facts import Groups
     from otel_llm.evaluate.sink import Sink
     from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
@@ -69,7 +68,7 @@ class FirstHand:
         """The streams in flight."""
         self._table = StreamTable()
         self._meter = Meter(self._table)
-        self.groups: Groups | None = groups_for(self._table, rules, classes, self.counts)
+        self.groups = Groups(self._table, rules, classes, self.counts)
         self._inactive_until = InactiveUntil(rules.rules)
         rules.take_evaluated()  # from now on it records which streams it evaluates
         self._looks = Looks()
@@ -100,8 +99,7 @@ class FirstHand:
         self.streams[key] = stream
         stream.looked_ns = now_ns
         self._changed(stream, now_ns)
-        if self.groups is not None:
-            self.groups.wake(now_ns)
+        self.groups.wake(now_ns)
         return stream
 
     def tokens(self, stream: OwnStream, events: TokenEvents, now_ns: int) -> None:
@@ -223,9 +221,8 @@ class FirstHand:
         del self.streams[stream.key]
         self._table.in_flight[stream.slot] = False
         self._decide(self.rules.ended(stream, end_ns, now_ns))
-        if self.groups is not None:
-            self.groups.ended(stream, resolved, verdict, now_ns)
-            self._next_ns = min(self._next_ns, self.groups.next_tick_ns or NEVER)
+        self.groups.ended(stream, resolved, verdict, now_ns)
+        self._next_ns = min(self._next_ns, self.groups.next_tick_ns or NEVER)
         self.counts.update(judged=1, lost=outcome == "lost", tokens=recorded, skewed_tokens=verdict.skewed)
         row = partial(verdict_row, resolved, stream.slo.name, verdict, recorded)
         try:
@@ -256,7 +253,7 @@ class FirstHand:
             decisions = self.rules.advance(at_ns, self.streams)
             self._unschedule_inactive(at_ns)
             self._decide(decisions)
-            if self.groups is not None and self.groups.next_tick_ns == at_ns:
+            if self.groups.next_tick_ns == at_ns:
                 self._write()
                 self._decide(self.groups.tick(at_ns))
             self._next_ns = self._earliest()
@@ -280,12 +277,7 @@ class FirstHand:
         self._decide(engine.succeed(self.rules, now_ns, self.streams))
         self.rules, self._inactive_until = engine, InactiveUntil(rules)
         engine.take_evaluated()
-        if self.groups is not None:
-            self._decide(self.groups.use(engine, classes, now_ns))
-        if self.groups is None or not rules.group_rules:
-            self.groups = groups_for(self._table, engine, classes, self.counts)
-        if self.groups is not None:
-            self.groups.wake(now_ns)
+        self._decide(self.groups.use(engine, classes, now_ns))
         for stream in self.streams.values():
             self.rules.update(stream, now_ns)
         self._next_ns = min(self._earliest(), now_ns)
@@ -368,14 +360,12 @@ class FirstHand:
         slots = np.array([stream.slot])
         for metered in self._meter.charge(slots):
             self.sink.charged(metered)
-        if self.groups is not None:
-            self.groups.charge(slots)
+        self.groups.charge(slots)
 
     def _judge_by(self, stream: OwnStream, slo: SloClass) -> None:
         """Judge a stream by another class: its charges are refunded under the old class, and made again."""
         self.sink.charged(self._meter.close(stream, None))
-        if self.groups is not None:
-            self.groups.close(stream, None)
+        self.groups.close(stream, None)
         stream.judge_by(slo)
         stream.group = stream.group._replace(slo_class=slo.name)
         self._table.name(stream.slot, stream.group, slo)
@@ -384,9 +374,8 @@ class FirstHand:
         write(self._table, self.streams.values(), self._now_ns)
 
     def _earliest(self) -> int:
-        due_ns = self.rules.next_timer()
-        tick_ns = None if self.groups is None else self.groups.next_tick_ns
-        return min((at for at in (due_ns, tick_ns, self._looks.first_ns) if at is not None), default=NEVER)
+        instants = (self.rules.next_timer(), self.groups.next_tick_ns, self._looks.first_ns)
+        return min((at for at in instants if at is not None), default=NEVER)
 
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:
