@@ -232,7 +232,7 @@ def bedrock(source: Source, mode: str) -> Read:  # noqa: ARG001
 
 
 def asgi(source: Source, mode: str) -> tuple[Read, Read]:  # noqa: ARG001
-    from otel_llm.instrumentation.server.asgi import StreamMiddleware
+    from otel_llm.instrumentation.asgi import StreamMiddleware
 
     path, headers = "/v1/chat/completions", [(b"content-type", b"application/json")]
     scope: dict[str, Any] = {
@@ -320,7 +320,7 @@ STACKS = {
         Stack("lm15", wires.chat, ("lm15", "otel_llm.instrumentation.stacks.lm15"), lm15, served=True),
         Stack("bedrock", wires.converse, ("botocore", "otel_llm.instrumentation.stacks.botocore"), bedrock, SYNC),
         Stack("litellm", wires.chat, ("litellm", "otel_llm.instrumentation.stacks.litellm"), litellm, chunks=200),
-        Stack("ASGI middleware", wires.chat, ("otel_llm.instrumentation.server.asgi",), asgi, ("async",)),
+        Stack("ASGI middleware", wires.chat, ("otel_llm.instrumentation.asgi",), asgi, ("async",)),
         Stack("track()", wires.chat, ("otel_llm",), track),
     )
 }

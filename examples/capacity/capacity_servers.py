@@ -48,7 +48,7 @@ ENVIRONMENT: Final = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # taskset does it
     "OMP_NUM_THREADS": "1",
 }
-RECORDED: Final = ("--middleware", "otel_llm.instrumentation.server.asgi.StreamMiddleware")
+RECORDED: Final = ("--middleware", "otel_llm.instrumentation.asgi.StreamMiddleware")
 PLUGIN: Final = {"VLLM_PLUGINS": "otel-llm-vllm"}
 
 

@@ -17,7 +17,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 import otel_llm
-from otel_llm.instrumentation.server.asgi import StreamMiddleware
+from otel_llm.instrumentation.asgi import StreamMiddleware
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

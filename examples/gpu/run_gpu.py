@@ -34,7 +34,7 @@ ENGINES = {
     "transformers": ("-P", str(H200 / "serve.py"), "serve", "{model}", "--device", "{device}", "--continuous-batching"),
     "vllm": (
         *("-m", "vllm.entrypoints.cli.main", "serve", "{model}", "--no-enable-prefix-caching"),
-        *("--middleware", "otel_llm.instrumentation.server.asgi.StreamMiddleware"),
+        *("--middleware", "otel_llm.instrumentation.asgi.StreamMiddleware"),
     ),
 }
 SETTLE_S = 3.0  # the engine's recordings of requests that are over have reached the journal by then

@@ -1,6 +1,6 @@
 """The middleware for ASGI applications with streamed replies: the tokens of each reply, and its outcome.
 
-    vllm serve MODEL --middleware otel_llm.instrumentation.server.asgi.StreamMiddleware
+    vllm serve MODEL --middleware otel_llm.instrumentation.asgi.StreamMiddleware
     app.add_middleware(StreamMiddleware, paths=["/chat"])
 
 Messages pass through one for one: nothing is held back, nothing is read that the application does not read, so

@@ -27,7 +27,7 @@ from otel_llm.readers.assemble.resolved import Assembled
 from otel_llm.readers.otlp.export_request import decode
 
 PLUGIN = "otel-llm-vllm"
-MIDDLEWARE = "otel_llm.instrumentation.server.asgi.StreamMiddleware"
+MIDDLEWARE = "otel_llm.instrumentation.asgi.StreamMiddleware"
 KEEP_ALIVE = {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "120"}
 """A connection that it closes while a request is on its way fails that one."""
 LONG_CONTEXT = ("--max-model-len", "16384", "--hf-overrides", '{"max_position_embeddings": 16384}')
