@@ -37,11 +37,12 @@ def test_a_drain(tmp_path: Path, migrate: bool, after: int, body: dict[str, Any]
             stalls = Fault("stall", after=after)
             running.fail_first(stalls)
             reading = asyncio.create_task(running.read(body))
-            await asyncio.wait_for(stalls.reached.wait(), 15)
+            await asyncio.wait_for(stalls.reached.wait(), WAIT_S)
             source = "a" if any(one.fault is stalls for one in running.engines[0].streams) else "b"
             async with asyncio.timeout(WAIT_S):
                 while not (await running.get("/v1/streams"))["streams"]:
                     await asyncio.sleep(0.005)
+            await running.caught_up()
             async with running.session.post(f"{running.web}/v1/backends/{source}/drain", json={}) as response:
                 assert response.status == 200
             if not moves:

@@ -71,7 +71,7 @@ def test_a_loop_that_is_held_up_is_said_in_metrics_and_row(tmp_path: Path, held:
         goes_on = asyncio.Event()
         engine: FakeEngine = ScriptedEngine(chunk("a"), goes_on, chunk("c", "stop"), b"data: [DONE]\n\n")
         async with rig(tmp_path, engine) as running, asyncio.timeout(WAIT_S):
-            url = running.url + "/v1/chat/completions"
+            url, began_s = running.url + "/v1/chat/completions", time.monotonic()
             async with running.session.post(url, json=CHAT) as response:
                 await response.content.readuntil(b"\n\n")
                 await asyncio.sleep(5 * BEAT_S)
@@ -83,6 +83,7 @@ def test_a_loop_that_is_held_up_is_said_in_metrics_and_row(tmp_path: Path, held:
                     os.close(number)
                 goes_on.set()
                 await response.read()
+            took_s = time.monotonic() - began_s
             found = await running.metrics()
             (row,) = (await running.get("/v1/streams"))["recent"]
 
@@ -91,8 +92,8 @@ def test_a_loop_that_is_held_up_is_said_in_metrics_and_row(tmp_path: Path, held:
 
             assert (over("otel_llm_relay_loop_lag_seconds", "0.1") > 0) >= held
             assert (over("otel_llm_relay_added_seconds", "0.1") > 0) >= held
-            if held:
-                assert row["relay_lag_s"] == pytest.approx(HELD_S, abs=HELD_S / 2)
+            if held:  # a busy machine may hold up the loop for longer
+                assert HELD_S / 2 <= row["relay_lag_s"] <= took_s
         (request,) = running.recorded.requests()
         said = (request.attributes or {}).get("otel_llm.relay.lag_seconds")
         assert said == row["relay_lag_s"]

@@ -182,9 +182,10 @@ def test_a_body_that_is_cut_short_reaches_no_backend(tmp_path: Path) -> None:
         async with rig(tmp_path, FakeEngine()) as running:
             _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.url).port)
             writer.write(post()[:-1])
-            await asyncio.sleep(0.1)  # it is being read
-            writer.close()
             async with asyncio.timeout(WAIT_S):
+                while running.service.body_bytes != len(BODY) - 1:  # until it is being read
+                    await asyncio.sleep(0.005)
+                writer.close()
                 while not await counted(running):
                     await asyncio.sleep(0.01)
             assert await counted(running) == {("", "499"): 1}

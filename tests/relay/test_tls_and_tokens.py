@@ -202,7 +202,7 @@ def test_a_backend_with_a_key_never_gets_the_clients(
                 bad = b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer " + THEIRS.encode() + b"\x00\r\n\r\n"
                 reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(running.url).port)
                 writer.write(bad)
-                answer = await asyncio.wait_for(reader.read(), 10)
+                answer = await asyncio.wait_for(reader.read(), WAIT_S)
                 await closed(writer)
                 assert answer.split()[1] == b"400"
                 assert THEIRS.encode() not in answer

@@ -350,7 +350,8 @@ async def stalled(running: Rig) -> tuple[asyncio.Task[Any], Fault]:
     stalls = Fault("stall", after=5)
     running.fail_first(stalls)
     reading = asyncio.create_task(running.read(CHAT))
-    await asyncio.wait_for(stalls.reached.wait(), 15)
+    await asyncio.wait_for(stalls.reached.wait(), WAIT_S)
+    await running.caught_up()
     return reading, stalls
 
 

@@ -102,18 +102,24 @@ def test_with_none_healthy_requests_are_served_and_the_relay_says_so(
 
 def test_a_backend_that_is_streaming_is_alive_though_its_health_path_fails(tmp_path: Path) -> None:
     async def go() -> None:
-        async with rig(tmp_path, FakeEngine(rate=50.0), FakeEngine(), settings=SOON) as running:
+        async with rig(tmp_path, FakeEngine(stepping=True), FakeEngine(), settings=SOON) as running:
             a, b = running.engines
             async with running.session.post(f"{running.web}/v1/backends/b/drain", json={}):
                 pass
-            reading = asyncio.create_task(running.read({**CHAT, "max_tokens": 60}))
-            await a.wait_for(lambda: any(asked.chunks_sent for asked in a.streams))
+            reading = asyncio.create_task(running.read({**CHAT, "max_tokens": 4000}))
+            await a.wait_for(lambda: bool(a.streams))
+            await a.step(2)
             a.healthy = b.healthy = False
-            await reaches(running, "b", "healthy", False)
+            while (await row(running, "b"))["healthy"]:
+                await a.step(1)
             probes = a.probes
-            await until(lambda: a.probes > probes + 2 * MISSES)
+            while a.probes <= probes + 2 * MISSES:
+                await a.step(1)
+                await asyncio.sleep(0.005)
             assert not reading.done()
             assert (await row(running, "a"))["healthy"] is True
+            a.stepping = False
+            await a.step(1)
             assert (await reading).done
 
     asyncio.run(go())

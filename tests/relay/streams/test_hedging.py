@@ -271,13 +271,19 @@ def test_one_that_becomes_unhealthy_is_not_waited_for_alone(tmp_path: Path, kind
 def test_one_that_serves_nobody_while_others_do_is_not_waited_for_alone(tmp_path: Path) -> None:
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), FakeEngine(), settings=NEVER) as running:
-            reading = await begun(running, Fault("silent"))
+            reading, requests = await begun(running, Fault("silent")), 1
             while not reading.done():
                 assert (await running.read(CHAT)).done
+                requests += 1
                 await asyncio.sleep(0.05)
             assert (await reading).done
-            assert (await running.metrics())['otel_llm_relay_failovers_total{reason="silent"}'] == 1
-            assert await hedges(running) == {"done": 1.0}
+            await all_ended(running)
+            twice = len(running.asked) - requests  # on a busy machine the others may be late, too
+            assert twice >= 1
+            assert (await running.metrics())['otel_llm_relay_failovers_total{reason="silent"}'] == twice
+            found = await hedges(running)
+            assert found["done"] >= 1
+            assert sum(found.values()) == twice
 
     asyncio.run(go())
 

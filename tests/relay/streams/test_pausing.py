@@ -12,14 +12,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.patience import WAIT_S
-from support.relay.fake_engine import FakeEngine, Fault
+from support.relay.fake_engine import Asked, FakeEngine, Fault
 from support.relay.fake_model import FakeModel
+from support.relay.pausing import owned_of, wake
 from support.relay.readers import Reply, read
 from support.relay.rig import Rig, at_rest, rig
 
 from otel_llm.relay.settings import Preempt
 
-TOKENS = 60
+TOKENS = 330
 CHAT: dict[str, Any] = {
     "model": "fake",
     "temperature": 0,
@@ -29,10 +30,12 @@ CHAT: dict[str, Any] = {
     "stream_options": {"include_usage": True},
     "messages": [{"role": "user", "content": "tell me"}],
 }
-ENOUGH = 30
-"""Chunks of a chat behind which its reader (5 tokens/s) has more than 3 s left."""
+ENOUGH = 300
+"""Chunks of a chat behind which its reader (5 tokens/s) has a minute left; a pause needs 3 s."""
 SHORT = Preempt(calm_s=0.05)
 LONG = Preempt(calm_s=3600.0)
+STAYS = Preempt(resume_runway_s=-3600.0, calm_s=3600.0)
+"""Goes on when a test says so."""
 ALWAYS = Preempt(resume_runway_s=-3600.0, calm_s=0.02, spare_s=0.0, again_s=0.0)
 """Pauses whatever the reader has left, as often as asked."""
 
@@ -113,16 +116,21 @@ def test_a_paused_stream_goes_on_and_its_reader_has_the_undisturbed_reply(tmp_pa
 def test_the_reader_reads_on_until_less_than_two_seconds_are_left(tmp_path: Path) -> None:
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(stepping=True), preempt=LONG) as running:
-            reading = await streaming(running, ENOUGH)
+            reading = await streaming(running, 40)
             assert (await running.preempt("a"))[0] == "done"
             (row,) = (await running.get("/v1/streams"))["streams"]
             assert row["paused"] is True
+            (session,) = owned_of(running).sessions.values()
+            left_s: list[float | None] = []
+
+            def noted(_asked: Asked) -> None:
+                left_s.append(session.recorded.runway_s)
+
+            running.engines[0].fault_of = noted
             assert len(running.asked) == 1
-            async with asyncio.timeout(WAIT_S):
-                while len(running.asked) < 2:
-                    (row,) = (await running.get("/v1/streams"))["streams"]
-                    await asyncio.sleep(0.01)
-            assert 0 < row["runway_s"] < 2.5, "it goes on while the reader has text"
+            await until(lambda: bool(left_s))
+            assert left_s[0] is not None
+            assert left_s[0] < LONG.resume_runway_s, "the reader reads on meanwhile"
             await release(running, reading)
         (request,) = running.recorded.requests()
         resumed = request.events[1]
@@ -147,7 +155,7 @@ def test_pauses_at_any_instant_leave_the_reply_as_it_is(
     """`pauses`: how many chunks come before each pause; those behind the end, and in the race with it, are refused."""
 
     async def go() -> None:
-        body = {**CHAT, "return_token_ids": ids}
+        body = {**CHAT, "return_token_ids": ids, "max_tokens": 60}
         if not chat:
             body["prompt"] = body.pop("messages")[0]["content"]
         engines = [FakeEngine(FakeModel(stream_interval=per_chunk), stepping=True) for _ in range(backends)]
@@ -204,13 +212,11 @@ def test_a_client_that_leaves_a_paused_stream_ends_it(tmp_path: Path) -> None:
 def test_a_paused_stream_waits_for_a_backend_that_comes_back(tmp_path: Path) -> None:
     async def go() -> None:
         engine = FakeEngine(stepping=True)
-        async with rig(tmp_path, engine, preempt=SHORT, settings="health: {interval: 50ms}\n") as running:
+        async with rig(tmp_path, engine, preempt=STAYS, settings="health: {interval: 50ms}\n") as running:
             reading = await streaming(running, ENOUGH)
             await engine.stop()
-            reply = asyncio.create_task(asyncio.wait_for(reading, 15))
-            await asyncio.sleep(0)
             # The engine's stream broke with it: what follows is about a stream that was paused before.
-            assert (await reply).errors
+            assert (await asyncio.wait_for(reading, WAIT_S)).errors
             await engine.start(engine.port)
             async with asyncio.timeout(WAIT_S):
                 while not (await running.get("/v1/backends"))["backends"][0]["open"]:
@@ -218,6 +224,7 @@ def test_a_paused_stream_waits_for_a_backend_that_comes_back(tmp_path: Path) -> 
             reading = await streaming(running, ENOUGH)
             assert (await running.preempt("a"))[0] == "done"
             await engine.stop()
+            wake(running)
             await asyncio.sleep(0.3)
             assert not reading.done()
             await engine.start(engine.port)
@@ -234,14 +241,15 @@ def test_a_paused_stream_goes_on_where_it_was_when_all_are_drained_and_elsewhere
 ) -> None:
     async def go() -> None:
         engines = [FakeEngine(stepping=True) for _ in range(backends)]
-        async with rig(tmp_path, *engines, preempt=SHORT) as running:
+        async with rig(tmp_path, *engines, preempt=STAYS) as running:
             reading = await streaming(running, ENOUGH)
             served = "a" if engines[0].streams else "b"
             assert (await running.preempt(served))[0] == "done"
             url = f"{running.web}/v1/backends/{served}/drain"
             async with running.session.post(url, json={}) as response:
                 assert response.status == 200
-            found = await asyncio.wait_for(release(running, reading), 15)
+            wake(running)
+            found = await asyncio.wait_for(release(running, reading), WAIT_S)
             assert (found.errors, found.done) == ([], True)
         (request,) = running.recorded.requests()
         assert [dict(event.attributes or {}).get("to") for event in request.events] == [
@@ -283,6 +291,7 @@ def test_no_more_streams_are_paused_than_the_settings_say(tmp_path: Path) -> Non
             for asked in running.asked:
                 assert asked.fault is not None
                 asked.fault.released.set()
+            wake(running)
             for reading in readings:
                 assert (await reading).done
 
@@ -349,26 +358,21 @@ groups:
       mode: enforce
       ttl: 5s
 """
-RULES = ABORTS.format(when="tokens_read > 5 && gap_seconds > 0.5")
+RULES = ABORTS.format(when=f"tokens >= {ENOUGH - 1} && tokens_read > 5 && gap_seconds > 0.5")
 
 
 def test_stream_rules_rest_while_a_stream_is_paused_and_run_again_behind(tmp_path: Path) -> None:
-    """A pause of 1.5 s sets off no rule about gaps of 0.5 s; a stall behind it does.
-
-    The tokens before either come at once: one by one, a machine that stands still makes a gap between them.
-    """
+    """A pause of 1.5 s sets off no rule about gaps of 0.5 s; a stall behind it does."""
 
     async def go() -> None:
         preempt = Preempt(calm_s=1.5, spare_s=0.0)
         async with rig(tmp_path, FakeEngine(stepping=True), rules=RULES, preempt=preempt) as running:
-            reading = await streaming(running, ENOUGH, {**CHAT, "max_tokens": 100})
-            stalls = Fault("stall", after=15, burst=True)
-            running.fail_first(stalls)
+            reading = await streaming(running, ENOUGH, {**CHAT, "max_tokens": 2 * ENOUGH})
+            running.fail_first(Fault("stall", after=15, burst=True))
             assert (await running.preempt("a"))[0] == "done"
-            await until(stalls.reached.is_set)
-            assert running.decisions() == []
             reply = await reading
             assert [error["type"] for error in reply.errors] == ["aborted"]
+            assert len(running.asked) == 2, "it was resumed before that"
             await until(lambda: [one["outcome"] for one in running.decisions() if one["action"]] == ["done"])
 
     asyncio.run(go())
@@ -424,14 +428,12 @@ def test_the_lowest_class_with_the_most_text_that_can_go_on_exactly_is_taken(tmp
                 return reading, fault
 
             some = [
-                await begin(30, "chat"),
-                await begin(34, "chat"),
-                await begin(38, "chat", temperature=0.8, seed=1),
-                await begin(36, "batch"),
+                await begin(200, "chat"),
+                await begin(240, "chat"),
+                await begin(280, "chat", temperature=0.8, seed=1),
+                await begin(260, "batch"),
             ]
-            async with asyncio.timeout(WAIT_S):
-                while sum(row["tokens"] for row in (await running.get("/v1/streams"))["streams"]) < 134:
-                    await asyncio.sleep(0.005)
+            await running.caught_up()
             some.append(await begin(3, "code"))
             await until(lambda: bool(running.decisions()))
             (record,) = running.decisions()
@@ -440,12 +442,13 @@ def test_the_lowest_class_with_the_most_text_that_can_go_on_exactly_is_taken(tmp
             first, second = (one["score"]["runway_seconds"] for one in record["candidates"])
             assert first > second > 3
             paused = [row for row in (await running.get("/v1/streams"))["streams"] if row["paused"]]
-            assert [row["tokens"] for row in paused] == [33]
+            assert [row["tokens"] for row in paused] == [239]
             assert record["detail"] == f"paused {paused[0]['trace_id']}/{paused[0]['span_id']}"
             for _, fault in some:
                 fault.released.set()
+            wake(running)
             for reading, _ in some:
-                reply = await asyncio.wait_for(reading, 15)
+                reply = await asyncio.wait_for(reading, WAIT_S)
                 assert reply.done
                 assert reply.errors == []
 

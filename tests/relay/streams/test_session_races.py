@@ -30,7 +30,7 @@ groups:
   scope: stream
   rules:
   - rule: Abort
-    when: 'age_seconds > 0.3'
+    when: 'tokens == 8 && gap_seconds > 0.3'
     actions:
     - abort: {}
       mode: enforce
@@ -148,7 +148,7 @@ def test_a_drain_does_not_move_a_stream_that_is_being_resumed_or_has_finished(tm
             running.fail_first(behind_the_finish)
             reading = asyncio.create_task(running.read(CHAT))
             await until(behind_the_finish.reached.is_set)
-            await asyncio.sleep(0.05)
+            await running.caught_up()
             await drain(running, serving(running, behind_the_finish))
             behind_the_finish.released.set()
             assert (await reading).done
@@ -196,7 +196,7 @@ def test_a_move_that_has_won_goes_on_though_its_backend_is_drained_before_the_cl
             await at_rest(lambda: running.asked[0].chunks_sent + running.asked[1].chunks_sent)
             await drain(running, other)
             gate.set()
-            reply = await asyncio.wait_for(reading, 60)
+            reply = await asyncio.wait_for(reading, WAIT_S)
             undisturbed = seen_of(b"".join(model.chunks({**body, "stream": True})))
             assert (reply.errors, reply.done) == ([], True)
             assert (reply.text, reply.ids) == (undisturbed.text, undisturbed.ids)

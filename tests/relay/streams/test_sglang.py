@@ -145,7 +145,8 @@ def test_why_a_chat_cannot_be_resumed_is_shown(tmp_path: Path) -> None:
             stalls = Fault("stall", after=9)
             running.fail_first(stalls)
             reading = asyncio.create_task(running.read(CHAT))
-            await asyncio.wait_for(stalls.reached.wait(), 15)
+            await asyncio.wait_for(stalls.reached.wait(), WAIT_S)
+            await running.caught_up()
             (row,) = (await running.get("/v1/streams"))["streams"]
             assert row["exact_resume"] is False
             reason = "a backend of kind sglang returns no token ids while a chat streams"

@@ -34,8 +34,8 @@ Before a stream: `refuse` resets the connection unanswered; `status` answers `st
 nothing until it is released. `slow_prefill` sends headers and nothing more until it is released.
 Behind `after` chunks of a stream (the role chunk counts; with 0 `reset` comes before the headers): `reset` of the
 connection, `end` without a finish, a finish `abort`, an `error` event with `[DONE]`, a `stall` until it is released
-(with `burst`, the chunks before it are not paced, so that the reader has a buffer), or one with a comment every 20 ms
-(`keep_alive`); a `malformed` or over-`long_line`
+(with `burst`, the chunks before it are not paced, so that the reader has a buffer), or one with a comment every
+`every_s` (`keep_alive`; 0: in each turn of the loop); a `malformed` or over-`long_line`
 among the chunks; `bad_framing`, where the size of an HTTP chunk should stand, none. `two_finishes` sends the finish
 chunk twice.
 """
@@ -52,6 +52,7 @@ class Fault:
     status: int = 500
     location: str = "http://127.0.0.1:9/"
     burst: bool = False
+    every_s: float = 0.02
     released: asyncio.Event = field(default_factory=asyncio.Event)
     reached: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the fault has happened, or the stall begun."""
@@ -67,6 +68,8 @@ class Asked:
     body: bytes
     fault: Fault | None = None
     chunks_sent: int = 0
+    bytes_sent: int = 0
+    """Those of the chunks."""
     finished: bool = False
     closed_by_client: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -298,6 +301,7 @@ class FakeEngine:
                 await asyncio.sleep(1 / self.rate)
             await response.write(chunk)
             asked.chunks_sent += 1
+            asked.bytes_sent += len(chunk)
             if fault is not None and fault.kind == "two_finishes" and b'"finish_reason":"' in chunk:
                 await response.write(chunk)
                 fault.reached.set()
@@ -334,7 +338,7 @@ class FakeEngine:
                 fault.reached.set()
                 while not fault.released.is_set():
                     await response.write(b": keep-alive\n\n")
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(fault.every_s)
             elif fault.kind == "stall":
                 fault.reached.set()
                 await self._changed()

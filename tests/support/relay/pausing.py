@@ -47,10 +47,8 @@ async def streaming(running: Rig, chunks: int = 9, **more: Any) -> tuple[asyncio
     running.fail_first(stalls)
     reading = asyncio.create_task(running.read({**CHAT, **more}))
     await until(stalls.reached.is_set)
-    owned = owned_of(running)
-    await until(lambda: any(session.recorded.runway_s is not None for session in owned.sessions.values()))
-    await asyncio.sleep(0.05)
-    (session,) = owned.sessions.values()
+    await running.caught_up()
+    (session,) = owned_of(running).sessions.values()
     return reading, session
 
 

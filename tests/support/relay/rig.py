@@ -72,6 +72,18 @@ class Rig:
         owned.preempt(command, lambda outcome, detail, _facts: settled.set_result((outcome, detail)))
         return await asyncio.wait_for(settled, WAIT_S)
 
+    async def caught_up(self) -> None:
+        """Wait until the relay has read all that its backends have sent of the streams in flight."""
+        async with asyncio.timeout(WAIT_S):
+            while not self._has_caught_up():
+                await asyncio.sleep(0.005)
+
+    def _has_caught_up(self) -> bool:
+        assert self.service.owned is not None
+        runs = [one.run for one in self.service.owned.sessions.values() if one.run is not None and not one.run.closed]
+        sent = sum(asked.bytes_sent for asked in self.asked if not asked.ended.is_set())
+        return not any(run.unread for run in runs) and sum(run.response.content.total_bytes for run in runs) == sent
+
     def decisions(self) -> list[dict[str, Any]]:
         """Return the records that are written so far."""
         return [json.loads(line) for line in read_back(self.folder / "decisions.jsonl")]
