@@ -133,7 +133,7 @@ def test_the_log_has_a_line_for_each_beginning_and_end(tmp_path: Path) -> None:
 def test_otlp_gets_an_event_for_each_beginning_and_end(tmp_path: Path, protocol: Any) -> None:
     backend = Backend()
     with BACKENDS[protocol](backend) as port:
-        target = OtlpTarget(f"http://127.0.0.1:{port}", protocol, timeout_s=5.0)
+        target = OtlpTarget(f"http://127.0.0.1:{port}", protocol, timeout_s=WAIT_S)
         alerts = running(tmp_path, settings_of(tmp_path, otlp=target))
         fire_and_resolve(alerts, instance="a")
         wait_until("both came", lambda: len(backend.bodies) == 2)
@@ -251,7 +251,7 @@ def test_what_is_told_is_written_down_before(tmp_path: Path) -> None:
     asked = threading.Event()
 
     def answer(came: Came, before: int) -> Say:
-        asked.wait(60)
+        asked.wait(WAIT_S)
         return Say()
 
     with receiving(Receiver(answer)) as receiver:

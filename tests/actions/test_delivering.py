@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from actions.orders import MS, NOW_NS, Scripted, Ticking, order
 from support.actions.action_receiver import Came, Receiver, Say, receiving
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 from otel_llm.actions.delivery.http_request import Answer
@@ -164,7 +165,7 @@ def test_without_an_answer_it_is_tried_again_at_half_time_and_nobody_says_that_i
     go_on = threading.Event()
 
     def hang(came: Came, before: int) -> Say:
-        go_on.wait(60)
+        go_on.wait(WAIT_S)
         return Say()
 
     receiver.answer = hang
@@ -180,7 +181,7 @@ def test_the_second_try_may_be_the_one_that_is_answered(receiver: Receiver) -> N
 
     def hang(came: Came, before: int) -> Say:
         if not before:
-            go_on.wait(60)
+            go_on.wait(WAIT_S)
         return Say(200, b'{"result":"done"}')
 
     receiver.answer = hang

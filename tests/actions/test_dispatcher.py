@@ -202,7 +202,7 @@ def test_what_is_being_sent_is_not_withdrawn(rigs: Any) -> None:
     class Hangs(Scripted):
         def attempt(self, order: Any, now_ns: int, timeout_s: float) -> Reply:
             super().attempt(order, now_ns, timeout_s)
-            go_on.wait(60)
+            go_on.wait(WAIT_S)
             return Reply("accepted")
 
     rig = rigs(Hangs())
@@ -266,7 +266,7 @@ def test_stopping_settles_everything_once(rigs: Any) -> None:
     class Hangs(Scripted):
         def attempt(self, order: Any, now_ns: int, timeout_s: float) -> Reply:
             super().attempt(order, now_ns, timeout_s)
-            go_on.wait(60)
+            go_on.wait(WAIT_S)
             return Reply("done")
 
     rig = rigs(Hangs())

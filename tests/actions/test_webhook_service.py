@@ -101,7 +101,7 @@ def test_two_thousand_starving_at_once_make_one_alert_and_no_more_actions_than_t
         post(service, *commits(range(1, 2001)))
         wait_until("all decided", lambda: len(records(tmp_path, "webhook")) == 2000)
         service.process.terminate()
-        assert service.process.wait(60) == 0
+        assert service.process.wait(WAIT_S) == 0
         reading.join()
     (alert,) = [json.loads(line) for line in (tmp_path / "alerts.jsonl").read_text().splitlines()]
     assert (alert["status"], alert["labels"]) == ("firing", {"alertname": "A", "instance": "a"})
@@ -149,7 +149,7 @@ def test_an_action_that_a_crash_cut_off_is_not_sent_again_and_nobody_says_that_i
     go_on = threading.Event()
 
     def hang(came: Came, before: int) -> Say:
-        go_on.wait(60)
+        go_on.wait(WAIT_S)
         return Say()
 
     receiver = Receiver(hang)

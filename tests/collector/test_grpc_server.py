@@ -207,7 +207,7 @@ def test_exports_are_handled_at_once() -> None:
     both = Barrier(2)
 
     def meet(_raw: bytes, _sender: Sender) -> bytes:
-        both.wait(30)
+        both.wait(WAIT_S)
         return b""
 
     receiver = GrpcReceiver(LOCAL, meet, limits=Limits(concurrent_exports=2))
@@ -222,19 +222,19 @@ def test_stopping_answers_what_was_begun() -> None:
 
     def slow(_raw: bytes, _sender: Sender) -> bytes:
         began.set()
-        assert go_on.wait(30)
+        assert go_on.wait(WAIT_S)
         return b""
 
     receiver = GrpcReceiver(LOCAL, slow)
     receiver.start()
     with grpc.insecure_channel(str(receiver.address)) as channel, ThreadPoolExecutor(2) as pool:
         answer = pool.submit(call, channel, RAW)
-        assert began.wait(30)
+        assert began.wait(WAIT_S)
         stopped = pool.submit(receiver.stop, 30)
         assert not stopped.done()
         go_on.set()
-        assert answer.result(30) == b""
-        stopped.result(30)
+        assert answer.result(WAIT_S) == b""
+        stopped.result(WAIT_S)
 
 
 def test_many_clients_at_once(receiver: GrpcReceiver, behind: FakeEvaluator) -> None:

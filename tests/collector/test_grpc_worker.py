@@ -153,7 +153,7 @@ def test_what_waits_for_its_answer_is_counted_once() -> None:
             item = inbox.get(60.0)
             assert isinstance(item, WorkerExport)
             item.acknowledge(b"")
-        assert [answer.result(60) for answer in answers] == [b"", b""]
+        assert [answer.result(WAIT_S) for answer in answers] == [b"", b""]
         assert worker.waiting == 0
     inbox.close()
 
@@ -244,7 +244,7 @@ def test_beyond_what_may_wait_senders_are_told_to_come_back() -> None:
         assert code(channel) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert worker.refusals()[SOURCE + "behind"] == 1
         with evaluating(worker, lambda _raw: b""):
-            assert [one.result(60) for one in waiting] == [b"", b""]
+            assert [one.result(WAIT_S) for one in waiting] == [b"", b""]
             assert call(channel) == b""
 
 
@@ -253,7 +253,7 @@ def test_an_evaluator_that_is_gone_is_said() -> None:
         waiting = sender.submit(code, channel)
         wait_until("it waits", lambda: worker.waiting == 1)
         worker.disconnect()
-        assert waiting.result(60) is grpc.StatusCode.UNAVAILABLE
+        assert waiting.result(WAIT_S) is grpc.StatusCode.UNAVAILABLE
         assert code(channel) is grpc.StatusCode.UNAVAILABLE
 
 
@@ -339,7 +339,7 @@ def test_receipts_do_not_go_back_whichever_listener_receives_them(tmp_path: Path
         with grpc.insecure_channel(service.grpc) as channel, ThreadPoolExecutor(8) as senders:
             sent = [senders.submit(call, channel, big if number % 10 == 0 else RAW) for number in range(60)]
             sent += [senders.submit(lambda: ask(port)[2]) for _ in range(60)]
-            assert {one.result(60) for one in sent} == {b""}
+            assert {one.result(WAIT_S) for one in sent} == {b""}
         assert service.stop()[0] == 0
     files = sorted((tmp_path / "journal").glob("*.otlp"))
     receipts = [record.receipt_ns or 0 for path in files for record in split(path.read_bytes())[0]]

@@ -190,7 +190,7 @@ def test_a_slow_answer_does_not_hold_up_the_others(told: Told) -> None:
     go_on = Event()
 
     def slow(_: Selection) -> str:
-        assert go_on.wait(30)
+        assert go_on.wait(WAIT_S)
         return "late"
 
     app = web_app(
@@ -208,7 +208,7 @@ def test_a_slow_answer_does_not_hold_up_the_others(told: Told) -> None:
         assert get(server, "/metrics")[0] == 200
         assert not waiting.done()
         go_on.set()
-        assert waiting.result(30)[2] == '"late"'
+        assert waiting.result(WAIT_S)[2] == '"late"'
     server.stop()
 
 

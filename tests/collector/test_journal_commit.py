@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.collector.journal_states import SlowDisk, tick_until_closed, wait_until
 from support.otlp import T0_NS
+from support.patience import WAIT_S
 from support.recordings import received
 
 from otel_llm.journal.group_commit import IntervalFlush
@@ -61,14 +62,14 @@ def test_one_fsync_serves_all_that_wrote_before_it_began(tmp_path: Path) -> None
     journal = opened(tmp_path, "always", disk)
     with ThreadPoolExecutor(17) as pool:
         first = pool.submit(write, journal, 0)
-        assert disk.asked.wait(60)
+        assert disk.asked.wait(WAIT_S)
         others: list[Future[None]] = [pool.submit(write, journal, i) for i in range(1, 17)]
         wait_until(lambda: journal.written_records == 17)
         # They came after the fsync began, so it does not speak for them; and none returns before one that does.
         assert not any(future.done() for future in (first, *others))
         disk.gate.set()
         for future in (first, *others):
-            future.result(60)
+            future.result(WAIT_S)
     sizes = [size for _, size in disk.files]
     assert sizes == [journal.written_bytes // 17, journal.written_bytes]
     journal.close()
@@ -81,7 +82,7 @@ def test_an_fsync_does_not_speak_for_what_came_after_it_began(tmp_path: Path) ->
     def fsync(fd: int) -> None:
         if not Path(f"/proc/self/fd/{fd}").is_dir():
             seen.append(fd)
-            assert gates[len(seen) - 1].wait(60)
+            assert gates[len(seen) - 1].wait(WAIT_S)
 
     with (
         Journal(tmp_path, fsync="always", fsync_call=fsync, compress=False) as journal,
@@ -92,11 +93,11 @@ def test_an_fsync_does_not_speak_for_what_came_after_it_began(tmp_path: Path) ->
         second = pool.submit(write, journal, 1)
         wait_until(lambda: journal.written_records == 2)
         gates[0].set()
-        first.result(60)
+        first.result(WAIT_S)
         wait_until(lambda: len(seen) == 2)
         assert not second.done()
         gates[1].set()
-        second.result(60)
+        second.result(WAIT_S)
 
 
 def test_waiting_covers_files_that_were_left_meanwhile(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_after_a_failed_fsync_the_file_is_never_touched_again(tmp_path: Path, ca
         disk.error = OSError(5, "Input/output error")
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(write, journal, 1)
-            assert disk.asked.wait(60)
+            assert disk.asked.wait(WAIT_S)
             late = [pool.submit(write, journal, i) for i in (2, 3)]  # into the same file, while its fsync fails
             wait_until(lambda: journal.written_records == 4)
             disk.gate.set()
@@ -285,18 +286,18 @@ def test_tick_does_not_wait_for_a_record_that_is_being_written(tmp_path: Path, m
 
     def slow(fd: int, parts: Any) -> int:
         inside.set()
-        assert gate.wait(60)
+        assert gate.wait(WAIT_S)
         return writev(fd, parts)
 
     with opened(tmp_path, "never", SlowDisk(), max_age_s=1) as journal, ThreadPoolExecutor(2) as pool:
         write(journal, 0)
         monkeypatch.setattr(os, "writev", slow)
         writing = pool.submit(write, journal, 1)
-        assert inside.wait(60)
-        pool.submit(journal.tick, T0_NS + 10**12).result(60)
-        assert pool.submit(journal.counts).result(60)["journal_records"] == 1
+        assert inside.wait(WAIT_S)
+        pool.submit(journal.tick, T0_NS + 10**12).result(WAIT_S)
+        assert pool.submit(journal.counts).result(WAIT_S)["journal_records"] == 1
         gate.set()
-        writing.result(60)
+        writing.result(WAIT_S)
         tick_until_closed(journal, T0_NS + 10**12)
 
 
@@ -305,8 +306,8 @@ def test_tick_does_not_wait_for_an_fsync(tmp_path: Path) -> None:
     journal = opened(tmp_path, "always", disk, max_age_s=1)
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(write, journal, 0)
-        assert disk.asked.wait(60)
-        pool.submit(tick_until_closed, journal, T0_NS + 10**12).result(60)
+        assert disk.asked.wait(WAIT_S)
+        pool.submit(tick_until_closed, journal, T0_NS + 10**12).result(WAIT_S)
         disk.gate.set()
-        writing.result(60)
+        writing.result(WAIT_S)
     journal.close()

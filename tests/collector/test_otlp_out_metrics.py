@@ -100,7 +100,7 @@ def as_read(backend: Backend) -> Samples:
 def out(port: int, protocol: Protocol, given: Callable[[], Iterable[Metric]], interval_s: float = 1e6) -> MetricsOut:
     ticks = iter([START_NS])
     made = MetricsOut(
-        OtlpTarget(f"http://127.0.0.1:{port}", protocol, headers=(("Api-Key", "k"),), timeout_s=5.0),
+        OtlpTarget(f"http://127.0.0.1:{port}", protocol, headers=(("Api-Key", "k"),), timeout_s=WAIT_S),
         given,
         now_ns=lambda: next(ticks, NOW_NS),
         instance_id="collector-1",

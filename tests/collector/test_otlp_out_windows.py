@@ -39,7 +39,7 @@ def row(number: int = 0, model: str | None = "m") -> dict[str, object]:
 
 def out(port: int, protocol: Protocol, **changed: Any) -> WindowsOut:
     made = WindowsOut(
-        OtlpTarget(f"http://127.0.0.1:{port}", protocol, timeout_s=changed.pop("timeout_s", 5.0)),
+        OtlpTarget(f"http://127.0.0.1:{port}", protocol, timeout_s=changed.pop("timeout_s", WAIT_S)),
         now_ns=lambda: NOW_NS,
         instance_id="collector-1",
         **({"linger_s": 0.01} | changed),

@@ -15,6 +15,7 @@ from support.collector.flow import flowing
 from support.collector.journal_states import SlowDisk, wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import export
+from support.patience import WAIT_S
 
 from otel_llm.collector import plain_mode
 from otel_llm.collector.config.settings import Limits
@@ -55,10 +56,10 @@ def busy(flow: Pipeline) -> Iterator[None]:
 
     def work() -> bool:
         began.set()
-        return go.wait(60)
+        return go.wait(WAIT_S)
 
     asked = ThreadPoolExecutor(1).submit(flow.call, work, 60.0)
-    assert began.wait(60)
+    assert began.wait(WAIT_S)
     try:
         yield
     finally:
@@ -80,9 +81,9 @@ def test_a_broken_one_among_many_is_told_alone(tmp_path: Path, large_bytes: int)
             answers = waiting(flow, senders, [raw_of(sender) for sender in range(SENDERS)])
             broken = senders.submit(flow.accept, raw_of(99)[:-3])
             wait_until(lambda: broken.done() or flow.counts()["queue"] == SENDERS + 1, "the broken one was sent")
-        assert [answer.result(60) for answer in answers] == [b""] * SENDERS
+        assert [answer.result(WAIT_S) for answer in answers] == [b""] * SENDERS
         with pytest.raises(DecodeError):
-            broken.result(60)
+            broken.result(WAIT_S)
         counts = flow.call(flow.counts)
         assert counts["exports"] == counts["received_exports"] == SENDERS
         assert counts["segments"] == counts["received_spans"] == 5 * SENDERS
@@ -99,22 +100,22 @@ def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
 
     def slowly(raws: Sequence[bytes], **rest: Any) -> Any:
         reading.set()
-        assert go.wait(60)
+        assert go.wait(WAIT_S)
         return read_all(raws, **rest)
 
     monkeypatch.setattr(otlp, "read_all", slowly)
     with pipeline(tmp_path, large_bytes=0) as flow, ThreadPoolExecutor(2) as others:
         answer = others.submit(flow.accept, raw_of(0)[: -3 if broken else None])
-        assert reading.wait(60)
+        assert reading.wait(WAIT_S)
         stopped = others.submit(flow.stop)
         wait_until(lambda: flow.why_not_ready() is not None, "it stops")
         go.set()
         if broken:
             with pytest.raises(DecodeError):
-                answer.result(60)
+                answer.result(WAIT_S)
         else:
-            assert answer.result(60) == b""
-        stopped.result(60)
+            assert answer.result(WAIT_S) == b""
+        stopped.result(WAIT_S)
         assert flow.room.bytes == 0
         assert flow.counts().get("segments", 0) == (0 if broken else 5)
 
@@ -136,7 +137,7 @@ def test_beyond_the_limit_of_those_that_wait_senders_come_back(tmp_path: Path) -
             answers = waiting(flow, senders, [raw_of(sender) for sender in range(3)])
             with pytest.raises(BusyError, match="behind"):
                 flow.accept(raw_of(3))
-        assert [answer.result(60) for answer in answers] == [b""] * 3
+        assert [answer.result(WAIT_S) for answer in answers] == [b""] * 3
         assert flow.accept(raw_of(3)) == b""
         assert flow.call(flow.counts)["refused_export.behind"] == 1
 
@@ -175,6 +176,6 @@ def test_a_load_that_is_too_high_for_plain_mode_is_said_once(
             with busy(flow):
                 answers = waiting(flow, senders, [raw_of(sender)])
                 flow.clock.at_ns += waited_ns
-            assert answers[0].result(60) == b""
+            assert answers[0].result(WAIT_S) == b""
             said = [one.getMessage() for one in caplog.records if "plain mode" in one.getMessage()]
             assert len(said) == (1 if plain and sender else 0)

@@ -78,7 +78,7 @@ def dawdle(channel: grpc.Channel, stop: Event) -> grpc.Future:
     """Begin an export whose message does not come."""
 
     def nothing() -> Iterator[bytes]:
-        stop.wait(60)
+        stop.wait(WAIT_S)
         yield from ()
 
     return channel.stream_unary(EXPORT).future(nothing(), timeout=WAIT_S)
@@ -89,7 +89,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
 
     def slow(_raw: bytes, _sender: Sender) -> bytes:
         began.set()
-        assert go_on.wait(60)
+        assert go_on.wait(WAIT_S)
         return b""
 
     with serving(slow, limits=Limits(concurrent_exports=2, queued_exports=1)) as receiver, ExitStack() as stack:
@@ -101,7 +101,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
             error = refused(channels[0])
             assert (error.code(), retry_s(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1)
         go_on.set()
-        assert [one.result(60) for one in taken] == [b"", b"", b""]
+        assert [one.result(WAIT_S) for one in taken] == [b"", b"", b""]
         assert call(channels[0]) == b""
 
 

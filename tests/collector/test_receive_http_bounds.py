@@ -27,6 +27,7 @@ from support.collector.http_client import (
     takes_an_export,
 )
 from support.commands import wait_until
+from support.patience import WAIT_S
 
 from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive import otlp_http
@@ -142,7 +143,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
 
     def slow(raw: bytes, _sender: Sender) -> bytes:
         began.append(raw)
-        assert go_on.wait(60)
+        assert go_on.wait(WAIT_S)
         return behind(raw)
 
     limits = Limits(concurrent_exports=2, queued_exports=1)
@@ -157,7 +158,7 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
             assert (status, answered["retry-after"]) == (429, "1")
             assert b"too many exports at once" in content
         go_on.set()
-        assert [one.result(60)[0] for one in first] == [200, 200]
+        assert [one.result(WAIT_S)[0] for one in first] == [200, 200]
         assert takes_an_export(server.port)
 
 

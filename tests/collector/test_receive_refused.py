@@ -43,7 +43,7 @@ class Gate:
         self.go_on = Event()
 
     def __call__(self, raw: bytes, _sender: Sender) -> bytes:
-        assert self.go_on.wait(60)
+        assert self.go_on.wait(WAIT_S)
         return b""
 
 
@@ -116,7 +116,7 @@ def test_at_the_grpc_receiver_a_truncated_message(refused: RefusalCounts) -> Non
     stop = Event()
 
     def nothing() -> Iterator[bytes]:
-        stop.wait(60)
+        stop.wait(WAIT_S)
         yield from ()
 
     with grpc_listener(refused) as (_, channel):
@@ -175,7 +175,7 @@ def test_more_concurrent_exports_than_a_receiver_takes(refused: RefusalCounts) -
         assert export(channel) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert counted(refused) == {"busy": 1}
         gate.go_on.set()
-        assert [one.result(60) for one in taken] == [grpc.StatusCode.OK] * 2
+        assert [one.result(WAIT_S) for one in taken] == [grpc.StatusCode.OK] * 2
     gate.go_on.clear()
     with http_listener(refused, gate) as port, ExitStack() as stack:
         threads = [Thread(target=ask, args=(port,)) for _ in range(2)]

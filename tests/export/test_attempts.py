@@ -19,6 +19,7 @@ from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 from support.otlp_receiver import Answer, GrpcReceiver, HttpReceiver
+from support.patience import WAIT_S
 from support.ports import free_ports
 
 from otel_llm.export.settings import OtlpSettings
@@ -178,7 +179,7 @@ def answering(answer: Callable[[socket.socket], None]) -> Iterator[HttpSender]:
         thread.start()
         sender = HttpSender(OtlpSettings("http/protobuf", f"http://127.0.0.1:{listener.getsockname()[1]}/v1/traces"))
         yield sender
-        thread.join(60)
+        thread.join(WAIT_S)
         assert not thread.is_alive()
         sender.close()
 

@@ -8,6 +8,7 @@ import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.trace import SpanContext
 from support.otlp_receiver import Answer, GrpcReceiver, HttpReceiver
+from support.patience import WAIT_S
 
 from otel_llm.export.delivery import RETRY_FOR_S, OtlpDelivery, otlp_delivery
 from otel_llm.export.outbox import Outbox
@@ -115,6 +116,6 @@ def test_an_endpoint_that_comes_back_gets_everything(protocol: Any) -> None:
             receiver.answers += [Answer(503, (("Retry-After", "0"),))] * 2
         outbox = Outbox(otlp_delivery(settings))
         outbox.put(BATCH)
-        assert outbox.flush(20)
+        assert outbox.flush(WAIT_S)
         assert (len(receiver.spans()), receiver.attempts, outbox.dropped) == (4, 3, 0)
-        assert outbox.close(20)
+        assert outbox.close(WAIT_S)

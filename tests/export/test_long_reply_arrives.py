@@ -15,6 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.otlp_receiver import GrpcReceiver, HttpReceiver
+from support.patience import WAIT_S
 from support.sse_server import SseServer, whole
 
 import otel_llm
@@ -78,7 +79,7 @@ def test_through_ours(protocol: str, url: str, monkeypatch: pytest.MonkeyPatch) 
         otel_llm.instrument()
         try:
             read_reply(url)
-            assert otel_llm.flush(20)
+            assert otel_llm.flush(WAIT_S)
         finally:
             otel_llm.uninstrument()
         check_whole(receiver.spans())
@@ -126,7 +127,7 @@ def test_through_the_standard_exporters_and_ours_alike(url: str, monkeypatch: py
         assert running is not None
         try:
             read_reply(url)
-            assert otel_llm.flush(20)
+            assert otel_llm.flush(WAIT_S)
             assert running.dropped == 0
         finally:
             otel_llm.uninstrument()

@@ -14,6 +14,7 @@ import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.recorded import Recorded
+from support.patience import WAIT_S
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
 
 import otel_llm
@@ -87,11 +88,11 @@ def test_our_own_bug_is_one_warning_and_no_more(
 
     monkeypatch.setattr(owner, name, bug)
     stream = client.chat.completions.create(**QUESTION)
-    otel_llm.flush(20)  # a look at a stream that is open
+    otel_llm.flush(WAIT_S)  # a look at a stream that is open
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == WHOLE
     for _ in range(3):
         assert (text(client) if mode == "sync" else asyncio.run(text_async(server.url))) == WHOLE
-    otel_llm.flush(20)
+    otel_llm.flush(WAIT_S)
     monkeypatch.undo()
     assert text(client) == WHOLE
     ours = [record for record in caplog.records if record.name == "otel_llm" and record.levelno >= logging.WARNING]
@@ -170,9 +171,9 @@ def test_thousands_of_streams_leave_nothing_behind() -> None:
                     if i % 3 == 0:
                         break
                 if i % 500 == 0:
-                    assert otel_llm.flush(20)
+                    assert otel_llm.flush(WAIT_S)
             del tracked
-            assert otel_llm.flush(20)
+            assert otel_llm.flush(WAIT_S)
 
         many(500)
         before = census()
@@ -196,7 +197,7 @@ def test_hundreds_of_sdk_streams_leave_nothing_behind(client: Any, server: SseSe
                     if i % 3 == 0:
                         break
                 stream.close()
-            assert otel_llm.flush(20)
+            assert otel_llm.flush(WAIT_S)
             server.requests.clear()
             server.headers.clear()
 

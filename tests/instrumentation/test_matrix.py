@@ -16,6 +16,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.commands import wait_until
 from support.instrumentation import matrix
 from support.instrumentation.matrix import CASES, HOLDS, Stack
 from support.instrumentation.recorded import Recorded
@@ -24,6 +25,7 @@ from support.instrumentation.stack_botocore import STACKS as BEDROCK
 from support.instrumentation.stack_http_client import STACKS as HTTP_CLIENT
 from support.instrumentation.stack_openai import OpenAIChat, OpenAIResponses, OpenAIResponsesHelper
 from support.instrumentation.stack_sse import STACKS as SSE
+from support.patience import WAIT_S
 from support.sse_server import SseServer
 
 import otel_llm
@@ -180,8 +182,8 @@ def test_a_bug_of_ours_is_one_warning_and_nothing_that_the_caller_sees(
         where(monkeypatch)
         for _ in range(2):
             assert matrix.play(stack, case, mode, server) == bare
-        assert otel_llm.flush(20)  # what ends with the flusher's next look meets the bug as well
-        assert otel_llm.flush(20)  # what is left for a flush to end must meet the bug as well
+        assert otel_llm.flush(WAIT_S)  # what ends with the flusher's next look meets the bug as well
+        assert otel_llm.flush(WAIT_S)  # what is left for a flush to end must meet the bug as well
         monkeypatch.undo()
         recorded = Recorded(exporter)
         assert not [stream for stream in recorded.streams() if stream.outcome is not None]  # its end is not known
@@ -224,10 +226,13 @@ def test_many_streams_leave_nothing_behind(
     blocks: list[int] = []
     running = threading.active_count()
 
+    def many_threads() -> bool:
+        return threading.active_count() > running + 8  # ours, the server's for a connection; not one a stream
+
     def look() -> None:
         server.requests.clear()
         server.headers.clear()
-        assert otel_llm.flush(60)
+        assert otel_llm.flush(WAIT_S)
         gc.collect()
         blocks.append(sys.getallocatedblocks())
 
@@ -235,8 +240,10 @@ def test_many_streams_leave_nothing_behind(
         with stack.client(server.url) as client:
             for done in range(STREAMS):
                 if done == STREAMS // 2:
+                    wait_until("threads have ended", lambda: not many_threads())
                     look()
                 matrix.once(stack, CASES[ways[done % len(ways)]], client, server)
+            wait_until("threads have ended", lambda: not many_threads())
             look()
 
     async def asynchronous() -> None:
@@ -255,10 +262,12 @@ def test_many_streams_leave_nothing_behind(
         ):  # generators that were left suspended are closed by the loop, some turns after they are found
             gc.collect()
             await asyncio.sleep(0.01)
+        async with asyncio.timeout(WAIT_S):
+            while many_threads():
+                await asyncio.sleep(0.01)
 
     with matrix.instrumented(stack, exporter=counting):
         sync() if mode == "sync" else asyncio.run(asynchronous())
-        assert threading.active_count() <= running + 8  # ours, the server's for a connection; not one a stream
     expected = Counter(matrix.expected(stack, ways[done % len(ways)], mode) for done in range(STREAMS))
     assert (counting.ends, counting.requests) == (expected, expected)
     gc.collect()

@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.recorded import Recorded
+from support.patience import WAIT_S
 
 import otel_llm
 from otel_llm import semconv
@@ -156,7 +157,7 @@ def test_break_ends_it(recorder: Recorded) -> None:
 def test_a_loop_over_a_tracked_stream_that_nobody_else_holds(recorder: Recorded) -> None:
     for _ in otel_llm.track(Reply(WORDS)):
         gc.collect()
-        assert otel_llm.flush(20)
+        assert otel_llm.flush(WAIT_S)
     assert recorder.stream().outcome == "completed"
 
 

@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from support.commands import wait_until
 from support.integration.phoenix import Phoenix, Shown, phoenix
+from support.patience import WAIT_S
 from support.sse_server import DONE, Gate, Reply, SseServer, chunk, words
 
 import otel_llm
@@ -59,8 +60,8 @@ def test_segments_that_came_first_are_shown_under_their_request(backend: Phoenix
             early = shown(backend, trace_ids, lambda found: len(found.spans) >= 2)
             time.sleep(OPEN_S)
             gate.open()
-            request.join(30)
-            assert otel_llm.flush(30)
+            request.join(WAIT_S)
+            assert otel_llm.flush(WAIT_S)
     finally:
         otel_llm.uninstrument()
         provider.shutdown()

@@ -55,7 +55,7 @@ def run(command: str, url: str, folder: Path, more: str = "") -> str:
 
 def recorded_since(server: VllmServer, messages: int, requests: int, path: Path) -> Path:
     """Write the messages after the first so many as a journal, once so many requests have ended in them."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + WAIT_S
     while True:
         with server.received.lock:
             fresh = server.received.messages[messages:]

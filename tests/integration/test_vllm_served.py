@@ -114,7 +114,7 @@ def test_client_rows_and_server_rows(both: VllmServer) -> None:
     otel_llm.instrument(exporter=exporter)
     try:
         asked = asyncio.run(load(both, REQUESTS))
-        assert otel_llm.flush(20)
+        assert otel_llm.flush(WAIT_S)
     finally:
         otel_llm.uninstrument()
     assembler = Assembler()

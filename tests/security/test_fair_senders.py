@@ -209,10 +209,10 @@ def test_the_turn_goes_to_the_lowest_rank() -> None:
 
         threads.append(threading.Thread(target=work))
         threads[-1].start()
-        assert asked.wait(60)
+        assert asked.wait(WAIT_S)
     lock.release()
     for thread in threads:
-        thread.join(60)
+        thread.join(WAIT_S)
     assert served == [1, 2, 3]
 
 
@@ -231,14 +231,14 @@ def test_threads_are_left_for_others() -> None:
     heavy, light = Event("ipv4:127.0.0.2:1"), Event("ipv4:127.0.0.1:2")
 
     def work(_: Event) -> str:
-        return "refused" if pool.refusing else str(go.wait(60))
+        return "refused" if pool.refusing else str(go.wait(WAIT_S))
 
     hanging = [pool.submit(work, heavy) for _ in range(56)]
-    assert pool.submit(work, heavy).result(60) == "refused"
+    assert pool.submit(work, heavy).result(WAIT_S) == "refused"
     done: Future[str] = pool.submit(lambda _: "served", light)
-    assert done.result(60) == "served"
+    assert done.result(WAIT_S) == "served"
     go.set()
-    assert [one.result(60) for one in hanging] == ["True"] * 56
+    assert [one.result(WAIT_S) for one in hanging] == ["True"] * 56
     wait_until("all are done", lambda: pool.pending == 0)
     pool.shutdown()
 
@@ -310,16 +310,16 @@ def busy(flow: Pipeline) -> Iterator[None]:
 
     def work() -> bool:
         began.set()
-        return go.wait(60)
+        return go.wait(WAIT_S)
 
     with ThreadPoolExecutor(1) as threads:
         blocked = threads.submit(flow.call, work, 60.0)
-        assert began.wait(60)
+        assert began.wait(WAIT_S)
         try:
             yield
         finally:
             go.set()
-        assert blocked.result(60)
+        assert blocked.result(WAIT_S)
 
 
 def waits(flow: Pipeline, number: int) -> None:
@@ -349,7 +349,7 @@ def test_others_are_taken_in_before_the_backlog_of_who_used_much(tmp_path: Path,
             for number, sender in enumerate((HEAVY, HEAVY, HEAVY, LIGHT, LIGHT), 1):
                 answers.append(threads.submit(flow.accept, raw_of(number), Sender(sender)))
                 waits(flow, number)
-        assert [answer.result(60) for answer in answers] == [b""] * 5
+        assert [answer.result(WAIT_S) for answer in answers] == [b""] * 5
     assert in_journal(tmp_path) == ([4, 5, 1, 2, 3] if large_bytes else in_journal(tmp_path))
     found = in_journal(tmp_path)
     assert [one for one in found if one < 4] == [1, 2, 3]
@@ -367,20 +367,20 @@ def test_others_have_turns_between_the_parts_of_a_large_export(tmp_path: Path, m
         def slowly(batch: Batch, now_ns: int) -> None:
             if not applied.is_set():
                 applied.set()
-                assert go.wait(60)
+                assert go.wait(WAIT_S)
             apply(batch, now_ns)
 
         monkeypatch.setattr(type(flow.evaluator), "apply", lambda _, batch, now_ns: slowly(batch, now_ns))
         flow.inbox.charge(HEAVY, 1.0)
         heavy = threads.submit(flow.accept, large, Sender(HEAVY))
-        assert applied.wait(60)
+        assert applied.wait(WAIT_S)
         later = threads.submit(flow.accept, raw_of(2), Sender(HEAVY))
         wait_until("it waits", lambda: flow.counts()["queue"] >= 1)
         light.append(threads.submit(flow.accept, raw_of(3), Sender(LIGHT)))
         wait_until("both wait", lambda: flow.counts()["queue"] >= 2)
         assert not heavy.done()
         go.set()
-        assert [one.result(60) for one in (heavy, later, *light)] == [b""] * 3
+        assert [one.result(WAIT_S) for one in (heavy, later, *light)] == [b""] * 3
         counts = flow.call(flow.counts)
         assert (counts["exports"], counts["received_exports"], counts["received_spans"]) == (3, 3, 63)
         assert flow.room.count == 0
@@ -435,7 +435,7 @@ def test_exports_of_a_heavy_sender_do_not_delay_the_timers_of_others(
             waits(flow, 1)
             flow.clock.at_ns += 3600 * 10**9
             turn_ns = flow.clock.now_ns()
-        assert answer.result(60) == b""
+        assert answer.result(WAIT_S) == b""
     records = [record for path in sorted(tmp_path.glob("*.otlp")) for record in split(path.read_bytes())[0]]
     assert turn_ns - (records[-1].receipt_ns or 0) == behind_ns
 
@@ -449,4 +449,4 @@ def test_one_that_fills_the_room_keeps_nobody_out(tmp_path: Path) -> None:
                 flow.accept(raw_of(99), Sender(HEAVY))
             answers.append(threads.submit(flow.accept, raw_of(50), Sender(LIGHT)))
             waits(flow, 15)
-        assert [answer.result(60) for answer in answers] == [b""] * 15
+        assert [answer.result(WAIT_S) for answer in answers] == [b""] * 15

@@ -113,7 +113,7 @@ class Asked:
         return self.families(self.times)
 
     def families(self, times: int) -> Iterator[Metric]:
-        assert self.let.wait(30)
+        assert self.let.wait(WAIT_S)
         family = CounterMetricFamily("asked", "How often.")
         family.add_metric((), times)
         yield family
@@ -125,11 +125,11 @@ def test_scrapes_of_a_second_share_one_rendering() -> None:
     first = shared.text()
     assert shared.text() is first  # it is under way
     asked.let.set()
-    assert b"asked_total 1.0" in first.result(30)
+    assert b"asked_total 1.0" in first.result(WAIT_S)
     clock.pass_s(SHARED_NS / 1e9 - 0.001)
     assert shared.text() is first
     clock.pass_s(0.002)
-    assert b"asked_total 2.0" in shared.text().result(30)
+    assert b"asked_total 2.0" in shared.text().result(WAIT_S)
 
 
 def test_an_error_is_that_of_all_who_wait_and_of_nobody_later() -> None:
@@ -137,11 +137,11 @@ def test_an_error_is_that_of_all_who_wait_and_of_nobody_later() -> None:
     asked.let.set()
     shared = SharedText(asked.collect, clock.now_ns)
     for _ in range(2):
-        shared.text().result(30)
+        shared.text().result(WAIT_S)
         clock.pass_s(2)
     with pytest.raises(TimeoutError):
-        shared.text().result(30)
-    assert b"asked_total 4.0" in shared.text().result(30)
+        shared.text().result(WAIT_S)
+    assert b"asked_total 4.0" in shared.text().result(WAIT_S)
 
 
 def test_a_rendering_that_fails_is_tried_again() -> None:
@@ -154,8 +154,8 @@ def test_a_rendering_that_fails_is_tried_again() -> None:
 
     shared = SharedText(families, FakeClock().now_ns)
     with pytest.raises(RuntimeError, match="a bug"):
-        shared.text().result(30)
-    assert b"fine" in shared.text().result(30)
+        shared.text().result(WAIT_S)
+    assert b"fine" in shared.text().result(WAIT_S)
 
 
 def test_a_collector_holds_the_limit_of_its_settings(tmp_path: Path) -> None:

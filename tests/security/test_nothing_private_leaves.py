@@ -198,7 +198,7 @@ def exported() -> Iterator[list[bytes]]:
     otel_llm.instrument(exporter=segments, tracer_provider=provider, meter_provider=meters, metrics="chunks")
     try:
         yield found
-        assert otel_llm.flush(20)
+        assert otel_llm.flush(WAIT_S)
         assert segments.get_finished_spans()
         found += [
             encode_spans(segments.get_finished_spans()).SerializeToString(),

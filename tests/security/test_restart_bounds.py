@@ -127,20 +127,20 @@ def test_a_restart_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
         records["read"] += 1
         if records["read"] == 3:
             reading.set()
-            assert go.wait(60)
+            assert go.wait(WAIT_S)
         return read(raw, **rest)
 
     monkeypatch.setattr(otlp, "read", slowly)
     with service(tmp_path / "journal") as made, ThreadPoolExecutor(1) as threads:
         preparing = threads.submit(made.prepare)
         try:
-            assert reading.wait(60)
+            assert reading.wait(WAIT_S)
             assert ready(made) == (503, "restarting: 0 of 0 MB of the journal read (50 %)\n")
             with urllib.request.urlopen(f"http://{made.listeners.web.address}/healthz", timeout=WAIT_S) as answer:
                 assert answer.status == 200
         finally:
             go.set()
-        preparing.result(60)
+        preparing.result(WAIT_S)
         made.serve()
         wait_until("it is ready", lambda: ready(made) == (200, "ok\n"))
         assert counts(made)["replayed"] == 4

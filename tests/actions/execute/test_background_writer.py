@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+from support.patience import WAIT_S
+
 from otel_llm.actions.sinks.background_writer import BackgroundWriter
 
 PIPE_BYTES = 1 << 16
@@ -16,7 +18,7 @@ def test_lines_come_in_order() -> None:
     aside.start()
     for i in range(1000):
         aside(str(i))
-    aside.stop(10)
+    aside.stop(WAIT_S)
     assert said == [str(i) for i in range(1000)]
 
 
@@ -35,7 +37,7 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
 
     speaker = threading.Thread(target=speak, daemon=True)
     speaker.start()
-    speaker.join(30)
+    speaker.join(WAIT_S)
     assert not speaker.is_alive()
 
     whole = b""
@@ -47,9 +49,9 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    aside.stop(30)
+    aside.stop(WAIT_S)
     os.close(writing)
-    reader.join(30)
+    reader.join(WAIT_S)
     os.close(reading)
     lines = whole.decode().splitlines()
     told = [line.split() for line in lines if line.startswith("...")]
@@ -72,6 +74,6 @@ def test_a_terminal_that_went_away_is_written_to_once() -> None:
         if tries:
             break
         threading.Event().wait(0.001)
-    aside.stop(10)
+    aside.stop(WAIT_S)
     aside("b")
     assert tries == ["a"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.instrumentation.recorded import Recorded
+from support.patience import WAIT_S
 
 import otel_llm
 from otel_llm import semconv
@@ -93,7 +94,7 @@ def sampling() -> bool:
 
 def eventually(reached: Callable[[], bool]) -> None:
     """Wait for another thread, at most as long as no machine takes."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + WAIT_S
     while not reached():
         assert time.monotonic() < limit
         time.sleep(0.001)

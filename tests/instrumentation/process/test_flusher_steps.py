@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.instrumentation.fake_environment import COMMIT_NS, MS, FakeEnvironment
+from support.patience import WAIT_S
 
 from otel_llm.export import threads
 from otel_llm.instrumentation.core.reading import recorded
@@ -331,7 +332,7 @@ def test_settling_has_the_thread_end_what_was_left() -> None:
     assert flusher.settle(20.0, exiting=True)
     assert read.recording.done
     assert host.told()[-1][3] == "abandoned"
-    flusher.stop(20.0)
+    flusher.stop(WAIT_S)
 
 
 def test_what_is_open_when_a_grace_ends_is_ended() -> None:
@@ -342,7 +343,7 @@ def test_what_is_open_when_a_grace_ends_is_ended() -> None:
     assert not read.recording.done
     flusher.leave_at(host.clock_ns())
     assert threads.wait_until(lambda: read.recording.done, 20.0)
-    flusher.stop(20.0)
+    flusher.stop(WAIT_S)
 
 
 def test_a_thread_that_cannot_start_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,4 +359,4 @@ def test_a_thread_that_cannot_start_costs_one_stream(monkeypatch: pytest.MonkeyP
     read = Read(host)
     assert flusher.settle(20.0, exiting=True)
     assert read.recording.done
-    flusher.stop(20.0)
+    flusher.stop(WAIT_S)

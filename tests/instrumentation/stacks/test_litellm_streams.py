@@ -157,7 +157,7 @@ def test_what_is_not_streamed_is_not_recorded() -> None:
     with matrix.instrumented(STACK, exporter=exporter):
         litellm.completion(**{**QUESTION, "stream": False}, mock_response="words")
         assert Recorded(exporter).spans() == ()
-        assert otel_llm.flush(20)
+        assert otel_llm.flush(WAIT_S)
 
 
 def test_it_is_hooked_when_it_is_imported_and_never_imported_by_us() -> None:

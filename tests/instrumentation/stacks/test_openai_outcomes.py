@@ -14,6 +14,7 @@ import openai
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.recorded import Recorded
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.sse_server import DONE, BodyEnd, Cut, Gate, Raw, Reply, SseServer, chunk, whole, words
 
@@ -314,11 +315,11 @@ def test_closed_by_another_thread_while_it_is_read(server: SseServer, recorder: 
 
         reader = threading.Thread(target=read)
         reader.start()
-        assert two.wait(20)
+        assert two.wait(WAIT_S)
         with contextlib.suppress(Exception):  # httpx2 may object to it; that is the caller's affair
             stream.close()
         gate.open()
-        assert ended.wait(20)
+        assert ended.wait(WAIT_S)
         reader.join()
     assert recorder.stream().outcome == "cancelled"
 

@@ -43,7 +43,7 @@ groups:
   scope: stream
   rules:
   - rule: Stalled
-    when: "slo_class == 'slow' && tokens_read > 0 && gap_seconds > 0.03"
+    when: "slo_class == 'slow' && tokens == 3 && gap_seconds > 0.03"
     actions:
     - migrate: {to: safest}
       mode: enforce

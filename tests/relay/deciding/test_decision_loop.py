@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actions.orders import order
+from support.patience import WAIT_S
 from support.relay.decision_rig import (
     CLASSES,
     MIGRATE,
@@ -167,7 +168,7 @@ def test_a_disk_that_does_not_answer_holds_up_nothing_but_actions(tmp_path: Path
 
     class Hanging(type(tmp_path)):  # type: ignore[misc]
         def stat(self, **_: Any) -> Any:
-            go.wait(10)
+            go.wait(WAIT_S)
             raise FileNotFoundError
 
     async def main() -> list[Settled]:

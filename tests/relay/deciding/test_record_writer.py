@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.patience import WAIT_S
 
 from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.rules.decisions.files import DecisionFiles
@@ -19,7 +20,7 @@ class Slow(DecisionFiles):
     go = threading.Event()
 
     def write(self, record: Any) -> None:
-        self.go.wait(10)
+        self.go.wait(WAIT_S)
         if record.get("full"):
             raise OSError(28, "No space left on device")
         super().write(record)

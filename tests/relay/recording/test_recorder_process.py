@@ -9,6 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.patience import WAIT_S
 from support.relay.recording import CLASSES, Asked, Judged
 
 from otel_llm import semconv
@@ -35,7 +36,7 @@ def play(exporter: InMemorySpanExporter) -> None:
     recorded.tokens(running.clock_ns(), 0, 1, "content")
     recorded.migrated("a", "b", 1, 0.5, rule="R")
     recorded.ended("completed")
-    assert running.stop(20.0)
+    assert running.stop(WAIT_S)
     assert all(timer.finished.is_set() for timer in timers)
 
 
@@ -75,5 +76,5 @@ def test_an_environment_that_switches_opentelemetry_off_has_nothing_sent(monkeyp
         lambda: None,
     )
     recorder.begin([], Asked(), running.clock_ns()).ended("completed")
-    assert running.stop(20.0)
+    assert running.stop(WAIT_S)
     assert running.dropped == 0

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from opentelemetry import context as otel_context
+from support.patience import WAIT_S
 from support.sse_server import Cut, Gate, Reply, SseServer, Step
 
 import otel_llm
@@ -300,7 +301,7 @@ def breaks(caller: Caller, stack: Stack, client: Any) -> None:
         caller.take(item)
         if caller.words == READ:
             break
-    assert otel_llm.flush(20)  # ended by the break, not by the events behind it
+    assert otel_llm.flush(WAIT_S)  # ended by the break, not by the events behind it
     caller.left(stream)
     stack.close(stream)
 
@@ -311,7 +312,7 @@ async def breaks_async(caller: Caller, stack: Stack, client: Any) -> None:
         caller.take(item)
         if caller.words == READ:
             break
-    assert otel_llm.flush(20)
+    assert otel_llm.flush(WAIT_S)
     caller.left(stream)
     await stack.aclose(stream)
 
