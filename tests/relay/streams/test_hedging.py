@@ -278,12 +278,11 @@ def test_one_that_serves_nobody_while_others_do_is_not_waited_for_alone(tmp_path
                 await asyncio.sleep(0.05)
             assert (await reading).done
             await all_ended(running)
-            twice = len(running.asked) - requests  # on a busy machine the others may be late, too
-            assert twice >= 1
-            assert (await running.metrics())['otel_llm_relay_failovers_total{reason="silent"}'] == twice
             found = await hedges(running)
             assert found["done"] >= 1
-            assert sum(found.values()) == twice
+            silent = sum(found.values())  # on a busy machine the others may be late, too
+            assert 1 <= len(running.asked) - requests <= silent
+            assert (await running.metrics())['otel_llm_relay_failovers_total{reason="silent"}'] == silent
 
     asyncio.run(go())
 
