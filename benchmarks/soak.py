@@ -43,7 +43,7 @@ from support.integration.interop_compare import (
 from support.integration.interop_journal import split_by_sender
 from support.integration.interop_service import Service, finish, load, service
 
-from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.config.durations import parse_duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,10 +18,10 @@ from support.otlp import T0_NS, export, request_span, stream_spans
 from support.patience import WAIT_S
 
 from otel_llm.actions.sinks.console import Console
-from otel_llm.collector.config.settings import Settings
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
+from otel_llm.collector.settings import Settings
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo

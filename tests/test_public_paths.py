@@ -47,7 +47,7 @@ PUBLIC = {
     "otel_llm.bench.recording.run_folder": "WARMUP",
     "otel_llm.cli.main": "",
     "otel_llm.cli.output.progress": "counting",
-    "otel_llm.collector.config.settings": "Limits",
+    "otel_llm.collector.settings": "Limits",
     "otel_llm.core": "",
     "otel_llm.demo.children": "Child",
     "otel_llm.demo.demo_children": "LISTENING OFFLINE START_S collector quiet_environment telemetry vllm_command "

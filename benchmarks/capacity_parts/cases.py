@@ -10,7 +10,7 @@ from capacity_parts.queue_source import QueueSource, SlotQueue
 
 from otel_llm.bench.capacity.objective import parse_objective
 from otel_llm.bench.capacity.simulated_source import SimulatedSource
-from otel_llm.rules.files.yamlfile import parse_yaml
+from otel_llm.config.yaml_file import parse_yaml
 from otel_llm.scheduling import load_profile
 from otel_llm.scheduling.scenario.running import run_scenario
 from otel_llm.scheduling.scenario.scenario import Scenario

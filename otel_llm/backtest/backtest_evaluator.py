@@ -22,7 +22,7 @@ from otel_llm.rules.engine.rule_engine import RuleEngine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from otel_llm.collector.config.settings import Limits
+    from otel_llm.collector.settings import Limits
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.usage import Metered
     from otel_llm.readers.io.journal_format import Record

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.bench.client.target import Target
 from otel_llm.bench.plan.load_plan import LoadShape, PlanError
 from otel_llm.bench.plan.option_texts import arrivals_of, lengths_of, rate_of
+from otel_llm.config.secret_files import read_bearer
 from otel_llm.scheduling.workload.arrivals import TraceArrivals
 from otel_llm.scheduling.workload.lengths import TraceLengths
 from otel_llm.scheduling.workload.trace_file import read_trace
-from otel_llm.shared.secret_files import read_bearer
 
 if TYPE_CHECKING:
     from pathlib import Path

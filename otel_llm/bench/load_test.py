@@ -11,9 +11,9 @@ from otel_llm.bench.judging.warm_up import mser5
 from otel_llm.bench.load_result import LoadResult, WarmUp, judge_run
 from otel_llm.bench.recording.run_folder import set_warm_up_aside
 from otel_llm.bench.recording.run_journal import RunJournal
+from otel_llm.config.errors import StartError
 from otel_llm.instrumentation.segments.outcomes import CANCELLED
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.shared.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.config.durations import parse_duration_ns
 
 
 class Duration(click.ParamType[int]):

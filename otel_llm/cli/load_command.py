@@ -13,10 +13,10 @@ from otel_llm.bench.client.target import TargetError
 from otel_llm.bench.client.workers import WorkerDiedError
 from otel_llm.bench.plan.load_plan import PlanError
 from otel_llm.bench.recording.run_folder import check_folder
+from otel_llm.config.errors import StartError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.export.records import version
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.clock import wall_ns
-from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import OutputError, check_output_path
 from otel_llm.slo.classes import UnknownClassError
 

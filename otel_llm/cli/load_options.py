@@ -11,7 +11,7 @@ import click
 
 from otel_llm.bench.load_settings import LoadSettings
 from otel_llm.cli.duration_options import Duration
-from otel_llm.rules.files.durations import exact
+from otel_llm.config.durations import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable

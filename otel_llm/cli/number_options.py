@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_llm.rules.files.durations import exact
+from otel_llm.config.durations import exact
 
 if TYPE_CHECKING:
     from fractions import Fraction

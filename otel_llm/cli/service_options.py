@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+
+from otel_llm.config.otlp_target import Headers
+from otel_llm.config.settings_model import SettingsModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,13 +39,14 @@ verdicts_option: Final = click.option(
 
 def named_files(settings: object, *, written: bool) -> Iterator[Path]:
     """Yield the files that settings name: the ones that a service writes, or the ones that it reads."""
-    if isinstance(settings, tuple):
-        for one in settings:
-            yield from named_files(one, written=written)
-    elif is_dataclass(settings):
-        for field in fields(settings):
-            value = getattr(settings, field.name)
+    if isinstance(settings, SettingsModel):
+        for name, value in settings:
             if not isinstance(value, Path):
                 yield from named_files(value, written=written)
-            elif (field.name in _WRITTEN) is written:
+            elif (name in _WRITTEN) is written:
                 yield value
+    elif isinstance(settings, dict):
+        for one in settings.values():
+            yield from named_files(one, written=written)
+    elif isinstance(settings, Headers) and settings.file is not None and not written:
+        yield settings.file

@@ -21,10 +21,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import urlencode, urlsplit
 
+from otel_llm.config.secret_files import read_bearer
+from otel_llm.config.yaml_file import UnreadableConfigError
 from otel_llm.export.settings import without_credentials
-from otel_llm.rules.files.yamlfile import UnreadableConfigError
 from otel_llm.shared.printable import printable
-from otel_llm.shared.secret_files import read_bearer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

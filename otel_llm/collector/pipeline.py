@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from otel_llm.actions.sinks.sinks import Sinks
-    from otel_llm.collector.config.settings import Limits
     from otel_llm.collector.export.egress import Egress
     from otel_llm.collector.inbox import Item
     from otel_llm.collector.receive.grpc_worker.parent import GrpcWorker
+    from otel_llm.collector.settings import Limits
     from otel_llm.evaluate.evaluator import Evaluator
     from otel_llm.journal.journal import Journal
     from otel_llm.readers.batch import Batch

@@ -24,6 +24,8 @@ from otel_llm.collector.receive.listeners import Addresses, Listeners
 from otel_llm.collector.restart import Progress, Windows, replay, written_windows
 from otel_llm.collector.telemetry.self_metrics import DecisionLatency
 from otel_llm.collector.web.views import Web, families
+from otel_llm.config.errors import StartError
+from otel_llm.config.otlp_target import user_agent
 from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.journal.journal import Journal
@@ -34,8 +36,6 @@ from otel_llm.rules.decisions.line_files import lock_file, refuse_other_lines
 from otel_llm.rules.decisions.output_file import open_output
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import Clock, MonotonicClock
-from otel_llm.shared.errors import StartError
-from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.reloading import Reloader
 from otel_llm.slo.columns import WINDOW_COLUMNS
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.actions.sinks.console import Console
-    from otel_llm.collector.config.settings import Limits, Settings
+    from otel_llm.collector.settings import Limits, Settings
     from otel_llm.evaluate.timers import Timeouts
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses

@@ -14,6 +14,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias
 
+from otel_llm.config.errors import StartError
+from otel_llm.config.file_defaults import FILE_BYTES, FILE_S, FSYNC_INTERVAL_S
 from otel_llm.journal.closed_files import ClosedFiles
 from otel_llm.journal.file import make_folder, try_to_write
 from otel_llm.journal.group_commit import GroupCommit, IntervalFlush
@@ -22,7 +24,6 @@ from otel_llm.journal.lock import FolderLock
 from otel_llm.journal.reader import last_receipt_ns
 from otel_llm.journal.retention import Horizon, Retention
 from otel_llm.journal.writer import FolderWriter, Position
-from otel_llm.shared.errors import StartError
 from otel_llm.shared.whole_files import reason_of
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ class Journal:
         self,
         folder: Path,
         *,
-        max_bytes: int = 64 * 2**20,
-        max_age_s: float = 600,
+        max_bytes: int = FILE_BYTES,
+        max_age_s: float = FILE_S,
         fsync: FsyncPolicy = "interval",
-        fsync_interval_s: float = 0.2,
+        fsync_interval_s: float = FSYNC_INTERVAL_S,
         compress: bool = True,
         retain_bytes: int | None = None,
         retain_s: float | None = None,

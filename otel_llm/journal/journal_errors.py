@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from otel_llm.shared.errors import StartError, UnavailableError
+from otel_llm.config.errors import StartError
+from otel_llm.shared.errors import UnavailableError
 
 
 class JournalInUseError(StartError):

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Mapping
 
+    from otel_llm.config.tls import Certificates
     from otel_llm.relay.passing import Passing
-    from otel_llm.relay.passthrough import Passthrough
+    from otel_llm.relay.paths import Passthrough
     from otel_llm.relay.seam.request import OwnedRequest
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.acceptor import ConnectionTracker
-    from otel_llm.shared.web.tls import Certificates
     from otel_llm.shared.web.tokens import Tokens
 
 READ_BYTES: Final = 2**15

@@ -12,7 +12,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.execute.action_receiver import Admission
-from otel_llm.actions.settings import secret_files
+from otel_llm.config.errors import StartError
+from otel_llm.config.secret_files import read_signing_secrets
+from otel_llm.config.tls import Certificates
 from otel_llm.export.endpoints import EndpointsError, listed_settings
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.answers import NONE_OPEN
@@ -29,6 +31,7 @@ from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.loop_lag import LoopLag
 from otel_llm.relay.metrics import RelayMetrics
 from otel_llm.relay.passing import Passing
+from otel_llm.relay.paths import Passthrough
 from otel_llm.relay.queueing.polyserve_placer import PolyServePlacer
 from otel_llm.relay.queueing.request_queue import RequestQueue
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
@@ -41,13 +44,10 @@ from otel_llm.rules.decisions.decision_records import FIRST_KEY
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.line_files import refuse_other_lines
 from otel_llm.shared.clock import MonotonicClock, monotonic_ns, monotonic_s
-from otel_llm.shared.errors import StartError
 from otel_llm.shared.reloading import Reloader
-from otel_llm.shared.secret_files import read_signing_secrets
 from otel_llm.shared.web.address import Address, listen
 from otel_llm.shared.web.exposure import exposure
 from otel_llm.shared.web.guard import Guard, is_loopback, names_of
-from otel_llm.shared.web.tls import Certificates
 from otel_llm.shared.web.tokens import KnownTokens, Tokens
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ class Service:
         self._certificates = None if settings.tls is None else Certificates(settings.tls)
         if settings.auth is not None:
             self._tokens = Tokens(settings.auth.tokens_file)
-            operators = settings.auth.operators_file
-            self._operators = KnownTokens() if operators is None else Tokens(operators)
-        if settings.action_secret_file is not None:
-            self._admission = Admission(read_signing_secrets(settings.action_secret_file), relay=self.name)
+            operators = settings.operators
+            self._operators = KnownTokens() if operators is None else Tokens(operators.tokens_file)
+        if settings.actions.secret_file is not None:
+            self._admission = Admission(read_signing_secrets(settings.actions.secret_file), relay=self.name)
         if self.decisions_path is not None:
             try:
                 refuse_other_lines(self.decisions_path, FIRST_KEY, "decisions")
@@ -154,7 +154,7 @@ class Service:
         assert self._web_listener is not None  # noqa: S101
         scheme = "http" if self.settings.tls is None else "https"
         web_scheme = "http" if self._web_context() is None else "https"
-        names = ", ".join(f"{one.name} ({one.kind}, {one.url})" for one in self.settings.backends)
+        names = ", ".join(f"{one.name} ({one.kind}, {one.url})" for one in self.settings.backends.values())
         at, web_at = _bound(self._listener), _bound(self._web_listener)
         return f"relaying {scheme}://{at} to {names}; page and metrics on {web_scheme}://{web_at}"
 
@@ -167,9 +167,8 @@ class Service:
         """Return warnings on ports open to other machines, and on secret files that other users can read."""
         settings = self.settings
         ports = (("--listen", self.at), ("--web", self.web_at))
-        keys = [settings.action_secret_file, *(one.api_key_file for one in settings.backends)]
-        found = exposure(ports, settings.tls, settings.auth, [*secret_files(settings), *keys], "docs/relay.md")
-        if settings.auth is not None and settings.auth.operators_file is None:
+        found = exposure(ports, settings.tls, settings.auth, settings.secret_files(), "docs/relay.md")
+        if settings.auth is not None and settings.operators is None:
             found.append("no token drains a backend here or opens a closed web port (see operators): docs/relay.md")
         return found
 
@@ -196,7 +195,10 @@ class Service:
             decisions=self._decisions,
         )
         backends = Backends(
-            [Backend(one.name, one.url, one.kind, one.group, profile=one.profile) for one in settings.backends],
+            [
+                Backend(one.name, one.url, one.kind, one.group, profile=one.profile)
+                for one in settings.backends.values()
+            ],
             monotonic_s,
             settings.eject.for_s,
             settings.eject.max_share,
@@ -231,10 +233,10 @@ class Service:
             Passing(pool),
             owned,
             self._tokens,
-            settings.client_classes,
+            {} if settings.auth is None else {name: frozenset(some) for name, some in settings.auth.classes.items()},
             pool.metrics.request,
-            settings.passthrough,
-            settings.cors_origins,
+            Passthrough(settings.passthrough),
+            frozenset(settings.cors.origins),
         )
         receiver = self._receiver(pool, recorder, decide)
         page = WebServer(self._web_port(pool, receiver), settings.limits)
@@ -284,7 +286,7 @@ class Service:
             kinds.append(("tokens of operators", lambda: str(operators.reload())))
         if (admission := self._admission) is not None:
             kinds.append(("secrets of actions", lambda: self._reload_secrets(admission)))
-        if (pool := self.pool) is not None and any(one.api_key_file for one in self.settings.backends):
+        if (pool := self.pool) is not None and any(one.api_key_file for one in self.settings.backends.values()):
             kinds.append(("keys of backends", lambda: str(pool.upstream.reload_keys())))
         if (certificates := self._certificates) is not None:
             kinds.append(("certificates", lambda: "changed" if certificates.reload() else "unchanged"))
@@ -298,8 +300,8 @@ class Service:
         return self.judging()
 
     def _reload_secrets(self, admission: Admission) -> str:
-        assert self.settings.action_secret_file is not None  # noqa: S101
-        admission.secrets = read_signing_secrets(self.settings.action_secret_file)
+        assert self.settings.actions.secret_file is not None  # noqa: S101
+        admission.secrets = read_signing_secrets(self.settings.actions.secret_file)
         return str(len(admission.secrets))
 
     # For the web port.
@@ -370,7 +372,7 @@ class Service:
     def _web_port(self, pool: Pool, receiver: CommandReceiver | None) -> WebPort:
         auth = self.settings.auth
         asks = self._operators if auth is not None and auth.web == "token" else None
-        guard = Guard(names_of(self.web_at, self.settings.web_hosts), asks)
+        guard = Guard(names_of(self.web_at, frozenset(self.settings.web.hosts)), asks)
         actions = None if receiver is None else receiver.post
         alone = is_loopback(self.web_at.host)
         viewers = self.settings.limits.viewers

@@ -1,29 +1,15 @@
-"""The errors of a service's start, and the refusals of every port.
+"""The error of a listener, and the refusals of every port.
 
 The whole tree is in `otel_llm.collector.receive.errors`.
 """
 
 from __future__ import annotations
 
-
-class CollectorError(Exception):
-    """The base of all errors of a service; `otel_llm.collector.receive.errors` has the tree."""
-
-
-class StartError(CollectorError):
-    """The service cannot start; the message gives reason and remedy."""
+from otel_llm.config.errors import CollectorError, StartError
 
 
 class AddressError(StartError):
     """A listener cannot be bound to its address."""
-
-
-class TlsFileError(StartError):
-    """A PEM file cannot be used; `key`: its key in the settings file."""
-
-    def __init__(self, key: str, message: str) -> None:
-        super().__init__(message)
-        self.key = key
 
 
 class RefusalError(CollectorError):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs.export import LogRecordExporter
     from opentelemetry.sdk.metrics.export import MetricExporter
 
-    from otel_llm.shared.otlp_target import OtlpTarget, Signal
+    from otel_llm.config.otlp_target import OtlpTarget, Signal
 
 SERVICE_NAME: Final = "otel-llm-collector"
 POINTS_A_REQUEST: Final = 2000
@@ -71,7 +71,7 @@ def _over_http(target: OtlpTarget, signal: Signal) -> dict[str, Any]:
     return {
         "endpoint": target.url(signal),
         "certificate_file": None if target.ca_file is None else str(target.ca_file),
-        "headers": dict(target.headers),
+        "headers": dict(target.headers.pairs),
         "timeout": target.timeout_s,
         "compression": Compression.Gzip if target.compression == "gzip" else Compression.NoCompression,
         "session": target.session(),

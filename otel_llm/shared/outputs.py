@@ -42,13 +42,13 @@ class Inputs:
 
     def listed(self) -> Iterator[Path]:
         """Yield each file that is read, except in folders that cannot be listed, which their reader reports."""
+        from otel_llm.config.yaml_file import ConfigError
         from otel_llm.readers.input_paths import input_files
         from otel_llm.readers.io.journal_format import is_journal
         from otel_llm.readers.io.skipped import Skipped
         from otel_llm.readers.records import InputError
         from otel_llm.rules.decisions.files import decision_files
         from otel_llm.rules.files.load import rule_files
-        from otel_llm.rules.files.yamlfile import ConfigError
 
         yield from (path for path in self.files if path is not None)
         yield from self.recordings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.errors import CollectorError
+from otel_llm.config.errors import CollectorError
+from otel_llm.config.yaml_file import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

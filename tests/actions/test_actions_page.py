@@ -14,7 +14,7 @@ from otel_llm.actions.execute.events import cloud_event
 from otel_llm.actions.execute.executor import RETRYABLE
 from otel_llm.actions.execute.executors import executors
 from otel_llm.actions.settings import DOES
-from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.settings import load_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "actions.md").read_text()
 

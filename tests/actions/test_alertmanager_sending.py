@@ -26,7 +26,9 @@ class Board:
     """Alerts, and one Alertmanager that gets them, stepped by hand."""
 
     def __init__(self, url: str, bearer_file: Path | None = None) -> None:
-        self.settings = AlertmanagerSettings((url,), RESEND_S, 900.0, 5.0, bearer_file)
+        self.settings = AlertmanagerSettings(
+            urls=(url,), resend_s=RESEND_S, resolved_for_s=900.0, timeout_s=5.0, bearer_file=bearer_file
+        )
         self.firing = Firing(5 * S, 900 * S)
         self.firing.begin([], None, T0)
         self.manager = Alertmanager(url, self.settings, FakeClock(T0), self.render)

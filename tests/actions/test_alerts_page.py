@@ -12,7 +12,7 @@ from support.actions.alerting import T0, S, decision
 from otel_llm.actions.alerts.alert_formats import cloud_event_of, line_of
 from otel_llm.actions.alerts.firing import Firing
 from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings, Receiver
-from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.settings import load_settings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
 
@@ -28,8 +28,12 @@ def test_the_settings_are_read_and_show_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "token.txt").write_text("a-token-of-this-test")
     (tmp_path / "collector.yaml").write_text(block("yaml"))
     read = load_settings(tmp_path / "collector.yaml")
-    assert read.receivers == (Receiver("oncall", "https://hooks.example/alerts", tmp_path / "secret.txt"),)
-    assert read.alertmanager == AlertmanagerSettings(("http://127.0.0.1:9093",), bearer_file=tmp_path / "token.txt")
+    assert read.receivers == {
+        "oncall": Receiver(name="oncall", url="https://hooks.example/alerts", secret_file=tmp_path / "secret.txt")
+    }
+    assert read.alertmanager == AlertmanagerSettings(
+        urls=("http://127.0.0.1:9093",), bearer_file=tmp_path / "token.txt"
+    )
     assert read.alerts == AlertSettings(
         log=tmp_path / "alerts.jsonl",
         receivers=("oncall",),

@@ -22,17 +22,17 @@ from otel_llm.actions import settings
 from otel_llm.actions.alerts.alert_state import STATE_FILE
 from otel_llm.actions.alerts.alerts import Alerts
 from otel_llm.actions.settings import AlertSettings
-from otel_llm.collector.config.settings import Settings
+from otel_llm.collector.settings import Settings
+from otel_llm.config.otlp_target import OtlpTarget
 from otel_llm.shared.clock import MonotonicClock
-from otel_llm.shared.otlp_target import OtlpTarget
 
 SECRETS = ["whsec_" + base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2)]
 
 
 def settings_of(folder: Path, url: str | None = None, **alerts: Any) -> Settings:
     (folder / "secrets").write_text("\n".join(SECRETS))
-    receivers = () if url is None else (settings.Receiver("oncall", url, folder / "secrets"),)
-    made = AlertSettings(receivers=tuple(one.name for one in receivers), settle_s=0.05, **alerts)
+    receivers = {} if url is None else {"oncall": settings.Receiver(url=url, secret_file=folder / "secrets")}
+    made = AlertSettings(receivers=tuple(receivers), settle_s=0.05, **alerts)
     return Settings(receivers=receivers, alerts=made)
 
 
@@ -133,7 +133,7 @@ def test_the_log_has_a_line_for_each_beginning_and_end(tmp_path: Path) -> None:
 def test_otlp_gets_an_event_for_each_beginning_and_end(tmp_path: Path, protocol: Any) -> None:
     backend = Backend()
     with BACKENDS[protocol](backend) as port:
-        target = OtlpTarget(f"http://127.0.0.1:{port}", protocol, timeout_s=WAIT_S)
+        target = OtlpTarget(endpoint=f"http://127.0.0.1:{port}", protocol=protocol, timeout_s=WAIT_S)
         alerts = running(tmp_path, settings_of(tmp_path, otlp=target))
         fire_and_resolve(alerts, instance="a")
         wait_until("both came", lambda: len(backend.bodies) == 2)

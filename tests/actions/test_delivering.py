@@ -19,7 +19,7 @@ from otel_llm.actions.delivery.signing import verify
 from otel_llm.actions.execute.action_attempts import Delivery, NotSent
 from otel_llm.actions.execute.executor import Reply, of_answer, result_of
 from otel_llm.actions.execute.webhook import Webhook
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.shared.clock import FakeClock
 
 SECRET = bytes(range(32))

@@ -12,7 +12,7 @@ from support.actions.action_receiver import Came, Receiver, Say, receiving
 
 from otel_llm.actions.execute.engines import RouterDrain, SglangAbort, VllmAbort, vllm_ids
 from otel_llm.actions.execute.executor import Reply
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 
 
 @pytest.fixture

@@ -21,22 +21,11 @@ from otel_llm.actions.execute.events import Candidate
 from otel_llm.actions.execute.executors import Executors
 from otel_llm.actions.execute.open_actions import Settled
 from otel_llm.actions.execute.webhook import Webhook
-from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, FileSettings
-from otel_llm.actions.settings import Receiver as ReceiverSettings
+from otel_llm.actions.settings import ActionSettings, Engine, ServiceSettings
 from otel_llm.rules.decisions.decision_records import Outcome
 from otel_llm.shared.clock import FakeClock
 
 VICTIM = Candidate((bytes(15) + b"\x09", bytes(7) + b"\x09", "default", 0), "batch", -1, 3.5)
-
-
-class Settings:
-    receivers: tuple[ReceiverSettings, ...] = ()
-    alertmanager: AlertmanagerSettings | None = None
-    files = FileSettings()
-    alerts = AlertSettings()
-
-    def __init__(self, *engines: Engine) -> None:
-        self.actions = ActionSettings(engines)
 
 
 @pytest.fixture
@@ -47,12 +36,13 @@ def secret(tmp_path: Path) -> Path:
 
 
 def found(*engines: Engine) -> Executors:
-    return Executors(Settings(*engines), "/here", "agent", lambda *_: True)
+    actions = ActionSettings(engines={engine.name: engine for engine in engines})
+    return Executors(ServiceSettings(actions=actions), "/here", "agent", lambda *_: True)
 
 
 def relay(secret: Path, **instances: str) -> Engine:
     named = {name.replace("any", "*"): url for name, url in instances.items()}
-    return Engine("r", "relay", tuple(named.items()), secret_file=secret)
+    return Engine(name="r", kind="relay", instances=named, secret_file=secret)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +67,7 @@ def test_what_is_asked_at_one_url_is_one_target(secret: Path) -> None:
 
 
 def test_a_router_is_one_target() -> None:
-    router = Engine("s", "sglang_router", (("a", "http://w1"), ("b", "http://w2")), url="http://router")
+    router = Engine(name="s", kind="sglang_router", instances={"a": "http://w1", "b": "http://w2"}, url="http://router")
     asked = [found(router).find(order(action="drain", instance=name)) for name in "ab"]
     assert [one if isinstance(one, str) else one.target for one in asked] == ["engine:s", "engine:s"]
 
@@ -89,7 +79,7 @@ def test_a_relay_is_not_asked_for_more(secret: Path) -> None:
 
 
 def test_an_entry_for_the_instance_goes_before_the_one_for_any(secret: Path) -> None:
-    vllm = Engine("v", "vllm", (("a", "http://a:1"),))
+    vllm = Engine(name="v", kind="vllm", instances={"a": "http://a:1"})
     for engines in ((vllm, relay(secret, any="http://r")), (relay(secret, any="http://r"), vllm)):
         asked = found(*engines).find
         assert isinstance(asked(order(action="abort", instance="a")), VllmAbort)
@@ -156,7 +146,7 @@ def settled(dispatcher: ActionDispatcher, one: Any, more: int = 0) -> list[Settl
     return how
 
 
-@pytest.mark.parametrize("engines", ["Engine('vllm', 'vllm', (('*', 'http://one:1'),))", ""])
+@pytest.mark.parametrize("engines", ["Engine(name='v', kind='vllm', instances={'*': 'http://one:1'})", ""])
 def test_the_first_action_does_not_wait_for_an_import(engines: str) -> None:
     code = (
         "import sys\n"

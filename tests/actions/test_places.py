@@ -20,7 +20,7 @@ from otel_llm.actions.alerts.places import MOST_ALERTS, Places, tenant_of
 from otel_llm.actions.settings import AlertSettings
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector.config.settings import Settings
+from otel_llm.collector.settings import Settings
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.shared.clock import FakeClock, MonotonicClock
@@ -109,7 +109,7 @@ def test_a_member_of_an_alert_that_gave_way_may_join_it_again() -> None:
 def settings_of(folder: Path, url: str) -> Settings:
     (folder / "secrets").write_text("whsec_" + "A" * 44)
     return Settings(
-        receivers=(settings.Receiver("oncall", url, folder / "secrets"),),
+        receivers={"oncall": settings.Receiver(url=url, secret_file=folder / "secrets")},
         alerts=AlertSettings(receivers=("oncall",), settle_s=0.05),
     )
 

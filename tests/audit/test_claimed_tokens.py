@@ -27,7 +27,7 @@ from otel_llm.audit.kernel.window_totals import merge_partials, window_partials
 from otel_llm.backtest.backtest import backtest
 from otel_llm.backtest.backtest_evaluator import Terms
 from otel_llm.backtest.journal_recordings import Recording
-from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.settings import Limits
 from otel_llm.core.limits import MAX_EVENT_TOKENS, MAX_TOKENS
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.readers.assemble.assembler import Assembler

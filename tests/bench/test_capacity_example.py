@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from support.patience import WAIT_S
 
 from otel_llm.cli.commands.capacity_command import capacity
-from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.config.durations import parse_duration_ns
+from otel_llm.config.yaml_file import load_yaml
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import load_yaml
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "capacity"

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import aiohttp
@@ -20,7 +21,9 @@ from support.relay.readers import Reply, read
 
 from otel_llm.cli.commands.relay_command import relay as command
 from otel_llm.cli.main import COMMANDS
+from otel_llm.relay.settings import Queue, RelaySettings, load_settings
 from otel_llm.scheduling.placement import POLICIES
+from otel_llm.scheduling.release_order import ORDERS
 
 BACKEND = ("--backend", "a=http://127.0.0.1:9")
 CHAT: dict[str, Any] = {
@@ -48,6 +51,19 @@ def test_the_command_is_in_the_list_of_commands() -> None:
 def test_the_help_names_every_placement_policy() -> None:
     found = CliRunner().invoke(command, ["--help"]).output
     assert [name for name in POLICIES if name not in found] == []
+
+
+def test_the_settings_in_the_help_are_read_and_are_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "b.key").write_text("a-key-of-this-test\n")
+    (tmp_path / "relay.secret").write_text(f"whsec_{'A' * 44}\n")
+    _, _, below = (command.help or "").partition("relay.yaml:\n")
+    (tmp_path / "relay.yaml").write_text(dedent(below))
+    found, default = load_settings(tmp_path / "relay.yaml", ()), RelaySettings()
+    assert [name for name in ORDERS if name not in below] == []
+    assert found.queue == Queue(in_flight=64)
+    shown = {"failover", "placement", "preempt", "version"}
+    assert found.model_fields_set - shown == {"backends", "queue", "actions"}
+    assert all(getattr(found, name) == getattr(default, name) for name in shown)
 
 
 def test_settings_that_are_wrong_are_refused_with_file_and_line(tmp_path: Path) -> None:

@@ -38,10 +38,10 @@ from support.patience import WAIT_S
 
 from otel_llm import semconv
 from otel_llm.actions.sinks.console import Console
-from otel_llm.collector.config.settings import JournalSettings, Limits, Settings
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
+from otel_llm.collector.settings import JournalSettings, Limits, Settings
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.live.exposition import SHARED_NS
 from otel_llm.readers.batch import Batch

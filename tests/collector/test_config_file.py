@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 from support.collector.tls_files import signed
+from support.config.keys import keys_of
 
-from otel_llm.actions.settings import (
-    ActionSettings,
-    AlertmanagerSettings,
-    AlertSettings,
-    DecisionSettings,
-    Engine,
-    FileSettings,
-    MetricsSettings,
-    Receiver,
+from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, Engine, Receiver
+from otel_llm.collector.settings import (
+    JournalSettings,
+    Limits,
+    OtlpOutSettings,
+    OtlpSettings,
+    Settings,
+    load_settings,
 )
-from otel_llm.collector.config.schema import load_settings
-from otel_llm.collector.config.settings import ForwardSettings, JournalSettings, Limits, OtlpOutSettings, Settings
-from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.otlp_target import OtlpTarget
-from otel_llm.shared.secret_files import read_signing_secrets
-from otel_llm.shared.web.settings import Auth, Tls
+from otel_llm.config.otlp_target import Headers, OtlpTarget, QueuedTarget
+from otel_llm.config.secret_files import read_signing_secrets
+from otel_llm.config.sections import Auth, Cors, DecisionSettings, FileSettings, MetricsSettings, Operators, Web
+from otel_llm.config.tls import Tls
+from otel_llm.config.yaml_file import ConfigError
 
 MIB = 2**20
 EVERY_KEY = """\
@@ -154,26 +152,34 @@ def test_every_key(folder: Path) -> None:
             retain_s=3600,
         ),
         decisions=DecisionSettings(file_bytes=4097, retain_bytes=8193),
-        files=FileSettings(0o640),
+        files=FileSettings(mode=0o640),
         metrics=MetricsSettings(instance_label=True, models=("m", "n"), instances=()),
-        tls=Tls(folder / "server.pem", folder / "keys/server.key", folder / "server.pem", web="server"),
-        auth=Auth(folder / "tokens", folder / "tokens", web="open"),
-        cors_origins=frozenset({"https://a.example", "http://localhost:3000"}),
-        web_hosts=frozenset({"a.example"}),
-        forward=ForwardSettings(
-            OtlpTarget(
-                "https://b.example:4317", "grpc", (("x-scope", "t1"),), "gzip", 3.0, headers_file=folder / "headers"
-            ),
+        tls=Tls(
+            certificate=folder / "server.pem",
+            key=folder / "keys/server.key",
+            client_ca=folder / "server.pem",
+            web="server",
+        ),
+        auth=Auth(tokens_file=folder / "tokens", web="open"),
+        operators=Operators(tokens_file=folder / "tokens"),
+        cors=Cors(origins=("https://a.example", "http://localhost:3000")),
+        web=Web(hosts=("a.example",)),
+        forward=QueuedTarget(
+            endpoint="https://b.example:4317",
+            headers=Headers((("x-scope", "t1"),), folder / "headers"),
+            timeout_s=3.0,
             queue_bytes=MIB,
         ),
-        otlp_metrics=OtlpOutSettings(
-            OtlpTarget("http://c.example:4318", "http/protobuf", compression="none"), interval_s=60
+        otlp=OtlpSettings(
+            metrics=OtlpOutSettings(
+                endpoint="http://c.example:4318", protocol="http/protobuf", compression="none", interval_s=60
+            ),
+            windows=OtlpOutSettings(endpoint="http://d.example", ca_file=folder / "server.pem"),
         ),
-        otlp_windows=OtlpOutSettings(OtlpTarget("http://d.example", ca_file=folder / "server.pem")),
-        receivers=(
-            Receiver("oncall", "https://e.example/hook?team=a", folder / "secrets", 2.0, "notification"),
-            Receiver("mover", "http://127.0.0.1:9", folder / "secrets", kind="action"),
-        ),
+        receivers={
+            "oncall": Receiver(url="https://e.example/hook?team=a", secret_file=folder / "secrets", timeout_s=2.0),
+            "mover": Receiver(url="http://127.0.0.1:9", secret_file=folder / "secrets", kind="action"),
+        },
         alertmanager=AlertmanagerSettings(
             urls=("http://127.0.0.1:9093", "https://f.example/am"),
             resend_s=30.0,
@@ -186,42 +192,34 @@ def test_every_key(folder: Path) -> None:
             log=folder / "alerts.jsonl",
             receivers=("oncall",),
             settle_s=2.0,
-            otlp=OtlpTarget("http://g.example:4318", "http/protobuf"),
+            otlp=OtlpTarget(endpoint="http://g.example:4318", protocol="http/protobuf"),
             dead_letter=folder / "dead.jsonl",
         ),
         actions=ActionSettings(
-            engines=(
-                Engine(
-                    "fast",
-                    "vllm",
-                    (("node-1", "http://10.0.0.1:8000"), ("node-2", "http://10.0.0.2:8000")),
-                    None,
-                    folder / "tokens",
-                    None,
-                    "/inference/v1/abort_requests",
+            engines={
+                "fast": Engine(
+                    kind="vllm",
+                    instances={"node-1": "http://10.0.0.1:8000", "node-2": "http://10.0.0.2:8000"},
+                    token_file=folder / "tokens",
+                    abort_path="/inference/v1/abort_requests",
                 ),
-                Engine("front", "vllm_router", (("node-1", "http://10.0.0.1:8000"),), "http://10.0.0.9:30000"),
-                Engine("scaler", "webhook", (("*", "https://h.example/scale"),), secret_file=folder / "secrets"),
-            ),
+                "front": Engine(
+                    kind="vllm_router", instances={"node-1": "http://10.0.0.1:8000"}, url="http://10.0.0.9:30000"
+                ),
+                "scaler": Engine(
+                    kind="webhook", instances={"*": "https://h.example/scale"}, secret_file=folder / "secrets"
+                ),
+            },
             kill_switch=folder / "stop",
             wedge_timeout_s=20.0,
         ),
     )
 
 
-def test_the_text_above_has_every_key_there_is(folder: Path) -> None:
+def test_the_text_above_has_every_key_there_is() -> None:
     """A key that is added to the settings is added here."""
     said = set(re.findall(r"[a-z_]+(?=:)", EVERY_KEY))
-    parts = (Limits, JournalSettings, DecisionSettings, MetricsSettings, Tls, Auth)
-    for part in (*parts, Receiver, AlertmanagerSettings, AlertSettings, ActionSettings, Engine):
-        for field in dataclasses.fields(part):
-            if field.name == "name":
-                continue  # the key of the section
-            if part not in parts:
-                assert field.name.removesuffix("_s") in said
-                continue
-            own = {"fsync_interval_s": "fsync_interval", "operators_file": "operators"}
-            assert own.get(field.name, re.sub(r"_s$", "_seconds", field.name)) in said
+    assert {path[-1] for path, _ in keys_of(Settings)} - said == set()
 
 
 @pytest.mark.parametrize(

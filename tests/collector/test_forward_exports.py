@@ -27,8 +27,8 @@ from support.ports import free_ports
 
 from otel_llm.collector.export.forward import Forwarder
 from otel_llm.collector.export.send_queue import LONGEST_PAUSE_S
+from otel_llm.config.otlp_target import Headers, OtlpTarget, Protocol
 from otel_llm.export.transport import attempt as attempts
-from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 
 PROTOCOLS: list[Protocol] = ["grpc", "http/protobuf"]
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -53,7 +53,7 @@ def seqs(body: bytes) -> list[int]:
 
 @contextmanager
 def forwarding(protocol: Protocol, port: int, queue_bytes: int = 2**24, **changed: Any) -> Iterator[Forwarder]:
-    made = Forwarder(OtlpTarget(f"http://127.0.0.1:{port}", protocol, **changed), queue_bytes)
+    made = Forwarder(OtlpTarget(endpoint=f"http://127.0.0.1:{port}", protocol=protocol, **changed), queue_bytes)
     made.start()
     try:
         yield made
@@ -89,7 +89,7 @@ def test_what_is_offered_arrives_unchanged_and_in_order(protocol: Protocol, comp
     backend = Backend()
     with (
         BACKENDS[protocol](backend) as port,
-        forwarding(protocol, port, compression=compression, headers=(("Api-Key", "secret"),)) as forwarder,
+        forwarding(protocol, port, compression=compression, headers=Headers((("Api-Key", "secret"),))) as forwarder,
     ):
         for number in range(200):
             forwarder.offer(raw(number))
@@ -219,7 +219,7 @@ def test_a_netrc_changes_no_header(protocol: Protocol, tmp_path: Path, monkeypat
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     backend = Backend()
-    headers = (("authorization", "Bearer ours"),)
+    headers = Headers((("authorization", "Bearer ours"),))
     with BACKENDS[protocol](backend) as port, forwarding(protocol, port, headers=headers) as forwarder:
         forwarder.offer(raw(1))
         sent(forwarder, 1)
@@ -295,7 +295,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_tls_with_a_certificate_that_is_trusted(protocol: Protocol, tls: tuple[Path, Path]) -> None:
     backend = Backend()
     with BACKENDS[protocol](backend, tls=tls) as port:
-        forwarder = Forwarder(OtlpTarget(f"https://127.0.0.1:{port}", protocol, ca_file=tls[1]))
+        forwarder = Forwarder(OtlpTarget(endpoint=f"https://127.0.0.1:{port}", protocol=protocol, ca_file=tls[1]))
         forwarder.start()
         forwarder.offer(raw(1))
         assert forwarder.stop(WAIT_S)
@@ -306,7 +306,7 @@ def test_tls_with_a_certificate_that_is_trusted(protocol: Protocol, tls: tuple[P
 def test_tls_with_a_certificate_that_is_not_trusted(protocol: Protocol, tls: tuple[Path, Path]) -> None:
     backend = Backend()
     with BACKENDS[protocol](backend, tls=tls) as port:
-        forwarder = Forwarder(OtlpTarget(f"https://127.0.0.1:{port}", protocol))
+        forwarder = Forwarder(OtlpTarget(endpoint=f"https://127.0.0.1:{port}", protocol=protocol))
         forwarder.start()
         forwarder.offer(raw(1))
         wait_until("it was tried", lambda: forwarder.counts()["forward_retries"] > 0)

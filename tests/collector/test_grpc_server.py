@@ -22,10 +22,10 @@ from support.collector.fake_evaluator import FakeEvaluator
 from support.otlp import T0_NS, export, segment_span
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.senders import Sender
+from otel_llm.collector.settings import Limits
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.errors import AddressError, TooLargeError
 from otel_llm.shared.web.address import Address

@@ -27,7 +27,6 @@ from support.otlp import T0_NS, export, segment_span
 from support.patience import WAIT_S
 from support.ports import free_ports
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.decoding import PART_BYTES
 from otel_llm.collector.inbox import Export, Inbox, LocalExport
 from otel_llm.collector.receive.errors import ANSWERS, BadRequestError, BusyError, answer
@@ -36,12 +35,14 @@ from otel_llm.collector.receive.grpc_worker.parent import GrpcWorker, WorkerExpo
 from otel_llm.collector.receive.grpc_worker.protocol import DOWN, refusal_of, refused
 from otel_llm.collector.receive.refusal_counts import SOURCE
 from otel_llm.collector.receive.senders import Sender
+from otel_llm.collector.settings import Limits
+from otel_llm.config.errors import StartError
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.readers.io.journal_format import split
 from otel_llm.readers.otlp.cutting import cut_export
 from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import MonotonicClock
-from otel_llm.shared.errors import AddressError, RefusalError, StartError
+from otel_llm.shared.errors import AddressError, RefusalError
 from otel_llm.shared.web.address import Address
 
 LOCAL = Address("127.0.0.1", 0)

@@ -22,10 +22,10 @@ from support.collector.http_client import otlp_listener, serving
 from support.otlp import T0_NS, export, segment_span
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
+from otel_llm.collector.settings import Limits
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.web.address import Address
 

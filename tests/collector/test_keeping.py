@@ -14,10 +14,9 @@ from support.collector.journal_states import wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import IDENTITY, export
 
-from otel_llm.actions.settings import DecisionSettings
-from otel_llm.collector.config.schema import load_settings
-from otel_llm.collector.config.settings import JournalSettings, Settings
 from otel_llm.collector.keeping import journal_bytes, keeping
+from otel_llm.collector.settings import SHARE, JournalSettings, Settings, load_settings
+from otel_llm.config.sections import DecisionSettings
 from otel_llm.journal.file import WrittenFile
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.journal.retention import MOST_BYTES, share_of_volume
@@ -53,7 +52,7 @@ def test_the_volume_is_that_of_the_folder_which_may_be_missing(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "journal", "decisions"),
     [
-        ("", "share", 2**30),
+        ("", SHARE, 2**30),
         ("journal: {retain_bytes: 8192}\ndecisions: {retain_bytes: 8193}", 8192, 8193),
         ("journal: {retain_bytes: none}\ndecisions: {retain_bytes: none}", None, None),
     ],

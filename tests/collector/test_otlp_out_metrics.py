@@ -19,9 +19,9 @@ from support.patience import WAIT_S
 
 from otel_llm.collector.export.metric_export import UNITS, MetricsOut, metrics_data
 from otel_llm.collector.telemetry.self_metrics import DecisionLatency, own_families
+from otel_llm.config.otlp_target import Headers, OtlpTarget, Protocol
 from otel_llm.live.user_metrics import Key, UserMetrics
 from otel_llm.shared.otlp_exporters import POINTS_A_REQUEST
-from otel_llm.shared.otlp_target import OtlpTarget, Protocol
 
 START_NS = 1_790_000_000_000_000_000
 NOW_NS = START_NS + 60_000_000_000
@@ -100,7 +100,12 @@ def as_read(backend: Backend) -> Samples:
 def out(port: int, protocol: Protocol, given: Callable[[], Iterable[Metric]], interval_s: float = 1e6) -> MetricsOut:
     ticks = iter([START_NS])
     made = MetricsOut(
-        OtlpTarget(f"http://127.0.0.1:{port}", protocol, headers=(("Api-Key", "k"),), timeout_s=WAIT_S),
+        OtlpTarget(
+            endpoint=f"http://127.0.0.1:{port}",
+            protocol=protocol,
+            headers=Headers((("Api-Key", "k"),)),
+            timeout_s=WAIT_S,
+        ),
         given,
         now_ns=lambda: next(ticks, NOW_NS),
         instance_id="collector-1",

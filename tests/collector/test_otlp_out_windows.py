@@ -17,7 +17,7 @@ from support.commands import wait_until
 from support.patience import WAIT_S
 
 from otel_llm.collector.export.window_export import ROW_BYTES, WindowsOut
-from otel_llm.shared.otlp_target import OtlpTarget, Protocol
+from otel_llm.config.otlp_target import OtlpTarget, Protocol
 from otel_llm.slo.columns import WINDOW_COLUMNS
 from otel_llm.slo.windows import WindowTotals
 
@@ -39,7 +39,7 @@ def row(number: int = 0, model: str | None = "m") -> dict[str, object]:
 
 def out(port: int, protocol: Protocol, **changed: Any) -> WindowsOut:
     made = WindowsOut(
-        OtlpTarget(f"http://127.0.0.1:{port}", protocol, timeout_s=changed.pop("timeout_s", WAIT_S)),
+        OtlpTarget(endpoint=f"http://127.0.0.1:{port}", protocol=protocol, timeout_s=changed.pop("timeout_s", WAIT_S)),
         now_ns=lambda: NOW_NS,
         instance_id="collector-1",
         **({"linger_s": 0.01} | changed),

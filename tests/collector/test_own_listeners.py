@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from otel_llm.collector.export.own_listeners import refuse_own_listener
-from otel_llm.shared.errors import StartError
-from otel_llm.shared.otlp_target import OtlpTarget
+from otel_llm.config.errors import StartError
+from otel_llm.config.otlp_target import OtlpTarget
 from otel_llm.shared.web.address import Address
 
 
@@ -34,7 +34,7 @@ def port() -> Iterator[int]:
 def test_our_own_listener_is_refused_under_every_name(host: str, listener: str, port: int) -> None:
     with pytest.raises(StartError, match="is this collector's own listener"):
         refuse_own_listener(
-            OtlpTarget(f"http://{host}:{port}"), [Address("127.0.0.1", port - 1), Address(listener, port)]
+            OtlpTarget(endpoint=f"http://{host}:{port}"), [Address("127.0.0.1", port - 1), Address(listener, port)]
         )
 
 
@@ -48,4 +48,4 @@ def test_our_own_listener_is_refused_under_every_name(host: str, listener: str, 
     ],
 )
 def test_others_are_not(host: str, listener: str, off: int, port: int) -> None:
-    refuse_own_listener(OtlpTarget(f"http://{host}:{port + off}"), [Address(listener, port)])
+    refuse_own_listener(OtlpTarget(endpoint=f"http://{host}:{port + off}"), [Address(listener, port)])

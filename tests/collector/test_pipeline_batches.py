@@ -18,10 +18,10 @@ from support.otlp import export
 from support.patience import WAIT_S
 
 from otel_llm.collector import plain_mode
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
+from otel_llm.collector.settings import Limits
 from otel_llm.core.compiling import mode
 from otel_llm.journal.journal import FsyncPolicy
 from otel_llm.journal.journal_errors import JournalError

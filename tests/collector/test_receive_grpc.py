@@ -20,10 +20,10 @@ from support.commands import wait_until
 from support.otlp import T0_NS, export, segment_span
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, MAX_METADATA_BYTES, GrpcReceiver
 from otel_llm.collector.receive.senders import Accept, Sender
+from otel_llm.collector.settings import Limits
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.tokens import Tokens
 

@@ -16,9 +16,9 @@ from support.collector.http_client import RAW, connect, head, otlp_listener, res
 from support.commands import wait_until
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
+from otel_llm.collector.settings import Limits
 
 PROTOBUF = "Content-Type: application/x-protobuf"
 SHORT = Limits(message_bytes=2**16, body_s=0.5, header_s=0.5, idle_connection_s=1)

@@ -19,8 +19,8 @@ from support.collector.http_client import RAW
 from support.commands import Collector, collector, wait_until
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
+from otel_llm.collector.settings import Limits
 from otel_llm.shared.web.open_files import allow_open_files
 
 CROWD = 10_000

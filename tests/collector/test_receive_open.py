@@ -6,7 +6,6 @@ import itertools
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -17,16 +16,19 @@ from support.collector.tls_files import authority, signed
 from support.live_feed import Fed
 
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Engine, Receiver
-from otel_llm.collector.config.settings import Settings
 from otel_llm.collector.receive.exposure import exposure
 from otel_llm.collector.receive.listeners import Addresses, Listeners
+from otel_llm.collector.settings import Settings
 from otel_llm.collector.web.views import Web
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.errors import TlsFileError
+from otel_llm.config.sections import Auth
+from otel_llm.config.sections import Web as WebSettings
+from otel_llm.config.tls import Tls
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.shared.clock import FakeClock
-from otel_llm.shared.errors import AddressError, TlsFileError
+from otel_llm.shared.errors import AddressError
 from otel_llm.shared.reloading import Reloader
 from otel_llm.shared.web.address import Address
-from otel_llm.shared.web.settings import Auth, Tls
 
 LOCAL = Address("127.0.0.1", 0)
 ANYWHERE = Address("0.0.0.0", 0)
@@ -75,7 +77,7 @@ def opened(settings: Settings) -> Iterator[Listeners]:
 
 
 def mutual(web: Literal["same", "server", "none"]) -> Tls:
-    return Tls(signed().certificate, signed().key, authority("clients").certificate, web)
+    return Tls(certificate=signed().certificate, key=signed().key, client_ca=authority("clients").certificate, web=web)
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def auth(tmp_path: Path) -> Auth:
     path = tmp_path / "tokens"
     path.write_text(f"{SECRET}\n")
     path.chmod(0o600)
-    return Auth(path)
+    return Auth(tokens_file=path)
 
 
 def client(*, certificate: bool) -> ssl.SSLContext:
@@ -119,7 +121,7 @@ def test_the_web_port_as_the_receivers() -> None:
 
 @pytest.mark.parametrize(("web", "without"), [("token", 401), ("open", 200)])
 def test_the_web_port_and_tokens(auth: Auth, web: Literal["token", "open"], without: int) -> None:
-    with opened(Settings(auth=replace(auth, web=web))) as listeners:
+    with opened(Settings(auth=auth.model_copy(update={"web": web}))) as listeners:
         assert ask(listeners.web.port, "GET", "/metrics", None, {})[0] == without
         assert ask(listeners.web.port, "GET", "/metrics", None, BEARER)[0] == 200
         assert ask(listeners.web.port, "GET", "/healthz", None, {})[0] == 200
@@ -127,7 +129,7 @@ def test_the_web_port_and_tokens(auth: Auth, web: Literal["token", "open"], with
 
 
 def test_the_web_port_and_names() -> None:
-    with opened(Settings(web_hosts=frozenset({"own.example"}))) as listeners:
+    with opened(Settings(web=WebSettings(hosts=("own.example",)))) as listeners:
         for host, status in (("evil.example", 403), ("own.example", 200), ("localhost", 200)):
             assert ask(listeners.web.port, "GET", "/metrics", None, {"Host": host})[0] == status
             assert ask(listeners.http.port, headers={"Content-Type": "application/x-protobuf", "Host": host})[0] == 200
@@ -146,11 +148,11 @@ def test_all_ports_are_taken_or_none(auth: Auth) -> None:
 
 def test_who_can_come_in_from_elsewhere_is_said(auth: Auth) -> None:
     plain, by_anybody = "in plain text", "by anybody"
-    tls = Tls(signed().certificate, signed().key)
+    tls = Tls(certificate=signed().certificate, key=signed().key)
     for settings, receivers, web in (
         (Settings(), {plain, by_anybody}, {plain, by_anybody}),
         (Settings(auth=auth), {plain}, {plain}),
-        (Settings(auth=replace(auth, web="open")), {plain}, {plain, by_anybody}),
+        (Settings(auth=auth.model_copy(update={"web": "open"})), {plain}, {plain, by_anybody}),
         (Settings(tls=tls), {by_anybody}, {by_anybody}),
         (Settings(tls=mutual("same")), set(), set()),
         (Settings(tls=mutual("server")), set(), {by_anybody}),
@@ -179,9 +181,17 @@ def test_secrets_of_receivers_and_engines_are_looked_at_too(tmp_path: Path) -> N
         file.touch(0o644)
     hook, bearer, token, secret = files
     settings = Settings(
-        receivers=(Receiver("a", "http://b", hook), Receiver("c", "http://d", hook)),
-        alertmanager=AlertmanagerSettings(("http://e",), bearer_file=bearer),
-        actions=ActionSettings((Engine("f", "webhook", (("*", "http://g"),), token_file=token, secret_file=secret),)),
+        receivers={
+            "a": Receiver(url="http://b", secret_file=hook),
+            "c": Receiver(url="http://d", secret_file=hook),
+        },
+        alertmanager=AlertmanagerSettings(urls=("http://e",), bearer_file=bearer),
+        actions=ActionSettings(
+            engines={
+                "f": Engine(kind="vllm", instances={"*": "http://g"}, token_file=token),
+                "h": Engine(kind="webhook", instances={"*": "http://i"}, secret_file=secret),
+            }
+        ),
     )
     said = exposure(settings, LOCAL, LOCAL, LOCAL)
     assert [line.rpartition(" ")[2] for line in said] == [str(file) for file in files]

@@ -17,12 +17,12 @@ from support.collector.http_client import PROTOBUF, RAW, ask, connect, head, otl
 from support.commands import collector, wait_until
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import ANSWERS, BusyError, InternalError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.collector.receive.refusal_counts import BEHIND, NOT_RECEIVED, SOURCE, RefusalCounts
 from otel_llm.collector.receive.senders import Accept, Sender
+from otel_llm.collector.settings import Limits
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address

@@ -27,9 +27,9 @@ from support.patience import WAIT_S
 from support.recordings import received
 
 from otel_llm.actions.sinks.console import Console
-from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
+from otel_llm.collector.settings import Limits, Settings
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo

@@ -20,14 +20,13 @@ from support.collector.tls_files import Pair, authority, signed
 from support.commands import wait_until
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcCertificates, GrpcReceiver
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
-from otel_llm.shared.errors import TlsFileError
+from otel_llm.collector.settings import Limits
+from otel_llm.config.errors import TlsFileError
+from otel_llm.config.tls import Certificates, Tls
 from otel_llm.shared.web.address import Address
-from otel_llm.shared.web.settings import Tls
-from otel_llm.shared.web.tls import Certificates
 
 LOCAL = Address("127.0.0.1", 0)
 
@@ -52,7 +51,11 @@ class Open:
 
 def installed(folder: Path, pair: Pair, client_ca: Pair | None = None) -> Tls:
     """Put a pair, and an authority for clients, where a service has them."""
-    files = Tls(folder / "server.pem", folder / "server.key", None if client_ca is None else folder / "clients.pem")
+    files = Tls(
+        certificate=folder / "server.pem",
+        key=folder / "server.key",
+        client_ca=None if client_ca is None else folder / "clients.pem",
+    )
     for path, raw in zip((files.certificate, files.key), pair.pem, strict=True):
         path.write_bytes(raw)
     if client_ca is not None and files.client_ca is not None:

@@ -6,9 +6,9 @@ from unittest import mock
 
 import pytest
 
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.secret_files import MAX_TOKENS, Token, read_tokens
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.shared.errors import UnauthenticatedError
-from otel_llm.shared.secret_files import MAX_TOKENS, Token, read_tokens
 from otel_llm.shared.web.tokens import Tokens
 
 ONE, TWO = "first-token-of-these", "second-token+of/these=="

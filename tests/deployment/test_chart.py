@@ -16,9 +16,9 @@ from support.deployment.charts import CHART, ROOT, VALUES, Manifest, of_kind, pl
 from support.integration.interop_prometheus import program
 
 from otel_llm.actions.execute.executors import RELAY_DOES
-from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.settings import load_settings
 from otel_llm.export.endpoints import listed_settings
-from otel_llm.relay.settings.file import load_settings as load_relay_settings
+from otel_llm.relay.settings import load_settings as load_relay_settings
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo
 
@@ -125,8 +125,8 @@ def test_services_accept_their_settings(charts: dict[str, Manifest], tmp_path: P
             assert settings.metrics.instance_label, name
             assert settings.metrics.instances, name
             assert settings.auth is not None, name
-            assert (settings.auth.operators_file is not None) is (part == "relay"), name
-            assert settings.web_hosts, name
+            assert (settings.operators is not None) is (part == "relay"), name
+            assert settings.web.hosts, name
             arguments = pod_of(chart["manifests"], part)["containers"][0]["args"]
             if "--slo=/etc/otel-llm/config/slo.yaml" in arguments:
                 load_slo(folder / "config" / "slo.yaml")

@@ -12,8 +12,8 @@ from support.deployment.charts import tool
 from support.requirements import HELM
 
 from otel_llm.actions.execute.executors import RELAY_DOES
-from otel_llm.collector.config.schema import load_settings
-from otel_llm.relay.settings.file import load_settings as load_relay_settings
+from otel_llm.collector.settings import load_settings
+from otel_llm.relay.settings import load_settings as load_relay_settings
 from otel_llm.rules.files.load import load_rules
 
 ROOT = Path(__file__).parents[2]
@@ -76,14 +76,14 @@ def test_prometheus_may_ask_the_services_by_their_names() -> None:
         for config in job["static_configs"]
         for target in config["targets"]
     }
-    hosts = load_settings(FOLDER / "collector.yaml").web_hosts, load_relay_settings(FOLDER / "relay.yaml", ()).web_hosts
-    assert targets == {*hosts[0], *hosts[1]} == {"collector", "relay"}
+    web = load_settings(FOLDER / "collector.yaml").web, load_relay_settings(FOLDER / "relay.yaml", ()).web
+    assert targets == {*web[0].hosts, *web[1].hosts} == {"collector", "relay"}
 
 
 def test_settings_bound_the_instances_to_the_relays_backends(services: dict[str, dict[str, Any]]) -> None:
     collector = load_settings(FOLDER / "collector.yaml")
     relay = load_relay_settings(FOLDER / "relay.yaml", ())
-    names = tuple(one.name for one in relay.backends)
+    names = tuple(relay.backends)
     assert collector.metrics.instance_label
     assert relay.metrics.instance_label
     assert collector.metrics.instances == relay.metrics.instances == names

@@ -10,7 +10,7 @@ import pytest
 from support.commands import run
 from support.requirements import found_program
 
-from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.settings import load_settings
 
 FOLDER = Path(__file__).parents[2] / "collector" / "systemd"
 UNIT = FOLDER / "otel-llm-collect.service"

@@ -16,12 +16,12 @@ from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span
 from otel_llm import semconv
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.receive.senders import Sender
 from otel_llm.collector.service import build_pipeline
+from otel_llm.collector.settings import Limits, Settings
 from otel_llm.evaluate.intake import take_in
 from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.evaluate.timers import Timeouts

@@ -19,11 +19,11 @@ from support.patience import WAIT_S
 
 from otel_llm.actions.delivery.http_request import Answer, NoAnswerError, send_request
 from otel_llm.collector.export.forward import sender_to
+from otel_llm.config.otlp_target import OtlpTarget
 from otel_llm.export.settings import OtlpSettings
 from otel_llm.export.transport.http import HttpSender
 from otel_llm.export.transport.whole_exchange import MOST_BYTES, bounded_session
 from otel_llm.shared.otlp_exporters import log_exporter, metric_exporter
-from otel_llm.shared.otlp_target import OtlpTarget
 
 TIME_S = 0.3
 DRIPS, DRIP_S = 200, 0.05
@@ -84,7 +84,7 @@ def accepting(serve: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 def over_http(url: str) -> OtlpTarget:
-    return OtlpTarget(url, "http/protobuf", timeout_s=TIME_S)
+    return OtlpTarget(endpoint=url, protocol="http/protobuf", timeout_s=TIME_S)
 
 
 def by_the_recorder(url: str) -> bool:

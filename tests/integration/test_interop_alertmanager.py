@@ -25,7 +25,7 @@ from support.ports import free_ports
 from otel_llm import semconv
 from otel_llm.actions.alerts.alerts import Alerts
 from otel_llm.actions.settings import AlertmanagerSettings, AlertSettings
-from otel_llm.collector.config.settings import Settings
+from otel_llm.collector.settings import Settings
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.shared.clock import MonotonicClock
 
@@ -49,7 +49,7 @@ def manager(tmp_path: Path) -> Iterator[Alertmanager]:
 def alerts_to(manager: Alertmanager, folder: Path, *taken: Decision, resend_s: float = 1.0) -> Alerts:
     """Return alerts that go to it, sent again every second; `taken`: what a replay of the journal finds."""
     settings = Settings(
-        alertmanager=AlertmanagerSettings((manager.url,), resend_s=resend_s),
+        alertmanager=AlertmanagerSettings(urls=(manager.url,), resend_s=resend_s),
         alerts=AlertSettings(settle_s=0.05),
     )
     made = Alerts(settings, folder, MonotonicClock())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -12,9 +11,9 @@ from support.collector.tls_files import authority, signed
 from support.relay.signed_actions import write_secret
 
 from otel_llm.actions.execute.executors import RELAY_DOES, executors
-from otel_llm.collector.config.schema import load_settings as load_collector
+from otel_llm.collector.settings import load_settings as load_collector
 from otel_llm.relay.settings import Queue, RelaySettings
-from otel_llm.relay.settings.file import load_settings as load_relay
+from otel_llm.relay.settings import load_settings as load_relay
 
 PAGE = (Path(__file__).parents[2] / "docs" / "relay.md").read_text()
 
@@ -33,15 +32,15 @@ def test_both_files_are_read(folder: Path) -> None:
     collector = load_collector(folder / "collector.yaml")
     assert relay.drain.migrate
     assert executors(collector) == RELAY_DOES
-    (engine,) = collector.actions.engines
-    assert engine.secret_file == relay.action_secret_file == folder / "relay.secret"
+    (engine,) = collector.actions.engines.values()
+    assert engine.secret_file == relay.actions.secret_file == folder / "relay.secret"
 
 
 @pytest.mark.parametrize(
     ("title", "queue", "placement"),
     [
-        ("## The queue", Queue(64, "edf"), "least_load"),
-        ("### Tiers: polyserve", Queue(None, "edf"), "polyserve"),
+        ("## The queue", Queue(in_flight=64, order="edf"), "least_load"),
+        ("### Tiers: polyserve", Queue(in_flight=None, order="edf"), "polyserve"),
     ],
 )
 def test_the_settings_of_a_section_are_read(tmp_path: Path, title: str, queue: Queue, placement: str) -> None:
@@ -66,19 +65,9 @@ def test_the_settings_of_the_page_are_the_defaults(folder: Path) -> None:
         (folder / name).write_bytes(content)
     (folder / "every.yaml").write_text(block)
     found = load_relay(folder / "every.yaml", ())
-    given = {
-        "backends",
-        "queue",
-        "tls",
-        "auth",
-        "client_classes",
-        "cors_origins",
-        "passthrough",
-        "web_hosts",
-        "actions",
-        "action_secret_file",
-    }
+    given = {"backends", "queue", "tls", "auth", "operators", "cors", "passthrough", "web", "actions"}
     default = RelaySettings()
-    assert replace(found, **{name: getattr(default, name) for name in given}) == default
+    assert found.model_copy(update={name: getattr(default, name) for name in given}) == default
     assert all(getattr(found, name) != getattr(default, name) for name in given)
-    assert [(one.name, one.kind, one.group) for one in found.backends] == [(name, "vllm", "llama") for name in "ab"]
+    backends = {name: (one.kind, one.group) for name, one in found.backends.items()}
+    assert backends == dict.fromkeys("ab", ("vllm", "llama"))

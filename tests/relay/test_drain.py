@@ -12,7 +12,7 @@ from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import rig
 
-from otel_llm.shared.errors import StartError
+from otel_llm.config.errors import StartError
 from otel_llm.shared.web.address import Address, listen
 
 CHAT: dict[str, Any] = {

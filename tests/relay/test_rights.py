@@ -11,7 +11,7 @@ from support.relay.fake_engine import FakeEngine
 from support.relay.rig import Rig, rig
 from support.relay.signed_actions import SETTINGS, write_secret
 
-from otel_llm.relay.passthrough import Passthrough
+from otel_llm.relay.paths import Passthrough
 
 ALICE, OPERATOR = "client-alice-of-this-test", "an-operator-of-this-test"
 CHAT: dict[str, Any] = {"model": "fake", "max_tokens": 3, "messages": [{"role": "user", "content": "x"}]}

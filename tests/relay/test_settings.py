@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 from pathlib import Path
 
 import pytest
 from support.collector.tls_files import authority, signed
 
-from otel_llm.actions.settings import DecisionSettings, MetricsSettings
-from otel_llm.relay.passthrough import Passthrough
+from otel_llm.config.errors import StartError
+from otel_llm.config.sections import Cors, DecisionSettings, MetricsSettings, Operators, Web
+from otel_llm.config.tls import Tls
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.relay.settings import (
     BackendSettings,
     Drain,
@@ -20,14 +21,13 @@ from otel_llm.relay.settings import (
     Limits,
     Preempt,
     Queue,
+    RelayAuth,
     RelaySettings,
+    load_settings,
+    parse_backend,
 )
-from otel_llm.relay.settings.file import load_settings, parse_backend
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling import load_profile
 from otel_llm.scheduling.placement import POLICIES
-from otel_llm.shared.errors import StartError
-from otel_llm.shared.web.settings import Auth, Tls
 
 MIB = 2**20
 EVERY_KEY = """\
@@ -103,18 +103,30 @@ def loaded(folder: Path, text: str, *backends: str) -> RelaySettings:
 
 def test_every_key(folder: Path) -> None:
     found = loaded(folder, EVERY_KEY, "z=http://10.0.0.9:1/")
-    assert found.backends == (
-        BackendSettings("a", "http://10.0.0.1:8000", profile=load_profile("h200-paper-era")),
-        BackendSettings("b.c_d-1", "https://[::1]:8443/base", "sglang", "g", folder / "key", folder / "ca.pem"),
-        BackendSettings("10.0.0.3:80", "http://10.0.0.3", "openai", profile=load_profile(folder / "mine.yaml")),
-        BackendSettings("z", "http://10.0.0.9:1"),
-    )
+    assert list(found.backends.values()) == [
+        BackendSettings(name="a", url="http://10.0.0.1:8000", profile=load_profile("h200-paper-era")),
+        BackendSettings(
+            name="b.c_d-1",
+            url="https://[::1]:8443/base",
+            kind="sglang",
+            group="g",
+            api_key_file=folder / "key",
+            ca=folder / "ca.pem",
+        ),
+        BackendSettings(
+            name="10.0.0.3:80", url="http://10.0.0.3", kind="openai", profile=load_profile(folder / "mine.yaml")
+        ),
+        BackendSettings(name="z", url="http://10.0.0.9:1"),
+    ]
+    assert list(found.backends) == [one.name for one in found.backends.values()]
     assert found.placement == "spread"
     assert found.queue == Queue(in_flight=6, order="edf", max_waiting=9, max_wait_s=60.0)
-    assert found.failover == Failover(0, False, 60.0, 2.0, 0.5)
+    assert found.failover == Failover(
+        connect_retries=0, resume=False, first_byte_s=60.0, hedge_after_s=2.0, hedge_share=0.5
+    )
     assert found.preempt == Preempt(resume_runway_s=3.0, calm_s=0.5, max_paused=7)
-    assert found.health == Health("/health?deep=1", 0.5, 2.0)
-    assert (found.eject, found.drain) == (Eject(60.0, 0.25), Drain(migrate=True))
+    assert found.health == Health(path="/health?deep=1", interval_s=0.5, timeout_s=2.0)
+    assert (found.eject, found.drain) == (Eject(for_s=60.0, max_share=0.25), Drain(migrate=True))
     assert found.limits == Limits(
         body_bytes=1024,
         receiving_bytes=4096,
@@ -130,26 +142,28 @@ def test_every_key(folder: Path) -> None:
         client_stall_s=6,
         drain_s=5,
     )
-    assert found.tls == Tls(folder / "server.pem", folder / "server.key", folder / "ca.pem", "none")
-    assert found.auth == Auth(folder / "key", folder / "operators", "open")
-    assert found.client_classes == {"a": {"chat", "code"}}
-    assert found.cors_origins == {"https://chat.example"}
-    assert found.passthrough == Passthrough(("/rerank", "/inference/v1/*"))
-    assert found.web_hosts == {"relay.example"}
-    assert found.action_secret_file == folder / "signing"
+    assert found.tls == Tls(
+        certificate=folder / "server.pem", key=folder / "server.key", client_ca=folder / "ca.pem", web="none"
+    )
+    assert found.auth == RelayAuth(tokens_file=folder / "key", web="open", classes={"a": ("chat", "code")})
+    assert found.operators == Operators(tokens_file=folder / "operators")
+    assert found.cors == Cors(origins=("https://chat.example",))
+    assert found.passthrough == ("/rerank", "/inference/v1/*")
+    assert found.web == Web(hosts=("relay.example",))
+    assert found.actions.secret_file == folder / "signing"
     assert found.actions.kill_switch == folder / "off"
-    assert found.decisions == DecisionSettings(4097, 8193)
-    assert found.metrics == MetricsSettings(False, ("m",), ("a",))
+    assert found.decisions == DecisionSettings(file_bytes=4097, retain_bytes=8193)
+    assert found.metrics == MetricsSettings(instance_label=False, models=("m",), instances=("a",))
 
 
 def test_absent_keys_are_the_defaults_of_the_contract(folder: Path) -> None:
     found = loaded(folder, "version: 1\n", "http://h:1")
-    assert dataclasses.replace(found, backends=()) == RelaySettings()
+    assert found.model_copy(update={"backends": {}}) == RelaySettings()
     assert found.failover == Failover(
         connect_retries=2, resume=True, first_byte_s=60.0, hedge_after_s=None, hedge_share=0.05
     )
-    assert found.health == Health("/health", 1.0, 1.0)
-    assert (found.eject, found.drain.migrate, found.placement) == (Eject(5.0, 0.5), False, "least_load")
+    assert found.health == Health(path="/health", interval_s=1.0, timeout_s=1.0)
+    assert (found.eject, found.drain.migrate, found.placement) == (Eject(for_s=5.0, max_share=0.5), False, "least_load")
     assert (found.limits.body_bytes, found.limits.streams) == (32 * MIB, 4096)
 
 
@@ -257,7 +271,7 @@ def test_what_is_wrong_is_said_with_its_place_and_what_to_write(folder: Path, te
 def test_an_order_by_profile_is_taken_where_each_backend_has_one(folder: Path, order: str) -> None:
     backends = "backends: {a: {url: 'http://h', profile: h200-paper-era}, b: {url: 'http://g', profile: mine.yaml}}"
     found = loaded(folder, f"version: 1\n{backends}\nqueue: {{in_flight: 3, order: {order}}}\n")
-    assert found.queue == Queue(3, order)
+    assert found.queue == Queue(in_flight=3, order=order)
 
 
 def test_polyserve_has_a_queue_and_one_profile(folder: Path) -> None:
@@ -266,7 +280,9 @@ def test_polyserve_has_a_queue_and_one_profile(folder: Path) -> None:
     one, other = (backend.replace("PLACE", place).replace("NAME", "mine.yaml") for place in ("g", "h"))
     text = f"version: 1\nplacement: polyserve\nbackends: {{a: {one}, b: {other}}}\n"
     assert loaded(folder, text).queue == Queue(in_flight=None)
-    assert loaded(folder, f"{text}queue: {{order: edf, max_wait: 5s}}\n").queue == Queue(None, "edf", max_wait_s=5.0)
+    assert loaded(folder, f"{text}queue: {{order: edf, max_wait: 5s}}\n").queue == Queue(
+        in_flight=None, order="edf", max_wait_s=5.0
+    )
     with pytest.raises(ConfigError, match=r"2:12: placement: .*same profile.*h200-paper-era, mine.*a relay for each"):
         loaded(folder, text.replace("mine.yaml", "h200-paper-era", 1))
 
@@ -310,7 +326,7 @@ def test_a_signing_secret_that_is_none_is_said_of_its_file_without_its_text(fold
     ],
 )
 def test_a_backend_of_the_command_line(text: str, name: str, url: str) -> None:
-    assert parse_backend(text) == BackendSettings(name, url)
+    assert parse_backend(text) == BackendSettings(name=name, url=url)
 
 
 @pytest.mark.parametrize(

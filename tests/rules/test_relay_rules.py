@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from otel_llm.actions.execute.executors import RELAY_DOES, load_enforced
-from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, AlertSettings, FileSettings, Receiver
+from otel_llm.actions.settings import ServiceSettings
 from otel_llm.cli.main import main
-from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.settings import load_settings
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.shipped import shipped_rules_dir
 from otel_llm.rules.files.slo_file import load_slo
@@ -33,16 +33,6 @@ groups:
 """
 SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 STALL = "tokens_read > 0 && gap_seconds > 0.3"
-
-
-class NoSettings:
-    """Settings without receivers and engines."""
-
-    receivers: tuple[Receiver, ...] = ()
-    alertmanager: AlertmanagerSettings | None = None
-    files = FileSettings()
-    alerts = AlertSettings()
-    actions = ActionSettings()
 
 
 def written(tmp_path: Path, when: str = STALL, verb: str = "migrate", mode: str = "enforce") -> Path:
@@ -121,16 +111,16 @@ def test_collect_refuses_what_needs_a_relay_and_names_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("verb", sorted(RELAY_DOES))
 def test_a_relay_loads_what_it_does_itself(tmp_path: Path, verb: str) -> None:
     file = written(tmp_path, verb=verb)
-    rules, files = load_enforced([file], NoSettings(), RELAY_DOES)
+    rules, files = load_enforced([file], ServiceSettings(), RELAY_DOES)
     assert rules.mode(rules.rules[0].actions[0]) == "enforce"
     assert [one.path for one in files] == [file]
     with pytest.raises(RulesError):
-        load_enforced([file], NoSettings())
+        load_enforced([file], ServiceSettings())
 
 
 def test_a_relay_scales_nothing(tmp_path: Path) -> None:
     with pytest.raises(RulesError, match="nothing is configured here that does `scale`"):
-        load_enforced([written(tmp_path, verb="scale")], NoSettings(), RELAY_DOES)
+        load_enforced([written(tmp_path, verb="scale")], ServiceSettings(), RELAY_DOES)
 
 
 @pytest.mark.parametrize("to", ["safest", "pack", "spread", "least_load"])
@@ -145,7 +135,7 @@ def test_the_example_is_enforced_and_right() -> None:
     code, text = said("rules", "check", "--strict", EXAMPLE)
     assert (code, text.count("note: a relay is needed")) == (0, 2)
     assert said("rules", "test", EXAMPLE.with_name("rules.test.yaml"))[0] == 0
-    rule, other = load_enforced([EXAMPLE], NoSettings(), RELAY_DOES)[0].rules
+    rule, other = load_enforced([EXAMPLE], ServiceSettings(), RELAY_DOES)[0].rules
     assert [action.verb for action in other.actions] == ["preempt"]
     assert rule.when.text == "tokens_read > 0 && runway_seconds < 0.25 && gap_seconds > 0.3"
 

@@ -16,7 +16,7 @@ from support.examples import examples
 from otel_llm.backtest.cases.case_reader import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
 from otel_llm.cli.rules_commands.rules_test_command import test as command
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 
 FOLDER = Path(__file__).parent / "mistakes"
 FILES = sorted(FOLDER.glob("*.yaml"))

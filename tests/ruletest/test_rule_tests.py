@@ -318,7 +318,7 @@ def test_the_page_names_every_key() -> None:
     for model in (shape.FileShape, shape.TestShape, shape.StreamShape, shape.ExpectShape, shape.TelemetryShape):
         for name, info in model.model_fields.items():
             if name != "version":
-                assert re.search(rf"[`{{ ,]{info.alias or name}[`:, ]", PAGE), info.alias or name
+                assert re.search(rf"[`{{ ,]{info.validation_alias or name}[`:, ]", PAGE), info.validation_alias or name
 
 
 SCOPES = """

@@ -13,7 +13,7 @@ from otel_llm.backtest.cases.sender import T0_NS, exports
 from otel_llm.backtest.cases.stage import WINDOW_NS, Stage
 from otel_llm.backtest.journal_recordings import Recording
 from otel_llm.collector.checkpoints import STOPPED_NS
-from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.settings import Limits
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal.checkpoint import write_resume
 from otel_llm.journal.journal import Journal

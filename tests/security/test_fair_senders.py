@@ -22,7 +22,6 @@ from support.core.core_spans import sent_segment
 from support.otlp import export
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
 from otel_llm.collector.inbox import HEAVY_WAIT_NS
 from otel_llm.collector.pipeline import Pipeline
@@ -39,6 +38,7 @@ from otel_llm.collector.receive.senders import (
     Sender,
     sender_of,
 )
+from otel_llm.collector.settings import Limits
 from otel_llm.readers.batch import Batch
 from otel_llm.readers.io.journal_format import split
 from otel_llm.shared.clock import FakeClock

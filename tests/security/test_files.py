@@ -21,16 +21,16 @@ from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, s
 from otel_llm.actions.delivery.channels import LogChannel
 from otel_llm.actions.delivery.dead_letters import bury
 from otel_llm.actions.delivery.durable_queue import Message
-from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.settings import load_settings
+from otel_llm.config.errors import StartError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.journal.checkpoint import RESUME_FILE, read_resume, write_resume
 from otel_llm.journal.file import PROBE_FILE, try_to_write
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.lock import LOCK_FILE
-from otel_llm.relay.settings.file import load_settings as load_relay_settings
+from otel_llm.relay.settings import load_settings as load_relay_settings
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.output_file import open_output, own_descriptor
-from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import OutputError, check_output_path, replacing
 
 PORTS = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", "--web", "127.0.0.1:0")

@@ -15,10 +15,10 @@ from support.otlp import T0_NS, event_of, export, request_span
 from support.patience import WAIT_S
 
 from otel_llm import semconv
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import BadRequestError
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
 from otel_llm.collector.receive.gunzip import FREE_BYTES, MAX_RATIO, gunzip
+from otel_llm.collector.settings import Limits
 from otel_llm.core.kernel import COMPILED
 from otel_llm.core.scanning import span_columns as column
 from otel_llm.core.scanning.parts import FREE_NS, NS_PER_BYTE

@@ -17,9 +17,9 @@ from support.patience import WAIT_S
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.cli.web_client import Source, UnexpectedError
 from otel_llm.collector.export.forward import sender_to
+from otel_llm.config.otlp_target import Headers, OtlpTarget
 from otel_llm.export.settings import OtlpSettings
 from otel_llm.export.transport.http import HttpSender
-from otel_llm.shared.otlp_target import OtlpTarget
 
 SECRET = "a-secret-of-this-test"
 
@@ -82,7 +82,7 @@ def by_a_webhook(url: str, _: Path) -> None:
 
 
 def by_forward(url: str, _: Path) -> None:
-    sender = sender_to(OtlpTarget(url, "http/protobuf", headers=(("api-key", SECRET),)))
+    sender = sender_to(OtlpTarget(endpoint=url, protocol="http/protobuf", headers=Headers((("api-key", SECRET),))))
     assert sender.send(b"", WAIT_S).verdict == "refused"
     sender.close()
 

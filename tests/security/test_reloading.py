@@ -19,13 +19,13 @@ from support.collector.tls_files import signed
 from support.commands import Collector, collector, wait_until
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.schema import load_settings
 from otel_llm.collector.receive.exposure import exposure
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
-from otel_llm.shared.errors import TlsFileError, UnauthenticatedError
+from otel_llm.collector.settings import load_settings
+from otel_llm.config.errors import TlsFileError
+from otel_llm.config.tls import Certificates, Tls
+from otel_llm.shared.errors import UnauthenticatedError
 from otel_llm.shared.web.address import Address
-from otel_llm.shared.web.settings import Tls
-from otel_llm.shared.web.tls import Certificates
 from otel_llm.shared.web.tokens import KnownTokens, Tokens
 
 TOKEN = "the-token-of-this-test"
@@ -156,7 +156,7 @@ def another_key(path: Path) -> object:
 
 @pytest.mark.parametrize("name", [*BROKEN, "another key"])
 def test_broken_certificates_change_nothing(tmp_path: Path, name: str) -> None:
-    files = Tls(tmp_path / "server.pem", tmp_path / "server.key")
+    files = Tls(certificate=tmp_path / "server.pem", key=tmp_path / "server.key")
     good = signed()
     for path, raw in zip((files.certificate, files.key), good.pem, strict=True):
         path.write_bytes(raw)

@@ -22,10 +22,10 @@ from support.patience import WAIT_S
 
 from otel_llm import audit
 from otel_llm.actions.sinks.console import Console
-from otel_llm.collector.config.settings import JournalSettings, Limits, Settings
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.restart import LOG_EVERY_S, MOST_NOTES, Progress
 from otel_llm.collector.service import Service
+from otel_llm.collector.settings import JournalSettings, Limits, Settings
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal.names import file_name
 from otel_llm.journal.reader import read_since

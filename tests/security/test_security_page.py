@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,14 @@ from otel_llm.actions.alerts import places
 from otel_llm.actions.delivery import durable_queue as courier
 from otel_llm.actions.execute import action_receiver as receiving
 from otel_llm.actions.execute import circuit_breaker, lanes
-from otel_llm.actions.settings import DecisionSettings
 from otel_llm.actions.sinks import live_state, write_limits
 from otel_llm.cli import web_client as asking
 from otel_llm.collector import inbox
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive import gunzip
+from otel_llm.collector.settings import Limits
+from otel_llm.config import secret_files, tls, yaml_file
+from otel_llm.config.file_defaults import PRIVATE
+from otel_llm.config.sections import DecisionSettings
 from otel_llm.core import limits as message_limits
 from otel_llm.core.scanning import parts
 from otel_llm.evaluate.registry import RegistryLimits
@@ -35,11 +36,7 @@ from otel_llm.readers.io import bytestream, journal_format, skipped
 from otel_llm.relay import bodies
 from otel_llm.relay.seam import large_body
 from otel_llm.relay.settings import Limits as RelayLimits
-from otel_llm.rules.decisions.output_file import PRIVATE
-from otel_llm.rules.files import yamlfile
 from otel_llm.rules.language import parser
-from otel_llm.shared import secret_files
-from otel_llm.shared.web import tls
 from otel_llm.slo.live import reading_curve
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -72,8 +69,8 @@ CONSTANTS: dict[str, object] = {
     "streams on a page": live_state.PAGE_STREAMS,
     "points of a followed stream's curve": reading_curve.EVEN_POINTS + 2 * reading_curve.GAP_POINTS,
     "samples of its sparklines": history.SAMPLES,
-    "bytes of a file of settings, rules or classes": yamlfile.MAX_BYTES,
-    "depth of such a file": yamlfile.MAX_DEPTH,
+    "bytes of a file of settings, rules or classes": yaml_file.MAX_BYTES,
+    "depth of such a file": yaml_file.MAX_DEPTH,
     "characters of a rule's expression": parser.MAX_CHARACTERS,
     "depth of a rule's expression": parser.MAX_DEPTH,
     "bytes of a file of tokens, secrets or headers": secret_files.MAX_FILE_BYTES,
@@ -120,7 +117,8 @@ def rows() -> Iterator[tuple[list[str], list[str]]]:
 
 def defaults(limits: Any) -> dict[str, object]:
     """Return the defaults by their keys in a settings file."""
-    return {f"{name}econds" if name.endswith("_s") else name: value for name, value in asdict(limits).items()}
+    fields = type(limits).model_fields.items()
+    return {str(info.validation_alias or name): getattr(limits, name) for name, info in fields}
 
 
 def number(cell: str) -> object:

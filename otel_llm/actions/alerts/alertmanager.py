@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, prepare, send_request
+from otel_llm.config.otlp_target import user_agent
+from otel_llm.config.secret_files import read_bearer
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.export.transport.attempt import Attempt, retry_wait_s
 from otel_llm.export.transport.http import attempt_of_status
-from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.otlp_target import user_agent
 from otel_llm.shared.printable import one_line
-from otel_llm.shared.secret_files import read_bearer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.alerts.firing import Event
     from otel_llm.actions.alerts.places import Key, Step
-    from otel_llm.actions.settings import AlertAndActionSettings
+    from otel_llm.actions.settings import ServiceSettings
     from otel_llm.rules.decisions.decision_records import Decision, Outcome
     from otel_llm.shared.clock import Clock
 
@@ -53,7 +53,7 @@ class Alerts:
     """
 
     def __init__(
-        self, settings: AlertAndActionSettings, folder: Path, clock: Clock, source: str = "otel-llm-collector"
+        self, settings: ServiceSettings, folder: Path, clock: Clock, source: str = "otel-llm-collector"
     ) -> None:
         self._clock = clock
         self._folder = folder

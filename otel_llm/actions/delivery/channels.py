@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.events import CONTENT_TYPE
+from otel_llm.config.file_defaults import PRIVATE
+from otel_llm.config.otlp_target import user_agent
+from otel_llm.config.secret_files import read_signing_secrets
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.export.transport.attempt import Attempt, retry_after_s
-from otel_llm.rules.decisions.output_file import PRIVATE, open_output
-from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.otlp_target import user_agent
-from otel_llm.shared.secret_files import read_signing_secrets
+from otel_llm.rules.decisions.output_file import open_output
 from otel_llm.shared.whole_files import whole_lines
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from opentelemetry.sdk._logs.export import LogRecordExporter
 
     from otel_llm.actions.delivery.durable_queue import Message
-    from otel_llm.actions.settings import AlertAndActionSettings, Receiver
+    from otel_llm.actions.settings import Receiver, ServiceSettings
+    from otel_llm.config.otlp_target import OtlpTarget
     from otel_llm.shared.clock import Clock
-    from otel_llm.shared.otlp_target import OtlpTarget
 
 ALERT_EVENT: Final = "otel_llm.alert"
 LOG: Final = "log"
@@ -126,10 +127,10 @@ class OtlpChannel:
 
 
 def channels_of(
-    settings: AlertAndActionSettings, clock: Clock, source: str
+    settings: ServiceSettings, clock: Clock, source: str
 ) -> dict[str, WebhookChannel | LogChannel | OtlpChannel]:
     """Return the channels that the settings name, by the name that messages use; `source` is the sender for OTLP."""
-    receivers = [receiver for receiver in settings.receivers if receiver.kind == "notification"]
+    receivers = [receiver for receiver in settings.receivers.values() if receiver.kind == "notification"]
     channels: dict[str, WebhookChannel | LogChannel | OtlpChannel] = {
         f"{WEBHOOK}{receiver.name}": WebhookChannel(receiver, clock) for receiver in receivers
     }

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.delivery.durable_queue import Message
-from otel_llm.rules.decisions.output_file import PRIVATE, open_inside
+from otel_llm.config.file_defaults import PRIVATE
+from otel_llm.rules.decisions.output_file import open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

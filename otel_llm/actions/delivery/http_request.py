@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from otel_llm.config.otlp_target import http_session
 from otel_llm.shared.clock import monotonic_s
-from otel_llm.shared.otlp_target import http_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from otel_llm.actions.delivery.http_request import Answer, NoAnswerError, send_request
 from otel_llm.actions.execute.executor import Reply, of_answer, of_silence
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from otel_llm.actions.execute.events import cloud_event
 from otel_llm.actions.execute.executor import Reply
 from otel_llm.actions.execute.webhook import Webhook
 from otel_llm.actions.settings import DOES, RELAY_PATH
+from otel_llm.config.secret_files import read_bearer, read_signing_secrets
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.load import load_with_files
-from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.secret_files import read_bearer, read_signing_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.execute.events import Order
     from otel_llm.actions.execute.executor import Executor
-    from otel_llm.actions.settings import AlertAndActionSettings, Engine, Receiver
+    from otel_llm.actions.settings import Engine, Receiver, ServiceSettings
     from otel_llm.rules.files.load import RuleFile
     from otel_llm.rules.files.ruleset import RuleSet, Verb
 
@@ -41,17 +41,17 @@ _ONE_OPEN: Final[frozenset[Verb]] = frozenset(("abort", "drain"))
 """The verbs that a relay does one at a time for an instance; streams are moved and paused side by side."""
 
 
-def executors(settings: AlertAndActionSettings) -> frozenset[Verb]:
+def executors(settings: ServiceSettings) -> frozenset[Verb]:
     """Return the verbs, besides `alert`, for which the settings name an executor."""
-    verbs: set[Verb] = {verb for engine in settings.actions.engines for verb in DOES[engine.kind]}
+    verbs: set[Verb] = {verb for engine in settings.actions.engines.values() for verb in DOES[engine.kind]}
     if settings.receivers:
         verbs.add("webhook")
     return frozenset(verbs)
 
 
-def refuse_unknown_receivers(rules: RuleSet, settings: AlertAndActionSettings) -> None:
+def refuse_unknown_receivers(rules: RuleSet, settings: ServiceSettings) -> None:
     """Raise ConfigError for an enforced webhook whose receiver the settings do not name."""
-    names = [receiver.name for receiver in settings.receivers]
+    names = list(settings.receivers)
     for rule in rules.rules:
         for action in rule.actions:
             to = dict(action.arguments).get("to")
@@ -61,7 +61,7 @@ def refuse_unknown_receivers(rules: RuleSet, settings: AlertAndActionSettings) -
 
 
 def load_enforced(
-    paths: Iterable[str | Path], settings: AlertAndActionSettings, own: Collection[Verb] = ()
+    paths: Iterable[str | Path], settings: ServiceSettings, own: Collection[Verb] = ()
 ) -> tuple[RuleSet, list[RuleFile]]:
     """Load rules and their files for a service with these settings: only verbs with an executor may be enforced.
 
@@ -105,19 +105,19 @@ class Executors:
     `source`: the `source` of CloudEvents; `agent`: the collector's User-Agent; `notify`: see `Alerts.notify`.
     """
 
-    def __init__(self, settings: AlertAndActionSettings, source: str, agent: str, notify: Notify) -> None:
+    def __init__(self, settings: ServiceSettings, source: str, agent: str, notify: Notify) -> None:
         if settings.receivers or settings.actions.engines:
             prepare()
         self._source = source
         self._agent = agent
-        self._receivers = {receiver.name: self._receiver(receiver, notify) for receiver in settings.receivers}
+        self._receivers = {name: self._receiver(one, notify) for name, one in settings.receivers.items()}
         self._engines: dict[tuple[str, str], Executor] = {}
         self._targets: dict[str, str] = {}
         self._relays: dict[str, str] = {}
         """What relays call themselves, by the URL of their actions."""
         """The name of each URL of an engine: that of the first instance there."""
-        for engine in settings.actions.engines:
-            for instance, url in engine.instances:
+        for engine in settings.actions.engines.values():
+            for instance, url in engine.instances.items():
                 for verb in DOES[engine.kind]:
                     self._engines[verb, instance] = self._engine(engine, instance, url, verb)
 

@@ -10,7 +10,7 @@ from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.actions.delivery.signing import signed_headers
 from otel_llm.actions.execute.events import CONTENT_TYPE, Order, cloud_event
 from otel_llm.actions.execute.executor import Reply, of_silence, result_of
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final, Generic, TypeVar
 
-from otel_llm.shared.secret_files import MAX_TOKENS
+from otel_llm.config.secret_files import MAX_TOKENS
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_llm.audit.compare.bootstrap import VARYING
 from otel_llm.audit.compare.comparison import GROUP
-from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.config.durations import parse_duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,7 +16,7 @@ from otel_llm.audit.compare.bootstrap import FEWEST, Drawing, resampled_sums
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.judged_columns import span_s
 from otel_llm.audit.kernel.samples import reals
-from otel_llm.rules.files.durations import exact
+from otel_llm.config.durations import exact
 from otel_llm.slo.batch.many import penalty_shape
 from otel_llm.slo.classes import ABORTED, NS_PER_S, Benefit, SloClasses
 from otel_llm.slo.ranks import P50, P99, rank

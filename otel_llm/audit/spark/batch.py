@@ -15,7 +15,7 @@ from otel_llm.audit.kernel.window_totals import PARTIALS, Group
 from otel_llm.audit.load import LATENESS_NS
 from otel_llm.audit.spark import decoding, kernels, totals
 from otel_llm.audit.spark.frames import spark_schema, through
-from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.config.durations import parse_duration_ns
 from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.config.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.config.yaml_file import did_you_mean
 from otel_llm.rules.language.tokens import ExpressionError
 from otel_llm.slo.classes import KINDS
 

@@ -10,20 +10,20 @@ from pydantic import ValidationError
 
 from otel_llm.backtest.cases.arrivals import Arrivals, parse_arrivals
 from otel_llm.backtest.cases.case_schema import ExpectShape, FileShape, StreamShape, Subject, TestShape
+from otel_llm.config.strict_model import config_errors
+from otel_llm.config.yaml_file import VERSION, ConfigError, YamlFile, did_you_mean, load_yaml
+from otel_llm.rules.files.expression_errors import expression_error
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.ruleset import Verb
-from otel_llm.rules.files.schema_errors import config_errors
 from otel_llm.rules.files.slo_file import load_slo, slo_of
-from otel_llm.rules.files.source_map import expression_error
-from otel_llm.rules.files.yamlfile import VERSION, ConfigError, YamlFile, did_you_mean, load_yaml
 from otel_llm.rules.language.facts import FACTS, in_scope
 from otel_llm.rules.language.tokens import ExpressionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from otel_llm.config.yaml_file import KeyPath, Mark
     from otel_llm.rules.files.ruleset import RuleSet
-    from otel_llm.rules.files.yamlfile import KeyPath, Mark
     from otel_llm.slo.classes import SloClasses
 
 MOST_WORK: Final = 2_000_000

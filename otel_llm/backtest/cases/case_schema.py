@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from otel_llm import semconv
-from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.files.schema_errors import Duration, StrictModel, wrong
-from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.config.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.config.strict_model import Duration, StrictModel, wrong
+from otel_llm.config.yaml_file import did_you_mean
 from otel_llm.rules.language.facts import LABELS
 
 MOST_COPIES: Final = 10_000
@@ -66,7 +66,7 @@ def _subject(value: object, at: int) -> Subject:
     known = ("stream", *LABELS, "since", "count")
     for key, one in value.items():
         if key not in known:
-            raise wrong("unknown key", did_you_mean(key, known), at, key)
+            raise wrong("unknown key", did_you_mean(key, known), at, key, at_key=True)
         if key in ("stream", *LABELS) and not isinstance(one, str):
             raise wrong("not a string", "put it in quotes", at, key)
     try:
@@ -102,7 +102,7 @@ def _actions(value: object) -> dict[str, dict[str, int]]:
         counts = said if isinstance(said, dict) else {"decided": said}
         for word, count in counts.items():
             if word not in words:
-                raise wrong("unknown key", did_you_mean(str(word), words), verb, word)
+                raise wrong("unknown key", did_you_mean(str(word), words), verb, word, at_key=True)
             if not isinstance(count, int) or isinstance(count, bool) or count < 0:
                 below = (verb, word) if isinstance(said, dict) else (verb,)
                 raise wrong(f"{count!r} is no count", "write a whole number from 0", *below)

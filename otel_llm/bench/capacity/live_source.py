@@ -18,10 +18,10 @@ from otel_llm.bench.client.workers import WorkerDiedError
 from otel_llm.bench.plan.load_plan import LoadPlan, PlanError, draw_plan
 from otel_llm.bench.recording.run_folder import write_run_file
 from otel_llm.bench.recording.run_journal import RunJournal
+from otel_llm.config.errors import StartError
 from otel_llm.instrumentation.segments.outcomes import CANCELLED
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.shared.clock import monotonic_ns
-from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import OutputError
 
 if TYPE_CHECKING:

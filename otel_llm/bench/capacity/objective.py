@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 
-from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.config.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.config.yaml_file import did_you_mean
 from otel_llm.slo.classes import ABORTED, OUTCOMES
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.bench.plan.load_plan import PlanError
-from otel_llm.rules.files.durations import exact
+from otel_llm.config.durations import exact
 from otel_llm.scheduling.workload.arrivals import ConstantArrivals, GammaArrivals, PoissonArrivals
 from otel_llm.scheduling.workload.lengths import FixedLength, UniformLengths
 

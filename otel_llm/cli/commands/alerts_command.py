@@ -14,10 +14,10 @@ from otel_llm.actions.delivery.channels import channels_of, close
 from otel_llm.actions.delivery.dead_letters import BusyError, NoDeadLettersError, resend
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole
-from otel_llm.collector.config.schema import load_settings
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.collector.settings import load_settings
+from otel_llm.config.errors import StartError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.shared.clock import MonotonicClock
-from otel_llm.shared.errors import StartError
 from otel_llm.shared.printable import printable
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
 from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
-from otel_llm.rules.files.durations import exact
+from otel_llm.config.durations import exact
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError

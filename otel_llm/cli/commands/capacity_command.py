@@ -33,9 +33,9 @@ from otel_llm.cli.load_options import format_option, judging_options, probe_opti
 from otel_llm.cli.number_options import KnownRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole, wide_console
-from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.config.durations import parse_duration_ns
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.formatting import number

@@ -20,17 +20,17 @@ from otel_llm.cli.duration_options import Duration
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
-from otel_llm.collector.config.schema import load_settings
 from otel_llm.collector.keeping import keeping
 from otel_llm.collector.plain_mode import notice
 from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
+from otel_llm.collector.settings import load_settings
+from otel_llm.config.errors import StartError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal.checkpoint import RESUME_FILE
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.rules.lint.run import never_true
-from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
 from otel_llm.shared.web.address import parse_address
 from otel_llm.shared.web.open_files import allow_open_files

@@ -12,7 +12,7 @@ from otel_llm.audit import load_streams, write
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.scheduling.profiles import aic_import, load_profile, shipped_profiles
 from otel_llm.scheduling.profiles.grid import Point
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns

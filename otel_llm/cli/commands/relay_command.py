@@ -17,12 +17,12 @@ from otel_llm.actions.sinks.console import Console
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import exit_now
+from otel_llm.config.errors import StartError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.relay.service import Service
-from otel_llm.relay.settings.file import load_settings
+from otel_llm.relay.settings import load_settings
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.rules.lint.run import never_true
-from otel_llm.shared.errors import StartError
 from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
 from otel_llm.shared.web.address import parse_address
 from otel_llm.shared.web.open_files import allow_open_files

@@ -11,7 +11,7 @@ from otel_llm.audit import write
 from otel_llm.audit.report.report import TITLE, build
 from otel_llm.audit.report.saved import load_saved
 from otel_llm.cli.output.echo import echo
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.shared.formatting import plural
 from otel_llm.shared.outputs import Inputs
 from otel_llm.shared.printable import printable

@@ -13,7 +13,7 @@ from rich.text import Text
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import counting
 from otel_llm.cli.output.terminal_console import wide_console
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.scheduling.scenario.figures import figure_cells
 from otel_llm.scheduling.scenario.fleet_cost import common_optimum, optimum_text
 from otel_llm.scheduling.scenario.parallel import SweepError, run_sweep

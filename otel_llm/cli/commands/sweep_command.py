@@ -18,8 +18,8 @@ from otel_llm.cli.number_options import NumbersError, numbers
 from otel_llm.cli.output.echo import CSV_RAW, write_data
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.shared.outputs import Inputs
 from otel_llm.shared.printable import MISSING, printable

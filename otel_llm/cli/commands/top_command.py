@@ -16,9 +16,9 @@ from otel_llm.cli.output.live_view import view
 from otel_llm.cli.output.terminal_console import WIDTH, SafeConsole, wide_console
 from otel_llm.cli.output.top_screen import Screen
 from otel_llm.cli.web_client import Source, UnreachableError, WebClientError
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.secret_files import exposed
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.shared.clock import monotonic_s
-from otel_llm.shared.secret_files import exposed
 
 
 @click.command()

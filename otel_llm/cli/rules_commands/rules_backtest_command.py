@@ -14,9 +14,9 @@ from otel_llm.cli.duration_options import Duration
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading
 from otel_llm.cli.rules_commands.decision_file_check import refuse_without_record
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import ConfigError
 from otel_llm.shared.outputs import Inputs, OutputError, check_output_path, refuse_clashes, replacing
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def backtest(
     from otel_llm.backtest.backtest_evaluator import Terms
     from otel_llm.backtest.journal_recordings import Recording
     from otel_llm.backtest.summary_json import summary
-    from otel_llm.collector.config.schema import load_settings
+    from otel_llm.collector.settings import load_settings
     from otel_llm.evaluate.timers import Timeouts
     from otel_llm.journal.checkpoint import RESUME_FILE
     from otel_llm.readers.records import InputError
@@ -130,7 +130,7 @@ def backtest(
                 terms=terms,
                 against=old,
                 decisions=decisions,
-                notified=[one.name for one in settings.receivers if one.kind == "notification"],
+                notified=[one.name for one in settings.receivers.values() if one.kind == "notification"],
                 progress=advance,
                 decided=decided,
             )

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from otel_llm.cli.output.echo import echo
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, load_yaml
 from otel_llm.rules.files.rule_reader import RELAY_ONLY
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, load_yaml
 from otel_llm.rules.lint.check import check_rules, token_read_times
 
 
@@ -59,9 +59,9 @@ def _executors(config_path: Path | None) -> frozenset[str]:
     if config_path is None:
         return frozenset()
     from otel_llm.actions.execute.executors import RELAY_DOES, executors
-    from otel_llm.collector.config.schema import load_settings
-    from otel_llm.relay.settings.file import load_settings as load_relay
-    from otel_llm.shared.errors import StartError
+    from otel_llm.collector.settings import load_settings
+    from otel_llm.config.errors import StartError
+    from otel_llm.relay.settings import load_settings as load_relay
 
     try:
         if "backends" in load_yaml(config_path).data:

@@ -12,12 +12,12 @@ import click
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading
 from otel_llm.cli.rules_commands.decision_file_check import refuse_others
+from otel_llm.config.yaml_file import ConfigError, did_you_mean
 from otel_llm.rules.decisions.explain import explain as in_words
 from otel_llm.rules.decisions.explain import headline
 from otel_llm.rules.decisions.files import decision_files, read_back
 from otel_llm.rules.decisions.transitions import NoIdError, find, newest
 from otel_llm.rules.files.load import load_rules
-from otel_llm.rules.files.yamlfile import ConfigError, did_you_mean
 from otel_llm.shared.formatting import plural
 from otel_llm.shared.printable import printable
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from otel_llm.cli.output.echo import echo, write_data
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, load_yaml
 from otel_llm.rules.files.shipped import shipped_slo_file
 from otel_llm.rules.files.slo_file import slo_of
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, load_yaml
 from otel_llm.rules.lint.check import finding
 from otel_llm.rules.prometheus.class_rules import (
     LEAST_REQUESTS,

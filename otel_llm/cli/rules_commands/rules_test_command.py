@@ -15,8 +15,8 @@ from otel_llm.backtest.cases.case_reader import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError
 from otel_llm.rules.files.load import RulesError
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
 from otel_llm.rules.lint.check import finding
 
 if TYPE_CHECKING:

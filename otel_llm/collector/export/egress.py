@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from otel_llm.collector.config.settings import Settings
+    from otel_llm.collector.settings import Settings
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.web.address import Address
 
@@ -38,12 +38,12 @@ class Egress:
 
     def __post_init__(self) -> None:
         """Create the senders of exports and windows."""
-        forward, windows = self.settings.forward, self.settings.otlp_windows
+        forward, windows = self.settings.forward, self.settings.otlp.windows
         if forward is not None:
-            self.forward = Forwarder(forward.target, forward.queue_bytes)
+            self.forward = Forwarder(forward, forward.queue_bytes)
         if windows is not None:
             self.windows = WindowsOut(
-                windows.target,
+                windows,
                 now_ns=self.clock.now_ns,
                 instance_id=self.instance_id,
                 queue_bytes=windows.queue_bytes,
@@ -52,10 +52,10 @@ class Egress:
 
     def start(self, families: Callable[[], Iterable[Metric]]) -> None:
         """Start sending; `families` returns the current metrics."""
-        metrics = self.settings.otlp_metrics
+        metrics = self.settings.otlp.metrics
         if metrics is not None:
             self._metrics = MetricsOut(
-                metrics.target,
+                metrics,
                 families,
                 now_ns=self.clock.now_ns,
                 instance_id=self.instance_id,
@@ -93,6 +93,5 @@ def refuse_own_listeners(settings: Settings, listeners: Sequence[Address]) -> No
     Raises:
         StartError: a target is.
     """
-    for one in (settings.forward, settings.otlp_windows, settings.otlp_metrics):
-        if one is not None:
-            refuse_own_listener(one.target, listeners)
+    for target in settings.targets:
+        refuse_own_listener(target, listeners)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.export.send_queue import GIVE_UP_S, OutQueue
+from otel_llm.config.otlp_target import AGENT
 from otel_llm.export.settings import OtlpSettings
 from otel_llm.export.transport.grpc import GrpcSender
 from otel_llm.export.transport.http import HttpSender
-from otel_llm.shared.otlp_target import AGENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from otel_llm.config.otlp_target import OtlpTarget
     from otel_llm.export.transport.attempt import Attempt
-    from otel_llm.shared.otlp_target import OtlpTarget
 
 DEFAULT_QUEUE_BYTES: Final = 64 * 2**20
 REQUEST_BYTES: Final = 2**20

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
     from prometheus_client.core import Metric
 
-    from otel_llm.shared.otlp_target import OtlpTarget
+    from otel_llm.config.otlp_target import OtlpTarget
 
 UNITS: Final[Mapping[str, str]] = {**USER_UNITS, **OWN_UNITS}
 DEFAULT_INTERVAL_S: Final = 60.0

@@ -6,12 +6,12 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING
 
-from otel_llm.shared.errors import StartError
+from otel_llm.config.errors import StartError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.shared.otlp_target import OtlpTarget
+    from otel_llm.config.otlp_target import OtlpTarget
     from otel_llm.shared.web.address import Address
 
 

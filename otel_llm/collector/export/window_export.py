@@ -16,7 +16,7 @@ from otel_llm.shared.otlp_exporters import log_exporter, resource, scope
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from otel_llm.shared.otlp_target import OtlpTarget
+    from otel_llm.config.otlp_target import OtlpTarget
 
 WINDOW_EVENT: Final = "otel_llm.window"
 DEFAULT_QUEUE_BYTES: Final = 64 * 2**20

@@ -12,7 +12,7 @@ from otel_llm.collector.receive.errors import BusyError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.collector.config.settings import Limits
+    from otel_llm.collector.settings import Limits
 
 T = TypeVar("T")
 

@@ -2,8 +2,8 @@
 
     CollectorError
     |- StartError                    the operator's: nothing is started, exit 2
-    |  |- AddressError               a listener's address is in use, not this machine's, or no address
     |  |- TlsFileError               a certificate or key cannot be used
+    |  |- AddressError               a listener's address is in use, not this machine's, or no address
     |  `- JournalInUseError          another process writes this journal
     `- RefusalError                  the answer to one export
        |- UnauthenticatedError       theirs, permanent: no token, or an unknown one
@@ -17,7 +17,8 @@
        |- BusyError                  ours, retryable: over a temporary limit
        `- InternalError              ours, permanent: a bug; a retry would not help
 
-The errors of every port stand in `otel_llm.shared.errors`, the journal's in `otel_llm.journal.journal_errors`.
+The errors of a start stand in `otel_llm.config.errors`, those of every port in `otel_llm.shared.errors`, the journal's
+in `otel_llm.journal.journal_errors`.
 
 `ANSWERS` is the one table from these to gRPC and HTTP. By the OTLP specification an exporter may retry after
 UNAVAILABLE, and after RESOURCE_EXHAUSTED with RetryInfo: both say when. It may retry after CANCELLED and

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_llm.actions.settings import secret_files
 from otel_llm.shared.web.exposure import exposure as exposure_of
 
 if TYPE_CHECKING:
-    from otel_llm.collector.config.settings import Settings
+    from otel_llm.collector.settings import Settings
     from otel_llm.shared.web.address import Address
 
 
 def exposure(settings: Settings, grpc: Address, http: Address, web: Address) -> list[str]:
     """Return warnings, one sentence each, on reachable listeners and readable secret files."""
     ports = (("--grpc", grpc), ("--http", http), ("--web", web))
-    outgoing = (settings.forward, settings.otlp_metrics, settings.otlp_windows)
-    files = [*secret_files(settings), *(one.target.headers_file for one in outgoing if one is not None)]
-    return exposure_of(ports, settings.tls, settings.auth, files, "docs/collector-operations.md")
+    page = "docs/collector-operations.md"
+    return exposure_of(ports, settings.tls, settings.auth, settings.secret_files(), page)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.http_connection import Connection, ConnectionTimeouts
+from otel_llm.collector.settings import Limits
 from otel_llm.shared.web.acceptor import Acceptor
 from otel_llm.shared.web.address import Address, listen
 

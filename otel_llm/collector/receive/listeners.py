@@ -13,16 +13,16 @@ from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.web.app import web_app
+from otel_llm.config.tls import Certificates
 from otel_llm.shared.web.guard import Guard, names_of
-from otel_llm.shared.web.tls import Certificates
 from otel_llm.shared.web.tokens import Tokens
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from otel_llm.collector.config.settings import Settings
     from otel_llm.collector.receive.senders import Accept
+    from otel_llm.collector.settings import Settings
     from otel_llm.collector.web.views import Web
     from otel_llm.shared.clock import Clock
     from otel_llm.shared.web.address import Address
@@ -71,7 +71,7 @@ class Listeners:
         self._settings = settings
         auth = settings.auth
         self.tokens = None if auth is None else Tokens(auth.tokens_file)
-        self._operators = None if auth is None or auth.operators_file is None else Tokens(auth.operators_file)
+        self._operators = None if settings.operators is None else Tokens(settings.operators.tokens_file)
         self.certificates = None if settings.tls is None else Certificates(settings.tls)
         refused = self._refused = RefusalCounts()
         self._attach = attach
@@ -80,7 +80,9 @@ class Listeners:
         self.grpc = GrpcWorker(at.grpc, limits=limits, tokens=self.tokens, certificates=self.certificates, clock=clock)
         accept = refused.except_of_flow(accept)
         self.http = HttpServer(
-            otlp_app(accept, limits=limits, tokens=self.tokens, origins=settings.cors_origins, refused=refused),
+            otlp_app(
+                accept, limits=limits, tokens=self.tokens, origins=frozenset(settings.cors.origins), refused=refused
+            ),
             at.http,
             option="--http",
             limits=limits,
@@ -94,7 +96,7 @@ class Listeners:
             healthy=lambda: healthy() or self.grpc.why_unhealthy(),
             ready=lambda: ready() or self.grpc.why_unhealthy(),
             guard=Guard(
-                names_of(at.web, settings.web_hosts),
+                names_of(at.web, frozenset(settings.web.hosts)),
                 self.tokens if self._web_needs_token() else None,
                 self._operators,
             ),

@@ -22,7 +22,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.admission import Admission
 from otel_llm.collector.receive.errors import (
     BadRequestError,
@@ -37,6 +36,7 @@ from otel_llm.collector.receive.errors import (
 from otel_llm.collector.receive.gunzip import gunzip
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.receive.senders import sender_of
+from otel_llm.collector.settings import Limits
 from otel_llm.readers.otlp.export_json import parse_json
 from otel_llm.shared.errors import ForbiddenError, RefusalError, TooLargeError
 

@@ -11,11 +11,11 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from otel_llm.config.secret_files import read_bearer
 from otel_llm.relay.backends.backend_connection import SWITCHING, Answer, Connector, IdleClosedError, Request
-from otel_llm.shared.secret_files import read_bearer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping
 
     from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.settings import BackendSettings
@@ -57,12 +57,14 @@ class Upstream:
         OSError, ssl.SSLError: a file of certificates cannot be used.
     """
 
-    def __init__(self, backends: Sequence[BackendSettings]) -> None:
+    def __init__(self, backends: Mapping[str, BackendSettings]) -> None:
         self._session = _session(Connector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=10))
         self._anew = _session(Connector(limit=0, force_close=True, ttl_dns_cache=10))
         """Makes a new connection for each request."""
-        self._key_files = {one.name: one.api_key_file for one in backends if one.api_key_file is not None}
-        self._tls = {one.name: ssl.create_default_context(cafile=str(one.ca)) for one in backends if one.ca is not None}
+        self._key_files = {name: one.api_key_file for name, one in backends.items() if one.api_key_file is not None}
+        self._tls = {
+            name: ssl.create_default_context(cafile=str(one.ca)) for name, one in backends.items() if one.ca is not None
+        }
         self._keys: dict[str, str] = {}
         self.reload_keys()
 

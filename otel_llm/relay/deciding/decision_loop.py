@@ -21,6 +21,7 @@ from otel_llm.actions.sinks.action_context import ActionContext
 from otel_llm.actions.sinks.in_flight import gauges_in_flight, streams_in_flight
 from otel_llm.actions.sinks.live_state import followed_stream, live_state
 from otel_llm.actions.sinks.sinks import Sinks
+from otel_llm.config.otlp_target import user_agent
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.live.selection import Selection
 from otel_llm.readers.records import DEFAULT_TENANT
@@ -29,7 +30,6 @@ from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.relay.deciding.standing import StandingMigrations
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.semconv import MAX_CHOICES
-from otel_llm.shared.otlp_target import user_agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.actions.execute.open_actions import Settled
-    from otel_llm.actions.settings import AlertAndActionSettings
+    from otel_llm.actions.settings import ServiceSettings
     from otel_llm.actions.sinks.console import Console
     from otel_llm.actions.sinks.sinks import Latency, UserCounters
     from otel_llm.live.feed import Collected
@@ -82,7 +82,7 @@ class DecisionLoop:
         clock: Clock,
         console: Console,
         metrics: UserCounters,
-        settings: AlertAndActionSettings,
+        settings: ServiceSettings,
         folder: Path,
         source: str,
         decisions: DecisionFiles | None = None,

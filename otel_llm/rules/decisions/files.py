@@ -9,15 +9,14 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.config.file_defaults import FILE_BYTES, PRIVATE
 from otel_llm.rules.decisions.line_files import lock_file
-from otel_llm.rules.decisions.output_file import PRIVATE, open_output, own_descriptor
+from otel_llm.rules.decisions.output_file import open_output, own_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-FILE_BYTES: Final = 64 * 2**20
-"""The default size at which a file is closed."""
 READ_BACK_BYTES: Final = 64 * 2**20
 """How much of the newest records a restart reads: some hundred thousand decisions."""
 _BLOCK_BYTES: Final = 64 * 1024

@@ -13,13 +13,11 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from otel_llm.config.file_defaults import PRIVATE, SHARED
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-PRIVATE: Final = 0o600
-"""The mode of a service's files about users: others may read them if the settings say so (`files: {mode}`)."""
-SHARED: Final = 0o666
-"""The mode of files that a person asks for, less the umask."""
 _MOST_LINKS: Final = 40
 _NO_READER: Final = "a pipe without a reader: start its reader first, or name a file"
 _NO_FILE: Final = "no file, and no pipe: name a file, a pipe that is read, /dev/null or /dev/stdout"

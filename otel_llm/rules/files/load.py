@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from otel_llm.config.sniff import KINDS
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, YamlFile, load_yaml
 from otel_llm.rules.files.rule_reader import RuleReader
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.rules.files.shipped import shipped_rules_dir
-from otel_llm.rules.files.sniff import KINDS
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, YamlFile, load_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from otel_llm.rules.files.yamlfile import KeyPath
+    from otel_llm.config.yaml_file import KeyPath
 
 _SUFFIXES: Final = (".yaml", ".yml")
 _OTHER_FILES: Final = {key: KINDS[key] for key in ("rule_files", "tests", "classes")}

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 
+from otel_llm.config.strict_model import StrictModel, config_errors
+from otel_llm.rules.files.expression_errors import expression_error
 from otel_llm.rules.files.ruleset import DEFAULT_TTL_NS, Action, Mode, Rule, Verb
 from otel_llm.rules.files.schema import ActionShape, FileShape, GroupShape, RuleShape, VerbShape
-from otel_llm.rules.files.schema_errors import StrictModel, config_errors
-from otel_llm.rules.files.source_map import expression_error
 from otel_llm.rules.language.condition import Condition, condition
 from otel_llm.rules.language.facts import in_scope
 from otel_llm.rules.language.tokens import ExpressionError
@@ -17,7 +17,7 @@ from otel_llm.rules.language.tokens import ExpressionError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from otel_llm.rules.files.yamlfile import ConfigError, KeyPath, YamlFile
+    from otel_llm.config.yaml_file import ConfigError, KeyPath, YamlFile
     from otel_llm.rules.language.facts import Scope
 
 _Model = TypeVar("_Model", bound=StrictModel)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from otel_llm.rules.files.durations import parse_duration_ns
+from otel_llm.config.durations import parse_duration_ns
+from otel_llm.config.strict_model import Duration, StrictModel, quoted, wrong
+from otel_llm.config.yaml_file import VERSION, did_you_mean
 from otel_llm.rules.files.ruleset import (
     DEFAULT_DESTINATION,
     DEFAULT_MAX_FACT_AGE_NS,
+    DEFAULT_TTL_NS,
     Destination,
     Limits,
     Mode,
     OnMissing,
     Verb,
 )
-from otel_llm.rules.files.schema_errors import Duration, StrictModel, quoted, wrong
-from otel_llm.rules.files.yamlfile import did_you_mean
 from otel_llm.rules.language.facts import LABELS, Scope
 
 _VERBS: Final = get_args(Verb)
@@ -76,27 +77,53 @@ def _on_missing(value: object) -> object:
     return "false" if value is False else value  # YAML reads the bare word as a boolean
 
 
-_Name = Annotated[str, BeforeValidator(_name)]
-_Count = Annotated[int, BeforeValidator(_count)]
+_COUNT: Final = {"type": "integer", "minimum": 1, "maximum": 10**9}
+_NAME: Final = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
+_RATE_TEXT: Final = {
+    "type": "string",
+    "pattern": r"^[0-9]{1,9} in [0-9]+(\.[0-9]+)?(us|ms|s|m|h)$",
+    "examples": ["2 in 10s"],
+}
+
+_Name = Annotated[str, BeforeValidator(_name), WithJsonSchema(_NAME)]
+_Count = Annotated[int, BeforeValidator(_count), WithJsonSchema(_COUNT)]
+_Rate = Annotated[Any, BeforeValidator(_rate), WithJsonSchema(_RATE_TEXT)]
+_Duration = Annotated[Duration, WithJsonSchema({"$ref": "#/$defs/duration"})]
+_Condition = Annotated[str, WithJsonSchema({"$ref": "#/$defs/condition"})]
 
 
-class VerbShape(StrictModel):
+class RuleFileModel(StrictModel):
+    """A part of a rule file; the strings below its fields describe them in editors."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class VerbShape(RuleFileModel):
     """The keys that every verb may have."""
 
-    only_if: str | None = None
+    only_if: _Condition | None = None
+    """A condition without which the action is not done."""
 
 
 class _Alert(VerbShape):
     name: _Name
-    by: Annotated[Any, BeforeValidator(_labels)] = ()
+    """The alert's name."""
+    by: Annotated[
+        Any,
+        BeforeValidator(_labels),
+        WithJsonSchema({"type": "array", "items": {"enum": list(LABELS)}, "uniqueItems": True}),
+    ] = ()
+    """The facts that its labels are made of."""
 
 
 class _Migrate(VerbShape):
     to: Destination = DEFAULT_DESTINATION
+    """How the replica is chosen that the stream is moved to."""
 
 
 class _Scale(VerbShape):
-    by: int = 1
+    by: Annotated[int, WithJsonSchema({"type": "integer", "not": {"const": 0}})] = 1
+    """Replicas to add; negative: to remove."""
 
     @model_validator(mode="after")
     def _somewhere(self) -> _Scale:
@@ -106,20 +133,25 @@ class _Scale(VerbShape):
 
 
 class _Webhook(VerbShape):
-    to: Annotated[str, BeforeValidator(_receiver)]
+    to: Annotated[str, BeforeValidator(_receiver), WithJsonSchema({**_NAME, "not": {"pattern": "://"}})]
+    """A receiver; its URL stands in the file given with --config."""
 
 
-class _Budget(StrictModel):
+class _Budget(RuleFileModel):
     per_request: _Count | None = None
-    per_instance: Annotated[Any, BeforeValidator(_rate)] = None
-    per_group: Annotated[Any, BeforeValidator(_rate)] = None
+    """How often for one request, ever."""
+    per_instance: _Rate = None
+    """How often for one instance in a sliding window."""
+    per_group: _Rate = None
+    """How often all rules of the group may use this verb."""
     in_flight: _Count | None = None
+    """How many at once, until confirmed or the ttl is over."""
 
     def limits(self) -> Limits:
         return Limits(self.per_request, self.per_instance, self.in_flight, self.per_group)
 
 
-class ActionShape(StrictModel):
+class ActionShape(RuleFileModel):
     """One entry of `actions`: one verb and its options."""
 
     alert: _Alert | None = None
@@ -130,7 +162,10 @@ class ActionShape(StrictModel):
     scale: _Scale | None = None
     webhook: _Webhook | None = None
     mode: Mode | None = None
-    ttl: Duration | None = None
+    """shadow: decided and recorded, not done. The default of all but alerts."""
+    ttl: _Duration | None = Field(
+        None, description=f"After it it is not done; default {DEFAULT_TTL_NS // 10**9}s, none of alerts."
+    )
     budget: _Budget = _Budget()
 
     @model_validator(mode="after")
@@ -150,17 +185,29 @@ class ActionShape(StrictModel):
         return [verb for verb in _VERBS if verb in self.model_fields_set]
 
 
-class RuleShape(StrictModel):
+class RuleShape(RuleFileModel):
     """One rule."""
 
     rule: _Name
-    when: str
-    resolve_when: str | None = None
-    for_: Duration = Field(0, alias="for")
-    keep_firing_for: Duration = 0
-    on_missing: Annotated[OnMissing, BeforeValidator(_on_missing)] = "hold"
-    max_fact_age: Duration = DEFAULT_MAX_FACT_AGE_NS
-    actions: list[ActionShape]
+    """The rule's name; it stands once in all that is loaded."""
+    when: _Condition
+    """The condition under which it fires."""
+    resolve_when: _Condition | None = None
+    """The condition under which it stops; default: not `when`."""
+    for_: _Duration = Field(0, validation_alias="for")
+    """How long `when` must have held."""
+    keep_firing_for: _Duration = 0
+    """How long `when` must not have held before it stops firing."""
+    on_missing: Annotated[
+        OnMissing, BeforeValidator(_on_missing), WithJsonSchema({"enum": [*get_args(OnMissing), False]})
+    ] = "hold"
+    """When a fact of `when` is missing: keep the state, or count it as false or true."""
+    max_fact_age: _Duration = DEFAULT_MAX_FACT_AGE_NS
+    """The age beyond which facts are missing."""
+    actions: Annotated[
+        list[ActionShape],
+        WithJsonSchema({"type": "array", "items": {"$ref": "#/$defs/action"}, "minItems": 1}),
+    ]
 
     @model_validator(mode="after")
     def _does_something(self) -> RuleShape:
@@ -169,16 +216,18 @@ class RuleShape(StrictModel):
         return self
 
 
-class GroupShape(StrictModel):
+class GroupShape(RuleFileModel):
     """One group; its rules are checked one by one."""
 
     name: _Name
+    """The group's name."""
     scope: Scope
-    rules: list[Any]
+    """What its rules look at: each stream, each instance, each class."""
+    rules: Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"$ref": "#/$defs/rule"}})]
 
 
-class FileShape(StrictModel):
+class FileShape(RuleFileModel):
     """A whole file; its groups are checked one by one."""
 
-    version: int
-    groups: list[Any]
+    version: Annotated[int, WithJsonSchema({"const": VERSION})]
+    groups: Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"$ref": "#/$defs/group"}})]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from otel_llm.rules.files.durations import DURATION_ADVICE, exact, parse_duration_ns
-from otel_llm.rules.files.schema_errors import Duration, StrictModel, config_errors, duration, wrong
+from otel_llm.config.durations import DURATION_ADVICE, exact, parse_duration_ns
+from otel_llm.config.sniff import other_kind
+from otel_llm.config.strict_model import Duration, StrictModel, config_errors, duration, wrong
+from otel_llm.config.yaml_file import did_you_mean, load_yaml
 from otel_llm.rules.files.shipped import shipped_slo_file
-from otel_llm.rules.files.sniff import other_kind
-from otel_llm.rules.files.yamlfile import did_you_mean, load_yaml
 from otel_llm.slo.classes import (
     KINDS,
     NS_PER_S,
@@ -33,7 +33,7 @@ from otel_llm.slo.fluid.fluid_rate import DEFAULT_SHARE
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.rules.files.yamlfile import KeyPath, YamlFile
+    from otel_llm.config.yaml_file import KeyPath, YamlFile
 
 _PARAMETERS: Final[dict[Policy, tuple[str, ...]]] = {
     "reading": ("max_idle",),
@@ -114,7 +114,10 @@ def _first_target(value: object) -> int | Curve:
     for key in value:
         if key != "curve":
             raise wrong(
-                "unknown key", "a first-token target is a duration or {curve: [[input tokens, duration], ...]}", key
+                "unknown key",
+                "a first-token target is a duration or {curve: [[input tokens, duration], ...]}",
+                key,
+                at_key=True,
             )
     points = value.get("curve")
     if not isinstance(points, list) or not points:

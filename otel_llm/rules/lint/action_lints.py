@@ -13,8 +13,8 @@ from otel_llm.rules.lint.unit_lints import parts, tree, with_literals
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from otel_llm.config.yaml_file import KeyPath
     from otel_llm.rules.files.ruleset import Action, Limits
-    from otel_llm.rules.files.yamlfile import KeyPath
     from otel_llm.rules.lint.lints import LocatedRule
 
 _COUNTED: Final = ("runway_seconds", "tokens", "tokens_read")

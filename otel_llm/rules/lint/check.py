@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from otel_llm.config.source_positions import source_line
+from otel_llm.rules.files.expression_errors import RuleError
 from otel_llm.rules.files.load import RuleFile, read_rule_files, rule_files
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.source_map import RuleError, source_line
 from otel_llm.rules.lint.run import lint
 from otel_llm.slo.classes import NS_PER_S
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from otel_llm.rules.files.yamlfile import ConfigError
+    from otel_llm.config.yaml_file import ConfigError
     from otel_llm.slo.classes import SloClasses
 
 Kind = Literal["error", "warning", "note"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.config.yaml_file import did_you_mean
 from otel_llm.rules.language.facts import FACTS
 from otel_llm.rules.language.intervals import Choice, domain, needing, number
 from otel_llm.rules.language.satisfiable import boxes, example, full_box
@@ -14,7 +14,7 @@ from otel_llm.rules.lint.unit_lints import COMPARES, tree, unit_lints, with_lite
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.rules.files.yamlfile import KeyPath
+    from otel_llm.config.yaml_file import KeyPath
     from otel_llm.rules.language.condition import Condition
     from otel_llm.rules.language.intervals import Box
     from otel_llm.rules.language.types import Typed

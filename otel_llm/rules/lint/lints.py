@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from otel_llm.rules.files.source_map import expression_error
+from otel_llm.rules.files.expression_errors import expression_error
 from otel_llm.rules.language.tokens import ExpressionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from otel_llm.config.yaml_file import ConfigError, KeyPath, YamlFile
     from otel_llm.rules.files.ruleset import Rule
-    from otel_llm.rules.files.yamlfile import ConfigError, KeyPath, YamlFile
     from otel_llm.rules.language.types import Typed
 
 LintName = Literal[

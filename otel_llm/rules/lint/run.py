@@ -13,8 +13,8 @@ from otel_llm.rules.lint.timing_lints import timing_lints
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from otel_llm.config.yaml_file import ConfigError
     from otel_llm.rules.files.load import RuleFile
-    from otel_llm.rules.files.yamlfile import ConfigError
 
 
 def lint(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
+from otel_llm.config.durations import parse_duration_ns
 from otel_llm.core.rule_tables import LOOK_EVERY_NS
-from otel_llm.rules.files.durations import parse_duration_ns
 from otel_llm.rules.language.facts import FACTS, WINDOWS
 from otel_llm.rules.language.intervals import Span, domain
 from otel_llm.rules.language.satisfiable import boxes, extent, full_box

@@ -11,7 +11,7 @@ from otel_llm.rules.lint.lints import LintFinding, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.rules.files.yamlfile import KeyPath
+    from otel_llm.config.yaml_file import KeyPath
     from otel_llm.rules.language.condition import Condition
     from otel_llm.rules.language.types import Typed
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from otel_llm.rules.files.durations import exact
+from otel_llm.config.durations import exact
 from otel_llm.rules.prometheus.burn_rates import Promise, attainment_counters, fluidity_counters
 from otel_llm.rules.prometheus.exposed_metrics import FLUIDITY_BUCKETS
 from otel_llm.rules.prometheus.own_rules import collector_group, readers_group

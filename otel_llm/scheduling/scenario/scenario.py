@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from otel_llm.rules.files.schema_errors import config_errors
-from otel_llm.rules.files.yamlfile import UnreadableConfigError
+from otel_llm.config.strict_model import config_errors
+from otel_llm.config.yaml_file import UnreadableConfigError
 from otel_llm.scheduling.profiles.profile_file import load_profile, shipped_profiles
 from otel_llm.scheduling.scenario.schema import ScenarioShape
 from otel_llm.scheduling.workload.arrivals import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from fractions import Fraction
 
-    from otel_llm.rules.files.yamlfile import KeyPath, YamlFile
+    from otel_llm.config.yaml_file import KeyPath, YamlFile
     from otel_llm.scheduling.profiles.profile import Profile
     from otel_llm.scheduling.scenario.schema import (
         ArrivalsShape,

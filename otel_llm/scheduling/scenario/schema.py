@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from otel_llm.rules.files.durations import exact
-from otel_llm.rules.files.schema_errors import Duration, StrictModel, quoted, wrong
-from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.config.durations import exact
+from otel_llm.config.strict_model import Duration, StrictModel, quoted, wrong
+from otel_llm.config.yaml_file import did_you_mean
 from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSettings
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
 from otel_llm.scheduling.simulator.annealed_order import WINDOW
@@ -322,10 +322,10 @@ class PolicyShape(StrictModel):
     budget: Annotated[int, BeforeValidator(_whole(MOST_TOKENS, 1))] | None = None
     output_lengths: Annotated[KnownLengthsShape | None, BeforeValidator(_output_lengths)] = None
     annealing: AnnealingShape = AnnealingShape()
-    load_gradient: bool = True
-    lazy_promotion: bool = True
-    dynamic_chunking: bool = True
-    continuous_prediction: bool = True
+    load_gradient: bool = PolyServeSettings.load_gradient
+    lazy_promotion: bool = PolyServeSettings.lazy_promotion
+    dynamic_chunking: bool = PolyServeSettings.dynamic_chunking
+    continuous_prediction: bool = PolyServeSettings.continuous_prediction
     chunking: Literal["slack", "tpot"] = "slack"
     slack_share: Annotated[Fraction, BeforeValidator(_share)] = PolyServeSettings.slack_share
     kv_margin: Annotated[Fraction, BeforeValidator(_margin)] = PolyServeSettings.kv_margin
@@ -350,17 +350,10 @@ class PolicyShape(StrictModel):
         """Return the settings of PolyServe, None with another placement."""
         if self.placement != POLYSERVE:
             return None
-        return PolyServeSettings(
-            load_gradient=self.load_gradient,
-            lazy_promotion=self.lazy_promotion,
-            dynamic_chunking=self.dynamic_chunking,
-            continuous_prediction=self.continuous_prediction,
-            chunking=self.chunking,
-            slack_share=self.slack_share,
-            kv_margin=self.kv_margin,
-            late_share=self.late_share,
-            unlimited=self.autoscale == "unlimited",
-        )
+        switches = {
+            name: getattr(self, name) for name in PolicyShape.model_fields if name not in COMMON | {"autoscale"}
+        }
+        return PolyServeSettings(**switches, unlimited=self.autoscale == "unlimited")
 
 
 class ObjectiveShape(StrictModel):

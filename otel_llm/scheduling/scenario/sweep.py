@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.rules.files.yamlfile import ConfigError, Mark, did_you_mean, dotted, load_yaml, parse_yaml
+from otel_llm.config.yaml_file import ConfigError, Mark, did_you_mean, dotted, load_yaml, parse_yaml
 from otel_llm.scheduling.scenario.scenario import Scenario, scenario_of
 from otel_llm.scheduling.workload.trace_file import read_trace
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from otel_llm.rules.files.yamlfile import YamlFile
+    from otel_llm.config.yaml_file import YamlFile
     from otel_llm.scheduling.workload.trace_file import Trace
 
 LOADS: Final = ("workload.arrivals.poisson", "workload.arrivals.constant", "workload.arrivals.gamma")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from otel_llm.config.durations import exact
+from otel_llm.config.strict_model import quoted
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, utf8_text
 from otel_llm.readers.io.open_input import open_input
-from otel_llm.rules.files.durations import exact
-from otel_llm.rules.files.schema_errors import quoted
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, utf8_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

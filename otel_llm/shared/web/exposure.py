@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.shared.secret_files import exposed
+from otel_llm.config.secret_files import exposed
 from otel_llm.shared.web.guard import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from otel_llm.config.sections import Auth
+    from otel_llm.config.tls import Tls
     from otel_llm.shared.web.address import Address
-    from otel_llm.shared.web.settings import Auth, Tls
 
 WEB: Final = "--web"
 
@@ -21,7 +22,7 @@ def exposure(
     ports: Iterable[tuple[str, Address]],
     tls: Tls | None,
     auth: Auth | None,
-    secrets: Iterable[Path | None],
+    secrets: Iterable[Path],
     page: str,
 ) -> list[str]:
     """Return warnings, one sentence each, on reachable ports and readable secret files.
@@ -36,9 +37,7 @@ def exposure(
         ]
         if lacks and not is_loopback(address.host):
             warnings.append(f"{option} {address} can be reached from elsewhere, {' and '.join(lacks)}: {page}")
-    tokens = () if auth is None else (auth.tokens_file, auth.operators_file)
-    files = [*tokens, None if tls is None else tls.key, *secrets]
-    of_files = (exposed(path) for path in dict.fromkeys(files) if path is not None)
+    of_files = (exposed(path) for path in dict.fromkeys(secrets))
     return warnings + [warning for warning in of_files if warning is not None]
 
 

@@ -7,8 +7,8 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from otel_llm.config.secret_files import read_tokens
 from otel_llm.shared.errors import UnauthenticatedError
-from otel_llm.shared.secret_files import read_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

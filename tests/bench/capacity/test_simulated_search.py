@@ -27,7 +27,7 @@ from otel_llm.bench.capacity.probe_decision import ProbeDecision
 from otel_llm.bench.capacity.simulated_source import SimulatedSource
 from otel_llm.bench.capacity.statistics.error_budget import ProbeLevels
 from otel_llm.bench.capacity.statistics.virtual_queue import Load
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.scheduling.workload.arrivals import TraceArrivals
 from otel_llm.scheduling.workload.trace_file import Trace
 

@@ -17,7 +17,6 @@ from support.relay.decision_rig import (
     MS,
     Relay,
     Scripted,
-    Settings,
     outcomes,
     rules,
     settled,
@@ -28,6 +27,7 @@ from otel_llm.actions.settings import (
     ActionSettings,
     Engine,
     Receiver,
+    ServiceSettings,
 )
 from otel_llm.live.selection import Filter, Selection
 from otel_llm.relay.deciding.own_actions import OwnActions
@@ -134,7 +134,7 @@ def test_what_could_not_begin_within_its_time_to_live_is_not_begun(tmp_path: Pat
 
 def test_the_kill_switch_is_looked_at_before_each_action(tmp_path: Path) -> None:
     switch = tmp_path / "off"
-    relay = Relay(tmp_path, rules(tmp_path, MIGRATE), Settings(actions=ActionSettings(kill_switch=switch)))
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE), ServiceSettings(actions=ActionSettings(kill_switch=switch)))
     relay.actor.answers = [("done", "", MOVED)]
 
     async def script() -> None:
@@ -152,7 +152,7 @@ def test_the_kill_switch_is_looked_at_before_each_action(tmp_path: Path) -> None
 
 def test_a_kill_switch_that_cannot_be_looked_at_counts_as_there(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    switch = Settings(actions=ActionSettings(kill_switch=tmp_path / "loop"))
+    switch = ServiceSettings(actions=ActionSettings(kill_switch=tmp_path / "loop"))
     relay = Relay(tmp_path, rules(tmp_path, MIGRATE), switch)
 
     async def script() -> None:
@@ -277,9 +277,9 @@ def test_what_the_relay_does_not_do_goes_to_those_of_the_settings(tmp_path: Path
     secret = tmp_path / "secret"
     secret.write_text("whsec_" + "A" * 44)
     # Time passes in the loop while a thread tries in real time: the tries are over long before the actions expire.
-    nowhere = Receiver("gateway", "http://127.0.0.1:1/", secret, timeout_s=3600.0, kind="action")
+    nowhere = Receiver(name="gateway", url="http://127.0.0.1:1/", secret_file=secret, timeout_s=3600.0, kind="action")
     actions = ("webhook: {to: gateway}; ttl: 1m", "scale: {by: 1}; ttl: 1m")
-    relay = Relay(tmp_path, rules(tmp_path, *actions), Settings((nowhere,)))
+    relay = Relay(tmp_path, rules(tmp_path, *actions), ServiceSettings(receivers={"gateway": nowhere}))
 
     async def script() -> None:
         relay.begin()
@@ -295,8 +295,8 @@ def test_what_the_relay_does_not_do_goes_to_those_of_the_settings(tmp_path: Path
 
 
 def test_a_router_that_the_settings_name_drains_instead_of_the_relay(tmp_path: Path) -> None:
-    router = Engine("front", "sglang_router", (("a", "http://127.0.0.1:2"),), url="http://127.0.0.1:1")
-    settings = Settings(actions=ActionSettings(engines=(router,)))
+    router = Engine(name="front", kind="sglang_router", instances={"a": "http://127.0.0.1:2"}, url="http://127.0.0.1:1")
+    settings = ServiceSettings(actions=ActionSettings(engines={"front": router}))
     relay = Relay(tmp_path, rules(tmp_path, "drain: {}; ttl: 1m"), settings)  # as above
 
     async def script() -> None:

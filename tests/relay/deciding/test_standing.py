@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from support.relay.decision_rig import CLASSES, MIGRATE, MOVED, Relay, Scripted, Settings, outcomes, rules
+from support.relay.decision_rig import CLASSES, MIGRATE, MOVED, Relay, Scripted, outcomes, rules
 from support.relay.fake_loop import run
 
-from otel_llm.actions.settings import ActionSettings
+from otel_llm.actions.settings import ActionSettings, ServiceSettings
 from otel_llm.readers.records import RequestKey
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.own_actions import OwnActions
@@ -91,7 +91,7 @@ def test_a_condition_that_did_not_hold_at_the_flip_is_looked_at_again(tmp_path: 
 def test_a_lifted_kill_switch_lets_it_go_on(tmp_path: Path) -> None:
     switch = tmp_path / "off"
     switch.touch()
-    relay = Relay(tmp_path, rules(tmp_path, MIGRATE), Settings(actions=ActionSettings(kill_switch=switch)))
+    relay = Relay(tmp_path, rules(tmp_path, MIGRATE), ServiceSettings(actions=ActionSettings(kill_switch=switch)))
     relay.actor.answers = [DONE]
 
     async def script() -> None:

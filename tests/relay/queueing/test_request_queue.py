@@ -92,7 +92,7 @@ def go(rig: Rig, test: Coroutine[Any, Any, None]) -> None:
 
 
 def test_a_place_is_given_at_once_and_the_rest_wait_by_arrival() -> None:
-    rig = Rig(Queue(2))
+    rig = Rig(Queue(in_flight=2))
 
     async def test() -> None:
         for _ in range(4):
@@ -111,7 +111,7 @@ def test_a_place_is_given_at_once_and_the_rest_wait_by_arrival() -> None:
 
 def test_a_place_is_taken_before_its_request_begins() -> None:
     """Placed at one instant, before any of them begins: one a place, and no more."""
-    rig = Rig(Queue(1), "ab")
+    rig = Rig(Queue(in_flight=1), "ab")
 
     async def test() -> None:
         entries = [rig.queue.entry(QUICK, 0, 1, 1, Demand(1)) for _ in range(3)]
@@ -125,7 +125,7 @@ def test_a_place_is_taken_before_its_request_begins() -> None:
 
 
 def test_the_order_is_that_of_the_settings() -> None:
-    rig = Rig(Queue(1, order="edf"))
+    rig = Rig(Queue(in_flight=1, order="edf"))
 
     async def test() -> None:
         await rig.ask(PATIENT)
@@ -139,7 +139,7 @@ def test_the_order_is_that_of_the_settings() -> None:
 
 
 def test_shortest_first_by_the_expected_output() -> None:
-    rig = Rig(Queue(1, order="sjf"))
+    rig = Rig(Queue(in_flight=1, order="sjf"))
 
     async def test() -> None:
         for output in (1, 9, 3, 5):
@@ -153,7 +153,7 @@ def test_shortest_first_by_the_expected_output() -> None:
 
 def test_the_annealed_order_is_planned_while_requests_wait() -> None:
     """100 ms an iteration: the second is past its deadline, the third can be met."""
-    rig = Rig(Queue(1, order="anneal"))
+    rig = Rig(Queue(in_flight=1, order="anneal"))
     near = SloClass("near", deadline=Deadline("dslo", 150 * MS, 10**9))
 
     async def test() -> None:
@@ -167,7 +167,7 @@ def test_the_annealed_order_is_planned_while_requests_wait() -> None:
 
 
 def test_a_newcomer_is_behind_the_plan_until_the_next_one() -> None:
-    rig = Rig(Queue(2, order="anneal"))
+    rig = Rig(Queue(in_flight=2, order="anneal"))
 
     async def test() -> None:
         for _ in range(4):
@@ -186,7 +186,7 @@ def test_a_newcomer_is_behind_the_plan_until_the_next_one() -> None:
 
 
 def test_beyond_max_waiting_a_request_is_refused_at_once() -> None:
-    rig = Rig(Queue(1, max_waiting=1))
+    rig = Rig(Queue(in_flight=1, max_waiting=1))
 
     async def test() -> None:
         for _ in range(3):
@@ -202,7 +202,7 @@ def test_beyond_max_waiting_a_request_is_refused_at_once() -> None:
 
 
 def test_none_may_wait_where_max_waiting_is_0() -> None:
-    rig = Rig(Queue(1, max_waiting=0))
+    rig = Rig(Queue(in_flight=1, max_waiting=0))
 
     async def test() -> None:
         await rig.ask()
@@ -213,7 +213,7 @@ def test_none_may_wait_where_max_waiting_is_0() -> None:
 
 
 def test_beyond_max_wait_a_request_is_refused_and_its_wait_is_no_place() -> None:
-    rig = Rig(Queue(1, max_wait_s=2.0))
+    rig = Rig(Queue(in_flight=1, max_wait_s=2.0))
 
     async def test() -> None:
         await rig.ask()
@@ -231,7 +231,7 @@ def test_beyond_max_wait_a_request_is_refused_and_its_wait_is_no_place() -> None
 
 
 def test_the_wait_of_those_who_got_a_place_is_measured() -> None:
-    rig = Rig(Queue(1))
+    rig = Rig(Queue(in_flight=1))
 
     async def test() -> None:
         await rig.ask()
@@ -246,7 +246,7 @@ def test_the_wait_of_those_who_got_a_place_is_measured() -> None:
 
 
 def test_a_client_that_leaves_gives_up_its_turn() -> None:
-    rig = Rig(Queue(1, max_waiting=1))
+    rig = Rig(Queue(in_flight=1, max_waiting=1))
 
     async def test() -> None:
         await rig.ask()
@@ -261,7 +261,7 @@ def test_a_client_that_leaves_gives_up_its_turn() -> None:
 
 
 def test_a_client_that_leaves_in_the_instant_of_its_place_gives_it_to_the_next() -> None:
-    rig = Rig(Queue(1))
+    rig = Rig(Queue(in_flight=1))
 
     async def test() -> None:
         await rig.ask()
@@ -276,7 +276,7 @@ def test_a_client_that_leaves_in_the_instant_of_its_place_gives_it_to_the_next()
 
 
 def test_only_backends_that_take_requests_have_places() -> None:
-    rig = Rig(Queue(1), "ab")
+    rig = Rig(Queue(in_flight=1), "ab")
 
     async def test() -> None:
         rig.backends.drain("a")
@@ -295,7 +295,7 @@ def test_only_backends_that_take_requests_have_places() -> None:
 
 
 def test_those_who_wait_for_a_backend_that_stays_away_are_told_so() -> None:
-    rig = Rig(Queue(1, max_wait_s=2.0))
+    rig = Rig(Queue(in_flight=1, max_wait_s=2.0))
 
     async def test() -> None:
         await rig.ask()
@@ -308,7 +308,7 @@ def test_those_who_wait_for_a_backend_that_stays_away_are_told_so() -> None:
 
 
 def test_the_end_of_an_ejection_frees_a_backend_without_an_event() -> None:
-    rig = Rig(Queue(1), "ab")
+    rig = Rig(Queue(in_flight=1), "ab")
 
     async def test() -> None:
         await rig.ask()
@@ -326,7 +326,7 @@ def test_the_end_of_an_ejection_frees_a_backend_without_an_event() -> None:
 
 def test_a_place_that_no_request_takes_up_is_free_again() -> None:
     """A migration that chose a backend, and then did not begin there."""
-    rig = Rig(Queue(1))
+    rig = Rig(Queue(in_flight=1))
 
     async def test() -> None:
         rig.backends.choose("least_load", ())

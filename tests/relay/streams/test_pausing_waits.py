@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from aiohttp import web
 from support.relay.fake_engine import Asked, FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.pausing import ALWAYS, LONG, streaming, until, wake
-from support.relay.rig import rig
+from support.relay.rig import changed, rig
 
 from otel_llm.relay.asking.opening import Opening
 from otel_llm.relay.asking.run import Run
@@ -98,7 +97,7 @@ def test_ids_are_detokenized_though_the_answer_comes_in_parts(tmp_path: Path) ->
 
 
 def test_a_reader_does_not_wait_for_a_backend_that_detokenizes_slowly(tmp_path: Path) -> None:
-    preempt, failover = replace(ALWAYS, ask_s=0.05), Failover(detokenize_s=3600.0)
+    preempt, failover = changed(ALWAYS, ask_s=0.05), Failover(detokenize_s=3600.0)
 
     async def go() -> None:
         engine = Wedged(FakeModel(stream_interval=3))
@@ -164,7 +163,7 @@ def test_a_client_gets_comments_while_its_backend_is_waited_for(
         return comment(self, text)
 
     monkeypatch.setattr(SeamReply, "comment", noted)
-    preempt = replace(ALWAYS, comment_s=0.3, try_again_s=0.01)
+    preempt = changed(ALWAYS, comment_s=0.3, try_again_s=0.01)
 
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), preempt=preempt, settings="health: {interval: 1h}\n") as running:

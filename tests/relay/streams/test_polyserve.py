@@ -15,8 +15,8 @@ from support.relay.queued_clients import QueuedClients
 from support.relay.readers import read
 from support.relay.rig import NO_RULES, Rig, rig
 
+from otel_llm.config.errors import StartError
 from otel_llm.relay.settings import Failover
-from otel_llm.shared.errors import StartError
 
 CHAT: dict[str, Any] = {
     "model": "fake",

@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from otel_llm.cli.rules_commands.rules_command import rules
+from otel_llm.config.yaml_file import ConfigError, load_yaml
 from otel_llm.rules.docs.facts_page import facts_page
 from otel_llm.rules.files.editor_schema import rule_schema, schema_text
 from otel_llm.rules.files.load import rule_files
 from otel_llm.rules.files.ruleset import Verb
 from otel_llm.rules.files.schema import ActionShape, FileShape, GroupShape, RuleShape
 from otel_llm.rules.files.shipped import shipped_rules_dir
-from otel_llm.rules.files.yamlfile import ConfigError, load_yaml
 from otel_llm.rules.language.facts import FACTS, WINDOWS, in_scope
 from otel_llm.rules.lint.check import check_rules
 
@@ -62,7 +62,7 @@ def test_the_schema_knows_the_keys_that_are_read() -> None:
     shapes: dict[str, Any] = {"rule": RuleShape, "action": ActionShape, "group": GroupShape}
     for name, shape in shapes.items():
         assert set(definitions[name]["properties"]) == keys(shape), name
-        required = {info.alias or key for key, info in shape.model_fields.items() if info.is_required()}
+        required = {info.validation_alias or key for key, info in shape.model_fields.items() if info.is_required()}
         assert set(definitions[name].get("required", ())) == required
     assert set(rule_schema()["properties"]) == keys(FileShape)
     for verb, key in VERB_KEYS.items():
@@ -88,7 +88,7 @@ def test_the_verbs_take_what_the_reader_takes(verb: str) -> None:
 
 
 def keys(shape: Any) -> set[str]:
-    return {info.alias or key for key, info in shape.model_fields.items()}
+    return {info.validation_alias or key for key, info in shape.model_fields.items()}
 
 
 def test_its_descriptions_name_every_fact() -> None:

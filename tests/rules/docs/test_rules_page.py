@@ -47,7 +47,7 @@ def test_the_message_is_one_that_is_given() -> None:
 
 
 def test_every_key_verb_and_outcome_is_explained() -> None:
-    keys = [info.alias or name for name, info in RuleShape.model_fields.items()]
+    keys = [info.validation_alias or name for name, info in RuleShape.model_fields.items()]
     settings = list(ActionShape.model_fields)
     for word in (*keys, *settings, *get_args(Verb), *get_args(Outcome)):
         assert f"`{word}`" in PAGE or f"`{word}:" in PAGE, word

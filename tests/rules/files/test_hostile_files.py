@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from otel_llm.config.yaml_file import MAX_BYTES, ConfigError, parse_yaml
 from otel_llm.rules.files.load import RulesError, load_rules
 from otel_llm.rules.files.shipped import shipped_rules_dir
-from otel_llm.rules.files.yamlfile import MAX_BYTES, ConfigError, parse_yaml
 from otel_llm.rules.language.facts import in_scope
 from otel_llm.rules.language.parser import MAX_CHARACTERS, Node, parse
 from otel_llm.rules.language.tokens import ExpressionError

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from rules.scripted import MS, S, one_rule, ruleset
 
 from otel_llm.actions.settings import DOES
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, parse_yaml
 from otel_llm.rules.files.load import RulesError, load_rules, rule_files
 from otel_llm.rules.files.rule_reader import RuleReader
 from otel_llm.rules.files.ruleset import Limits, Rule, Verb
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError, parse_yaml
 from otel_llm.rules.lint.check import check_rules, finding
 
 FULL = """

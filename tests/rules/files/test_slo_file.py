@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
+from otel_llm.config.yaml_file import ConfigError, parse_yaml
 from otel_llm.rules.files import shipped
 from otel_llm.rules.files.shipped import shipped_rules_dir, shipped_slo_file
 from otel_llm.rules.files.slo_file import load_slo, slo_of
-from otel_llm.rules.files.yamlfile import ConfigError, parse_yaml
 from otel_llm.slo.classes import (
     CONTENT,
     REASONING,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import otel_llm.scheduling
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError
 from otel_llm.scheduling.profiles import load_profile
 from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns

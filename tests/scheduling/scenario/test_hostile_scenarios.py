@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.scheduling.scenarios import SCENARIO, scenario
 
-from otel_llm.rules.files.yamlfile import ConfigError, parse_yaml
+from otel_llm.config.yaml_file import ConfigError, parse_yaml
 from otel_llm.scheduling.scenario.running import run_scenario
 from otel_llm.scheduling.scenario.sweep import PlannedRun, load_runs
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.scheduling.scenarios import SCENARIO, scenario
 
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.scheduling.scenario.running import at_objective, run_scenario
 from otel_llm.scheduling.scenario.sweep import load_runs
 

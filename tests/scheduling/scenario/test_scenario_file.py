@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.scheduling.scenarios import SCENARIO, scenario
 
-from otel_llm.rules.files.yamlfile import ConfigError
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 from otel_llm.scheduling.scenario.scenario import Objective, Scenario
 from otel_llm.scheduling.scenario.sweep import load_runs

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.requirements import TRACES, require
 
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError
 from otel_llm.scheduling.workload.trace_file import read_trace
 
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

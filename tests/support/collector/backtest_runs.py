@@ -13,7 +13,7 @@ from otel_llm.backtest.backtest import Backtest, backtest
 from otel_llm.backtest.backtest_evaluator import Terms
 from otel_llm.backtest.journal_recordings import Recording
 from otel_llm.collector.checkpoints import STOPPED_NS
-from otel_llm.collector.config.settings import Limits
+from otel_llm.collector.settings import Limits
 from otel_llm.journal.checkpoint import write_resume
 from otel_llm.journal.journal import Journal
 from otel_llm.rules.decisions.decision_records import Decision

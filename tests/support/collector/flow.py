@@ -8,11 +8,11 @@ from pathlib import Path
 
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
-from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.decoding import PartSizes
 from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.service import build_pipeline
+from otel_llm.collector.settings import Limits, Settings
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal.journal import FsyncPolicy, Journal
 from otel_llm.live.user_metrics import UserMetrics

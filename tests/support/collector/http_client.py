@@ -14,9 +14,9 @@ from support.collector.fake_evaluator import FakeEvaluator
 from support.otlp import T0_NS, export, segment_span
 from support.patience import WAIT_S
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.http_listener import CONNECTION_AGE_S, HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
+from otel_llm.collector.settings import Limits
 from otel_llm.shared.web.address import Address
 
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()

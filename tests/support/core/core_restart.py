@@ -13,11 +13,11 @@ from support.otlp import export
 from otel_llm.actions.sinks.console import Console
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.collector.checkpoints import FROM_NS, WINDOWS_NS
-from otel_llm.collector.config.settings import Limits, Settings
 from otel_llm.collector.export.egress import Egress
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.restart import Windows, replay
 from otel_llm.collector.service import build_pipeline
+from otel_llm.collector.settings import Limits, Settings
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES

@@ -12,13 +12,7 @@ from typing import Any
 
 from support.relay.fake_loop import run
 
-from otel_llm.actions.settings import (
-    ActionSettings,
-    AlertmanagerSettings,
-    AlertSettings,
-    FileSettings,
-    Receiver,
-)
+from otel_llm.actions.settings import ServiceSettings
 from otel_llm.actions.sinks.console import Console
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream
 from otel_llm.live.user_metrics import UserMetrics
@@ -37,15 +31,6 @@ MS = 1_000_000
 CLASSES = SloClasses((SloClass(name="chat"),), default="chat")
 STALLED = "gap_seconds > 0.3"
 MIGRATE = "migrate: {to: least_load}"
-
-
-@dataclass(frozen=True)
-class Settings:
-    receivers: tuple[Receiver, ...] = ()
-    alertmanager: AlertmanagerSettings | None = None
-    files: FileSettings = field(default_factory=FileSettings)
-    alerts: AlertSettings = field(default_factory=AlertSettings)
-    actions: ActionSettings = field(default_factory=ActionSettings)
 
 
 @dataclass
@@ -111,7 +96,7 @@ class Relay:
 
     folder: Path
     rules: RuleSet
-    settings: Settings = field(default_factory=Settings)
+    settings: ServiceSettings = field(default_factory=ServiceSettings)
     clock: FakeClock = field(default_factory=FakeClock)
     said: list[str] = field(default_factory=list)
     looks: list[int] = field(default_factory=list)

@@ -6,9 +6,9 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -19,11 +19,11 @@ from support.relay.readers import Reply, read
 
 from otel_llm.actions.execute.executors import RELAY_DOES, load_enforced
 from otel_llm.actions.sinks.console import Console
+from otel_llm.config.settings_model import SettingsModel
 from otel_llm.live.exposition import text_of
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.service import Service
-from otel_llm.relay.settings import Failover, Preempt
-from otel_llm.relay.settings.file import load_settings
+from otel_llm.relay.settings import Failover, Preempt, load_settings
 from otel_llm.rules.decisions.files import read_back
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.web.address import Address
@@ -121,6 +121,14 @@ async def at_rest(number: Callable[[], int]) -> int:
     return was
 
 
+Settings = TypeVar("Settings", bound=SettingsModel)
+
+
+def changed(settings: Settings, **values: object) -> Settings:
+    """Return settings with other values."""
+    return settings.model_copy(update=values)
+
+
 @asynccontextmanager
 async def rig(
     folder: Path,
@@ -145,16 +153,16 @@ async def rig(
         backends = [f"{name}={engine.url}" for name, engine in zip("abcdef", engines, strict=False)]
         found = load_settings(folder / "relay.yaml", backends)
         if "timeout: " not in settings:
-            found = replace(found, health=replace(found.health, timeout_s=WAIT_S))
+            found = changed(found, health=changed(found.health, timeout_s=WAIT_S))
         if "hedge_" not in settings:
-            found = replace(found, failover=replace(found.failover, hedge_share=0.0))
+            found = changed(found, failover=changed(found.failover, hedge_share=0.0))
         if preempt is not None:
-            found = replace(found, preempt=preempt)
+            found = changed(found, preempt=preempt)
         if failover is not None:
-            found = replace(found, failover=failover)
+            found = changed(found, failover=failover)
         kinds = {name: engine.kind for name, engine in zip("abcdef", engines, strict=False)}
-        told = [replace(one, kind=kinds.get(one.name, one.kind)) for one in found.backends]
-        found = replace(found, backends=tuple(told))
+        told = {name: changed(one, kind=kinds.get(name, one.kind)) for name, one in found.backends.items()}
+        found = changed(found, backends=told)
         exporter = InMemorySpanExporter()
         said: list[str] = []
         service = Service(

@@ -29,8 +29,9 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
 )
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.receive.senders import RankedLock, Room
+from otel_llm.config.errors import StartError
 from otel_llm.shared.clock import monotonic_ns
-from otel_llm.shared.errors import RefusalError, StartError, UnavailableError
+from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.tokens import KnownTokens
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from otel_llm.collector.receive.grpc_worker.protocol import WorkerConfig
     from otel_llm.collector.receive.senders import Sender
-    from otel_llm.shared.web.tls import Pem
+    from otel_llm.config.tls import Pem
     from otel_llm.shared.web.tokens import Digests
 
 

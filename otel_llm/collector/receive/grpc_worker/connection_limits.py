@@ -22,7 +22,7 @@ from otel_llm.shared.web.peers import Peers, peer_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.collector.config.settings import Limits
+    from otel_llm.collector.settings import Limits
 
     _End = tuple[str, int]
     """The host and the port at the other end of a connection."""

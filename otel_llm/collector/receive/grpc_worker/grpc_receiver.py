@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import grpc
 
-from otel_llm.collector.config.settings import Limits
 from otel_llm.collector.receive.errors import (
     BadRequestError,
     BusyError,
@@ -32,6 +31,7 @@ from otel_llm.collector.receive.grpc_worker.message_timeouts import MessageTimeo
 from otel_llm.collector.receive.gunzip import GZIP_MAGIC, gunzip
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.receive.senders import sender_of
+from otel_llm.collector.settings import Limits
 from otel_llm.shared.errors import RefusalError, UnavailableError
 from otel_llm.shared.web.address import Address, listen, refused_address
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from otel_llm.collector.receive.senders import Accept, Sender
-    from otel_llm.shared.web.tls import Pem
+    from otel_llm.config.tls import Pem
     from otel_llm.shared.web.tokens import KnownTokens
 
     _Handler = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]

@@ -28,16 +28,17 @@ from otel_llm.collector.receive.grpc_worker.protocol import (
 )
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.receive.senders import Sender
-from otel_llm.shared.errors import AddressError, StartError
+from otel_llm.config.errors import StartError
+from otel_llm.shared.errors import AddressError
 from otel_llm.shared.web.address import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-    from otel_llm.collector.config.settings import Limits
+    from otel_llm.collector.settings import Limits
+    from otel_llm.config.tls import Certificates
     from otel_llm.shared.clock import Clock
-    from otel_llm.shared.web.tls import Certificates
     from otel_llm.shared.web.tokens import Digests, KnownTokens
 
 log = logging.getLogger(__name__)

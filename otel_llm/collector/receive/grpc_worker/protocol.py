@@ -19,10 +19,10 @@ from otel_llm.collector.receive.refusal_counts import REASONS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from otel_llm.collector.config.settings import Limits
+    from otel_llm.collector.settings import Limits
+    from otel_llm.config.tls import Pem
     from otel_llm.shared.errors import RefusalError
     from otel_llm.shared.web.address import Address
-    from otel_llm.shared.web.tls import Pem
     from otel_llm.shared.web.tokens import Digests
 
 UP: Final = struct.Struct("<IQqQB")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.rules.files.source_map import source_line, source_offsets
-from otel_llm.rules.files.yamlfile import YamlFile, parse_yaml
+from otel_llm.config.source_positions import source_line, source_offsets
+from otel_llm.config.yaml_file import YamlFile, parse_yaml
 
 WORDS = st.lists(
     st.sampled_from(["tokens", ">", "1", "&&", "'a'", '"b"', "it''s", "\\", "é", "\U0001f600", "(", ")", "<", "x:y"]),

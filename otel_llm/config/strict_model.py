@@ -1,19 +1,19 @@
-"""Convert a pydantic schema's errors to ConfigErrors that point into the file."""
+"""The base of all models of files, and their errors as ConfigErrors that point into the file."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from otel_llm.rules.files.durations import DURATION_ADVICE, parse_duration_ns
-from otel_llm.rules.files.yamlfile import did_you_mean
+from otel_llm.config.durations import DURATION_ADVICE, parse_duration_ns
+from otel_llm.config.yaml_file import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.rules.files.yamlfile import ConfigError, KeyPath, YamlFile
+    from otel_llm.config.yaml_file import ConfigError, KeyPath, YamlFile
 
 _WORDING = {
     "dict_type": ("not a mapping", "write `key: value` lines below it"),
@@ -31,21 +31,38 @@ _LONGEST = 200
 class StrictModel(BaseModel):
     """A model that refuses unknown keys, naming the nearest known one, and every value that would need a conversion."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _known_keys_only(cls, data: Any) -> Any:
-        known = [info.alias or name for name, info in cls.model_fields.items()]
+    def _known_keys_only(cls, data: Any, info: ValidationInfo) -> Any:
+        known = keys(cls)
+        names = cls.model_fields if cls.model_config.get("populate_by_name") and info.context is None else ()
         for key in data if isinstance(data, dict) else ():
-            if key not in known:
-                raise wrong("unknown key", did_you_mean(str(key), known), key)
+            if key not in known and key not in names:
+                raise wrong("unknown key", did_you_mean(str(key), known), key, at_key=True)
         return data
 
 
-def wrong(message: str, advice: str = "", *below: str | int) -> PydanticCustomError:
-    """Return the error for a validator to raise; `below`: keys and indexes under the value that it validates."""
-    return PydanticCustomError("wrong", "{message}", {"message": message, "advice": advice, "below": below})
+NOT_A_KEY: Final = "not a key"
+"""In the annotation of a field: only code gives it, files do not."""
+
+
+def keys(model: type[BaseModel]) -> list[str]:
+    """Return the keys that a model has in a file."""
+    fields = model.model_fields.items()
+    return [str(info.validation_alias or name) for name, info in fields if NOT_A_KEY not in info.metadata]
+
+
+def wrong(message: str, advice: str = "", *below: str | int, at_key: bool = False) -> PydanticCustomError:
+    """Return the error for a validator to raise; `below`: keys and indexes under the value that it validates.
+
+    `at_key`: the error is about the key, not about its value.
+    """
+    context = {"message": message, "advice": advice, "below": below, "at_key": at_key}
+    return PydanticCustomError("wrong", "{message}", context)
 
 
 def quoted(value: object) -> str:
@@ -83,7 +100,7 @@ def _config_error(
     # A mapping's key is marked by a part of the location that is no key of the file.
     path = (*prefix, *(part for part in detail["loc"] if part != "[key]"), *context.get("below", ()))
     if detail["type"] == "wrong":
-        return file.refuse(path, context["message"], context["advice"], at_key=context["message"] == "unknown key")
+        return file.refuse(path, context["message"], context["advice"], at_key=context["at_key"])
     if detail["type"] == "missing":
         return file.refuse(path, "missing", missing.get(path, f"write `{path[-1]}: ...`"))
     if detail["type"] == "literal_error":

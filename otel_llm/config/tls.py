@@ -7,17 +7,41 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, NoReturn, Self
 
+from pydantic import ValidationInfo, model_validator
+
+from otel_llm.config.errors import TlsFileError
+from otel_llm.config.settings_model import FilePath, SettingsModel
+from otel_llm.config.strict_model import wrong
 from otel_llm.readers.io.open_input import open_input
-from otel_llm.shared.errors import TlsFileError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from otel_llm.shared.web.settings import Tls
-
 MOST_FILE_BYTES: Final = 2**20
+
+
+class Tls(SettingsModel):
+    """PEM files; with `client_ca` clients must show a certificate that it signed (mTLS)."""
+
+    certificate: FilePath
+    """The file of the certificate chain."""
+    key: FilePath
+    """The file of the private key, without a password."""
+    client_ca: FilePath | None = None
+    """The file of the certificates that sign those of clients."""
+    web: Literal["same", "server", "none"] = "same"
+    """TLS of the web port: `same` as the receivers; `server`: without a client certificate; `none`: plain text."""
+
+    @model_validator(mode="after")
+    def _usable(self, info: ValidationInfo) -> Self:
+        if info.context is not None:
+            try:
+                Certificates(self)
+            except TlsFileError as error:
+                raise wrong(str(error), "", error.key) from None
+        return self
 
 
 class Pem(NamedTuple):

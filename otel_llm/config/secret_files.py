@@ -7,10 +7,10 @@ import re
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError
 from otel_llm.readers.io.journal_format import TENANT
 from otel_llm.readers.io.open_input import open_input
 from otel_llm.readers.records import DEFAULT_TENANT
-from otel_llm.rules.files.yamlfile import ConfigError, UnreadableConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from otel_llm.rules.files.durations import exact, parse_duration_ns
-from otel_llm.rules.files.source_map import RuleError
-from otel_llm.rules.files.yamlfile import (
+from otel_llm.config.durations import exact, parse_duration_ns
+from otel_llm.config.yaml_file import (
     MAX_BYTES,
     MAX_DEPTH,
     ConfigError,
@@ -22,6 +21,7 @@ from otel_llm.rules.files.yamlfile import (
     load_yaml,
     parse_yaml,
 )
+from otel_llm.rules.files.expression_errors import RuleError
 
 
 def refused(text: str | bytes) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Map characters of an expression to lines and columns of its YAML file, across quotes and folds."""
+"""Map characters of a scalar to lines and columns of its YAML file, across quotes and folds."""
 
 from __future__ import annotations
 
@@ -7,37 +7,23 @@ from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.files.yamlfile import ConfigError, Mark, YamlFile, dotted
-
 if TYPE_CHECKING:
-    from otel_llm.rules.files.yamlfile import KeyPath
-    from otel_llm.rules.language.tokens import ExpressionError
+    from otel_llm.config.yaml_file import Mark
 
 _BREAK: Final = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _WHITE: Final = " \t\r\n\x85\u2028\u2029"
 _CODES: Final = {"x": 2, "u": 4, "U": 8}
 
 
-class RuleError(ConfigError):
-    """An expression was refused: a ConfigError with the number of characters that the caret underlines."""
-
-    length: int = 1
-
-
-def expression_error(file: YamlFile, path: KeyPath, text: str, error: ExpressionError) -> RuleError:
-    """Return an expression's error with its position in the file: the exact character, or else the scalar's start."""
-    mark = file.value_mark(path)
-    line, column, length = mark.line, mark.column, 1
-    places = source_offsets(file.text, mark, text)
-    if places is not None:
-        first, last = places[min(error.start, len(text))], places[min(error.end, len(text))]
-        line, column = _line_and_column(file.text, first)
-        stop = _BREAK.search(file.text, first)
-        end = min(last, stop.start() if stop else len(file.text))
-        length = max(1, end - first)
-    refused = RuleError(file.file, line, column, dotted(path), error.message, error.advice)
-    refused.length = length
-    return refused
+def source_part(source: str, mark: Mark, value: str, start: int, end: int) -> tuple[int, int, int]:
+    """Return line, column and length of `value[start:end]` in the source; the scalar's own start where it differs."""
+    places = source_offsets(source, mark, value)
+    if places is None:
+        return mark.line, mark.column, 1
+    first, last = places[min(start, len(value))], places[min(end, len(value))]
+    line, column = _line_and_column(source, first)
+    stop = _BREAK.search(source, first)
+    return line, column, max(1, min(last, stop.start() if stop else len(source)) - first)
 
 
 def source_offsets(source: str, mark: Mark, value: str) -> list[int] | None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from otel_llm.rules.files.yamlfile import ConfigError
-from otel_llm.shared.secret_files import exposed, read_headers
+from otel_llm.config.secret_files import exposed, read_headers
+from otel_llm.config.yaml_file import ConfigError
 
 
 def test_a_file_that_everybody_can_read(tmp_path: Path) -> None:

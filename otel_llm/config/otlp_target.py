@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path  # noqa: TC003 - pydantic reads it
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Self
 from urllib.parse import urlsplit
 
+from pydantic import Field, PlainValidator, ValidationInfo, model_validator
+
+from otel_llm.config.errors import StartError
+from otel_llm.config.secret_files import read_headers
+from otel_llm.config.settings_model import MIB, FilePath, Seconds, SettingsModel, file_name, of_named_file
+from otel_llm.config.strict_model import wrong
+from otel_llm.config.yaml_file import UnreadableConfigError
 from otel_llm.export.records import version
 from otel_llm.export.settings import without_credentials
-from otel_llm.shared.errors import StartError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import requests
 
 
@@ -29,28 +33,54 @@ _HEADER_NAME: Final = re.compile(r"[a-z0-9_.\-]+")
 _HEADER_VALUE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
 
 
-@dataclass(frozen=True, slots=True)
-class OtlpTarget:
-    """One OTLP endpoint.
+class Headers(NamedTuple):
+    """The headers of requests to an endpoint, and the file that they were read from."""
 
-    `endpoint`: `http://HOST[:PORT]` (plain text) or `https://...` (TLS); over HTTP it may have a path prefix, to which
-    `/v1/traces` and so on are added. `timeout_s`: of one attempt. `ca_file`: PEM certificates to trust instead of the
-    system's. Headers may hold secrets and are never shown.
+    pairs: tuple[tuple[str, str], ...] = ()
+    file: Path | None = None
+
+
+def _headers(value: object, info: ValidationInfo) -> Headers:
+    if isinstance(value, Headers):
+        return value
+    path = file_name(value, info)
+    try:
+        return Headers(read_headers(path), path)
+    except UnreadableConfigError as error:
+        raise of_named_file(error) from None
+
+
+class OtlpTarget(SettingsModel):
+    """One OTLP endpoint and how to send to it.
 
     Raises:
-        StartError: a value cannot be used; the message names it and says what to write.
+        ValidationError: a value cannot be used; the message names it and says what to write.
     """
 
-    endpoint: str
+    endpoint: Annotated[str, Field(min_length=1)]
+    """`http://HOST[:PORT]` (plain text) or `https://...` (TLS); over HTTP with a path prefix, without `/v1/traces`."""
     protocol: Protocol = "grpc"
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """The protocol: `grpc` or `http/protobuf`."""
+    headers: Annotated[Headers, PlainValidator(_headers)] = Field(
+        default=Headers(), validation_alias="headers_file", repr=False
+    )
+    """A file of headers, `name: value` a line; they may hold secrets and are never shown."""
     compression: Compression = "gzip"
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    ca_file: Path | None = None
-    headers_file: Path | None = None
-    """The file of `headers`, a secret."""
+    """The compression of requests: `gzip` or `none`."""
+    timeout_s: Seconds = Field(default=DEFAULT_TIMEOUT_S, validation_alias="timeout")
+    """The timeout of one attempt."""
+    ca_file: FilePath | None = None
+    """PEM certificates to trust instead of the system's."""
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        try:
+            self._check()
+        except StartError as error:
+            raise wrong(str(error), "", "endpoint") from None
+        return self
+
+    def _check(self) -> None:
         parts, shown = urlsplit(self.endpoint), without_credentials(self.endpoint)
         try:
             port = parts.port
@@ -62,7 +92,7 @@ class OtlpTarget:
             raise StartError(f"{shown!r}: no credentials in an endpoint: put them into its headers")
         if parts.query or parts.fragment or (self.protocol == "grpc" and parts.path.strip("/")):
             raise StartError(f"{self.endpoint!r} says more than where to connect: {_WRITE}")
-        for name, value in self.headers:
+        for name, value in self.headers.pairs:
             if not _HEADER_NAME.fullmatch(name.lower()) or name.lower().endswith("-bin"):
                 raise StartError(f"header {name!r} of {self.endpoint}: not a name that gRPC and HTTP can send")
             if not _HEADER_VALUE.fullmatch(value):
@@ -100,7 +130,7 @@ class OtlpTarget:
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Return the headers with lower-case names, as gRPC requires."""
-        return tuple((name.lower(), value) for name, value in self.headers)
+        return tuple((name.lower(), value) for name, value in self.headers.pairs)
 
     def certificates(self) -> bytes | None:
         """Return the PEM certificates to trust; None: the system's.
@@ -120,6 +150,13 @@ class OtlpTarget:
         made = http_session(self.endpoint, self.ca_file)
         made.max_redirects = 0
         return made
+
+
+class QueuedTarget(OtlpTarget):
+    """An endpoint with a queue before it."""
+
+    queue_bytes: Annotated[int, Field(ge=MIB, le=2**40)] = 64 * MIB
+    """The bytes that wait for the endpoint, at most."""
 
 
 def http_session(url: str, ca_file: Path | None = None) -> requests.Session:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from otel_llm.rules.files.yamlfile import ConfigError, YamlFile
+    from otel_llm.config.yaml_file import ConfigError, YamlFile
 
 SETTINGS: Final = (
     *("limits", "journal", "decisions", "files", "metrics", "tls", "auth", "cors", "web", "forward", "otlp"),

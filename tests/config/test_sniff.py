@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from otel_llm.cli.main import main
-from otel_llm.collector.config.schema import load_settings
+from otel_llm.collector.settings import load_settings
+from otel_llm.config.sniff import SETTINGS
+from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.shipped import shipped_rules_dir
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.files.sniff import SETTINGS
-from otel_llm.rules.files.yamlfile import ConfigError
 
 RULES = shipped_rules_dir() / "chat.yaml"
 

@@ -1,1 +1,0 @@
-"""The settings of the collector, and the file they are read from."""
