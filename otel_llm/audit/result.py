@@ -12,8 +12,9 @@ from otel_llm.audit import metadata
 from otel_llm.audit.coverage import timeless
 from otel_llm.audit.kernel.judged_columns import judgements, rows_of, span_ns
 from otel_llm.audit.sampled import with_totals
-from otel_llm.audit.tables import CLASSES, REQUESTS, WINDOWS, frame, frame_of
+from otel_llm.audit.tables import frame, frame_of
 from otel_llm.audit.write import ENDINGS, check_output, write_table, write_text
+from otel_llm.slo.metrics import CLASSES, REQUESTS, WINDOWS
 from otel_llm.slo.summary import summarise
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from otel_llm.audit.input.retained import Retained
     from otel_llm.audit.report.compared import Compared
     from otel_llm.audit.report.report_model import ReportModel
-    from otel_llm.audit.tables import Kind
     from otel_llm.readers.assemble.resolved import Assembled
     from otel_llm.readers.io.skipped import Skipped
     from otel_llm.readers.rows import Row
     from otel_llm.slo.classes import SloClasses
+    from otel_llm.slo.metrics import Kind
 
 
 @dataclass

@@ -13,7 +13,7 @@ from otel_llm.readers.io.bytestream import STDIN
 from otel_llm.readers.io.journal_format import is_journal
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError
-from otel_llm.slo.columns import CLASS_COLUMNS
+from otel_llm.slo.metrics import CLASS_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

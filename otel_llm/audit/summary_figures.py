@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.shared.printable import printable
-from otel_llm.slo.columns import LATENCY_FIGURES, STATISTICS
+from otel_llm.slo.metrics import LATENCY_FIGURES, STATISTICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

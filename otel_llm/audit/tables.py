@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-from otel_llm.slo.columns import CLASS_COLUMNS, REQUEST_COLUMNS, WINDOW_COLUMNS
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,60 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from otel_llm.readers.rows import Cell
-
-Kind = Literal["text", "integer", "real", "truth"]
-
-_TEXT: Final = {
-    "trace_id",
-    "span_id",
-    "slo_class",
-    "model",
-    "instance",
-    "measured_at",
-    "outcome",
-    "finish_reason",
-    "token_basis",
-    "tenant",
-}
-_INTEGER: Final = {
-    "choice",
-    "start_unix_nano",
-    "input_tokens",
-    "tokens",
-    "tokens_read",
-    "tokens_recorded",
-    "stalls",
-    "deadlines",
-    "deadline_misses",
-    "window_start_unix_nano",
-    "requests_started",
-    "requests_ended",
-    "met_true",
-    "met_false",
-    "met_null",
-    "incomplete",
-    "aborted",
-    "requests",
-    "undetermined",
-}
-
-
-def kind_of(column: str) -> Kind:
-    """Return the type of a column's values; every column that is not listed holds real numbers."""
-    if column in _TEXT:
-        return "text"
-    if column in _INTEGER:
-        return "integer"
-    return "truth" if column == "met" else "real"
-
-
-REQUESTS: Final[dict[str, Kind]] = {column: kind_of(column) for column in REQUEST_COLUMNS}
-"""The columns of `--requests` in order, with their types."""
-WINDOWS: Final[dict[str, Kind]] = {column: kind_of(column) for column in WINDOW_COLUMNS}
-"""The columns of `--windows` in order, with their types."""
-
-CLASSES: Final[dict[str, Kind]] = {column: kind_of(column) for column in CLASS_COLUMNS}
-"""The columns of `Audit.classes` in order, with their types."""
+    from otel_llm.slo.metrics import Kind
 
 _PANDAS: Final[dict[Kind, Any]] = {"text": "string", "integer": "Int64", "real": "Float64", "truth": "boolean"}
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from otel_llm.audit.tables import Kind
     from otel_llm.readers.rows import Cell
     from otel_llm.shared.outputs import Inputs
+    from otel_llm.slo.metrics import Kind
 
 ENDINGS: Final = (".parquet", ".csv", ".jsonl")
 """The forms of a written table."""

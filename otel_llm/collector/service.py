@@ -37,7 +37,7 @@ from otel_llm.rules.decisions.output_file import open_output
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import Clock, MonotonicClock
 from otel_llm.shared.reloading import Reloader
-from otel_llm.slo.columns import WINDOW_COLUMNS
+from otel_llm.slo.metrics import WINDOW_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -367,7 +367,7 @@ def _tune_garbage_collector() -> None:
 def _append_to(path: Path | None, mode: int) -> TextIO | None:
     if path is None:
         return None
-    refuse_other_lines(path, WINDOW_COLUMNS[0], "windows")
+    refuse_other_lines(path, WINDOW_COLUMNS[0].name, "windows")
     path.parent.mkdir(parents=True, exist_ok=True)
     opened = open_output(path, append=True, mode=mode)
     try:

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 from otel_llm.slo.classes import ABORTED, CONTENT
-from otel_llm.slo.columns import REQUEST_COLUMNS, VERDICT_COLUMNS
+from otel_llm.slo.metrics import COMPUTED, REQUESTS, STATED
 from otel_llm.slo.verdict import seconds
 
 if TYPE_CHECKING:
@@ -20,36 +20,24 @@ if TYPE_CHECKING:
 Cell: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Cell]
 
-_NO_VERDICT: dict[str, Cell] = dict.fromkeys(VERDICT_COLUMNS)
+_NO_VERDICT: dict[str, Cell] = dict.fromkeys(COMPUTED)
 
 
 def judged_row(resolved: Resolved, class_name: str, verdict: dict[str, Cell], recorded: int | None) -> Row:
-    """Return the row of a stream; `verdict` has the VERDICT_COLUMNS.
+    """Return the row of a stream; `verdict` has the columns of COMPUTED.
 
     `recorded`: its recorded tokens, None if their times are not known.
     """
     row: Row = {
         "trace_id": resolved.trace_id.hex(),
         "span_id": resolved.span_id.hex(),
-        "choice": resolved.choice,
         "slo_class": class_name,
-        "model": resolved.model,
-        "instance": resolved.instance,
-        "measured_at": resolved.measured_at,
-        "outcome": resolved.outcome,
-        "finish_reason": resolved.finish_reason,
         "start_unix_nano": resolved.commit_ns,
         "tokens_recorded": recorded,
-        "token_basis": resolved.token_basis,
-        "coverage": resolved.coverage,
-        "input_tokens": resolved.input_tokens,
-        "queue_s": resolved.queue_s,
-        "prefill_s": resolved.prefill_s,
-        "relay_lag_s": resolved.relay_lag_s,
-        "tenant": resolved.tenant,
+        **{name: getattr(resolved, name) for name in STATED},
         **verdict,
     }
-    return {name: row[name] for name in REQUEST_COLUMNS}
+    return {name: row[name] for name in REQUESTS}
 
 
 def verdict_row(resolved: Resolved, class_name: str, verdict: Verdict, recorded: int) -> Row:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from otel_llm.slo.classes import ABORTED
-from otel_llm.slo.columns import STATISTICS
 from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
+from otel_llm.slo.metrics import STATISTICS
 from otel_llm.slo.ranks import P50, P90, P99, rank
 
 if TYPE_CHECKING:

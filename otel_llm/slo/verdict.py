@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from otel_llm.slo.columns import VERDICT_COLUMNS
-
-Cell = int | float | bool | None
+from otel_llm.slo.metrics import COMPUTED, Cell
 
 
 class Verdict(NamedTuple):
@@ -43,56 +41,14 @@ class Verdict(NamedTuple):
     benefit: float | None
 
     @property
-    def normalized_latency_s(self) -> float | None:
-        """Return the seconds of the whole reply per token of any kind."""
-        return None if self.e2e_ns is None or self.tokens == 0 else self.e2e_ns / self.tokens / 1e9
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Return the mean time of a token after the first, in seconds."""
-        return None if self.span_ns is None or self.tokens < 2 else self.span_ns / (self.tokens - 1) / 1e9
-
-    @property
     def fluidity_index(self) -> float | None:
         """Return the share of met deadlines, with resets (Etalon, section 4.1); None while nothing was due."""
-        if not self.deadlines or self.deadline_misses is None:
-            return None
-        return (self.deadlines - self.deadline_misses) / self.deadlines
-
-    @property
-    def fluidity_line(self) -> float | None:
-        """Return the share of met deadlines on the line without resets, which no delay can raise."""
-        if self.line_misses is None or self.tokens_read + self.line_misses == 0:
-            return None
-        return self.tokens_read / (self.tokens_read + self.line_misses)
+        share: float | None = COMPUTED["fluidity_index"].of(self)
+        return share
 
     def columns(self) -> dict[str, Cell]:
-        """Return the computed columns of a row, in the order of VERDICT_COLUMNS; times in seconds."""
-        return dict(zip(VERDICT_COLUMNS, self.cells(), strict=True))
-
-    def cells(self) -> tuple[Cell, ...]:
-        """Return the values of VERDICT_COLUMNS."""
-        return (
-            self.tokens,
-            self.tokens_read,
-            seconds(self.ttft_ns),
-            seconds(self.ttfo_ns),
-            seconds(self.e2e_ns),
-            self.normalized_latency_s,
-            self.tpot_s,
-            seconds(self.tbt_p50_ns),
-            seconds(self.tbt_p99_ns),
-            seconds(self.tbt_max_ns),
-            seconds(self.idle_ns),
-            seconds(self.idle_decode_ns),
-            self.stalls,
-            self.deadlines,
-            self.deadline_misses,
-            self.fluidity_index,
-            self.fluidity_line,
-            self.met,
-            self.benefit,
-        )
+        """Return the computed columns of a row, in the order of COMPUTED; times in seconds."""
+        return {name: formula.of(self) for name, formula in COMPUTED.items()}
 
 
 def seconds(value_ns: int | None) -> float | None:

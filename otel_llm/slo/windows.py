@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_llm.slo.columns import WINDOW_COLUMNS
 from otel_llm.slo.ended_totals import EndedTotals
+from otel_llm.slo.metrics import WINDOW_COLUMNS, WINDOWS
 from otel_llm.slo.quantiles import Sketch
-from otel_llm.slo.ranks import P50, P99
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
     from otel_llm.slo.ledger import Charge
     from otel_llm.slo.verdict import Verdict
 
-_GROUP = ("slo_class", "model", "instance", "measured_at")
-
 
 COUNTS: Final = (
     "requests_started", "requests_ended", "met_true", "met_false", "met_null", "incomplete", "aborted", "tokens_read",
     "goodput_tokens", "idle_ns",
 )  # fmt: skip
 """The fields that are integers: requests, tokens, and ns of idle time."""
+SKETCHES: Final = {"fluidity": "fluidity_index", "idle": "idle_s"}
+"""The fields that are sketches, and the columns of a request that they are of."""
 
 
 @dataclass(slots=True)
@@ -31,7 +30,7 @@ class WindowTotals(EndedTotals):
     """The sum of requests' charges to one window; counts and ns are integers, sums of benefit exact in any order."""
 
     COUNTS: ClassVar = COUNTS
-    SKETCHES: ClassVar = ("fluidity", "idle")
+    SKETCHES: ClassVar = tuple(SKETCHES)
     requests_started: int = 0
     incomplete: int = 0
     tokens_read: int = 0
@@ -66,17 +65,13 @@ class WindowTotals(EndedTotals):
     ) -> dict[str, int | float | str | None]:
         """Return the window's row, in the order of WINDOW_COLUMNS; `group` has its class, model, instance and view."""
         window_s = window_ns / 1e9
-        cells: dict[str, int | float | str | None] = {name: getattr(self, name) for name in COUNTS}
-        cells |= {name: group[name] for name in _GROUP}
-        cells |= {
+        cells: dict[str, int | float | str | None] = {
+            **group,
             "window_start_unix_nano": window_start_ns,
             "window_s": window_s,
-            "throughput_tok_s": self.tokens_read / window_s,
-            "goodput_tok_s": self.goodput_tokens / window_s,
-            "smooth_goodput_tok_s": self.benefit.value / window_s,
-            "idle_s_sum": self.idle_ns / 1e9,
-            "fluidity_p50": self.fluidity.quantile(P50),
-            "idle_p50_s": self.idle.quantile(P50),
-            "idle_p99_s": self.idle.quantile(P99),
         }
-        return {name: cells[name] for name in WINDOW_COLUMNS}
+        for column in WINDOW_COLUMNS:
+            if column.value is not None:
+                value = column.value(self)
+                cells[column.name] = value / window_s if column.per_second else value
+        return {name: cells[name] for name in WINDOWS}

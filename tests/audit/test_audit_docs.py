@@ -15,7 +15,7 @@ from support.recordings import journal
 
 from otel_llm.audit.report import caveats
 from otel_llm.cli.commands.audit_command import audit
-from otel_llm.slo.columns import CLASS_COLUMNS, REQUEST_COLUMNS, WINDOW_COLUMNS
+from otel_llm.slo.metrics import CLASS_COLUMNS, REQUESTS, WINDOWS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
 
@@ -74,8 +74,8 @@ def test_the_commands_run(folder: Path) -> None:
 
 
 def test_every_column_is_named_and_no_other() -> None:
-    assert named(section("A request")) == set(REQUEST_COLUMNS)
-    assert named(section("A window")) == set(WINDOW_COLUMNS)
+    assert named(section("A request")) == set(REQUESTS)
+    assert named(section("A window")) == set(WINDOWS)
 
 
 @pytest.mark.usefixtures("folder")

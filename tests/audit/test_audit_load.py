@@ -25,7 +25,7 @@ from otel_llm.config.yaml_file import ConfigError
 from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.records import InputError
 from otel_llm.slo.classes import Curve, Fluidity, Objective, SloClass, SloClasses, UnknownClassError
-from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
+from otel_llm.slo.metrics import REQUESTS, WINDOWS
 
 ROWS = FOLDER / "rows.jsonl"
 EXPECTED = [json.loads(line) for line in (FOLDER / "rows.expect.jsonl").read_text().splitlines()]
@@ -44,7 +44,7 @@ def audited() -> Audit:
 
 def test_there_is_a_row_for_each_request_in_the_contracts_order(audited: Audit) -> None:
     assert [row["trace_id"] for row in audited.rows] == [one["trace_id"] for one in EXPECTED]
-    assert all(list(row) == list(REQUEST_COLUMNS) for row in audited.rows)
+    assert all(list(row) == list(REQUESTS) for row in audited.rows)
 
 
 @pytest.mark.parametrize("index", range(len(EXPECTED)), ids=[one["why"] for one in EXPECTED])
@@ -101,7 +101,7 @@ def test_the_windows_of_a_request_add_up_to_its_benefit(by_form: Audit) -> None:
         smooth = math.fsum(cell(row, "smooth_goodput_tok_s") * cell(row, "window_s") for row in mine)
         assert smooth == pytest.approx(one.expect["benefit"] or 0.0, abs=1e-6)
         assert sum(cell(row, "idle_s_sum") for row in mine) == pytest.approx(one.expect["idle_s"] or 0.0, abs=1e-6)
-        assert all(list(row) == list(WINDOW_COLUMNS) for row in mine)
+        assert all(list(row) == list(WINDOWS) for row in mine)
 
 
 def cell(row: Any, name: str) -> Any:
@@ -126,10 +126,10 @@ def test_windows_are_in_order_of_time_and_group(audited: Audit) -> None:
 
 
 def test_frames_hold_the_rows(audited: Audit) -> None:
-    assert list(audited.requests.columns) == list(REQUEST_COLUMNS)
+    assert list(audited.requests.columns) == list(REQUESTS)
     assert len(audited.requests) == len(EXPECTED)
     assert audited.requests["met"].sum() == sum(one["met"] is True for one in EXPECTED)
-    assert list(audited.windows.columns) == list(WINDOW_COLUMNS)
+    assert list(audited.windows.columns) == list(WINDOWS)
 
 
 def test_a_class_given_judges_every_request(tmp_path: Path) -> None:

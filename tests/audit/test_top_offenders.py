@@ -8,9 +8,9 @@ from typing import Any
 from otel_llm.audit import objectives, top_offenders
 from otel_llm.readers.rows import Row
 from otel_llm.slo.classes import Objective, SloClass, SloClasses
-from otel_llm.slo.columns import REQUEST_COLUMNS
+from otel_llm.slo.metrics import REQUESTS
 
-BLANK: Row = dict.fromkeys(REQUEST_COLUMNS)
+BLANK: Row = dict.fromkeys(REQUESTS)
 
 
 def row(**values: Any) -> Row:

@@ -18,7 +18,7 @@ from support.patience import WAIT_S
 
 from otel_llm.collector.export.window_export import ROW_BYTES, WindowsOut
 from otel_llm.config.otlp_target import OtlpTarget, Protocol
-from otel_llm.slo.columns import WINDOW_COLUMNS
+from otel_llm.slo.metrics import WINDOWS
 from otel_llm.slo.windows import WindowTotals
 
 NOW_NS = T0_NS + 25_000_000_000
@@ -81,9 +81,9 @@ def test_a_receiver_reads_the_columns(protocol: Protocol) -> None:
         assert {name: type(value) for name, value in attributes.items()} == {
             name: type(value) for name, value in expected.items() if value is not None
         }
-    assert set(given[0]) == set(WINDOW_COLUMNS)
+    assert set(given[0]) == set(WINDOWS)
     assert given[0]["instance"] is None
-    assert {one.key for one in read[0].attributes} == set(WINDOW_COLUMNS) - {"instance"}
+    assert {one.key for one in read[0].attributes} == set(WINDOWS) - {"instance"}
     (resource,) = ExportLogsServiceRequest.FromString(backend.bodies[0][1]).resource_logs
     named = {one.key: one.value.string_value for one in resource.resource.attributes}
     assert (named["service.name"], named["service.instance.id"]) == ("otel-llm-collector", "collector-1")

@@ -15,8 +15,8 @@ from support.commands import run
 
 from otel_llm.audit.csv_cells import GUARDED, guarded
 from otel_llm.audit.report.saved_tables import read_table
-from otel_llm.audit.tables import Kind
 from otel_llm.audit.write import csv_text, write_table
+from otel_llm.slo.metrics import Kind
 
 RUNS: Final = ("=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1")
 STAYS: Final = ("gpt-4o", "'quoted'", "a=b", "", "1", "'")

@@ -17,10 +17,10 @@ from otel_llm.slo.batch.many import judge_many
 from otel_llm.slo.batch.ragged import LONG
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import SloClass
-from otel_llm.slo.columns import VERDICT_COLUMNS
+from otel_llm.slo.metrics import COMPUTED, Cell
 from otel_llm.slo.request import judge
 from otel_llm.slo.stream import Stream
-from otel_llm.slo.verdict import Cell, Verdict
+from otel_llm.slo.verdict import Verdict
 
 
 def scalar(slo: SloClass, request: Request) -> Verdict:
@@ -97,7 +97,7 @@ def test_the_scalar_form_agrees_with_the_oracle(case: tuple[SloClass, Request]) 
         request.tokens_ns, request.commit_ns, request.end_ns, request.outcome, slo, request.kinds, request.input_tokens
     )
     found = scalar(slo, request).columns()
-    assert tuple(found) == VERDICT_COLUMNS
+    assert tuple(found) == tuple(COMPUTED)
     assert set(expected) == set(found)
     assert_cells(found, expected)
 
@@ -123,7 +123,7 @@ def test_the_vectorised_form_agrees_to_the_bit(case: tuple[list[SloClass], list[
     many = judge_many(recorded(found), classes, np.array(index, np.intp))
     expected = [scalar(classes[code], request) for code, request in zip(index, found, strict=True)]
     assert many.verdicts() == expected
-    for name in VERDICT_COLUMNS:
+    for name in COMPUTED:
         column = many.column(name)
         cells = [value.item() if known else None for value, known in zip(*column, strict=True)]
         assert cells == [verdict.columns()[name] for verdict in expected], name
@@ -180,4 +180,4 @@ def test_a_lost_request_has_an_end_but_no_e2e() -> None:
     verdict = judge([10, 50], 0, 70, "lost", SloClass())
     assert verdict.end_ns == 70
     assert verdict.e2e_ns is None
-    assert verdict.normalized_latency_s is None
+    assert verdict.columns()["normalized_latency_s"] is None

@@ -11,8 +11,8 @@ from support.examples import examples
 from support.slo.requests import Request, cases
 
 from otel_llm.slo.classes import TOOL, Benefit, Deadline, SloClass
-from otel_llm.slo.columns import WINDOW_COLUMNS
 from otel_llm.slo.ledger import Ledger, window_charges
+from otel_llm.slo.metrics import WINDOWS
 from otel_llm.slo.request import judge
 from otel_llm.slo.stream import Stream
 from otel_llm.slo.windows import WindowTotals
@@ -29,7 +29,7 @@ def test_a_row_has_the_columns_in_order() -> None:
     totals.ended("completed", good)
     totals.charge(Ledger(slo, 0).close(good))
     row = totals.row(20 * S, 10 * S, GROUP)
-    assert tuple(row) == WINDOW_COLUMNS
+    assert tuple(row) == tuple(WINDOWS)
     assert row == {
         "window_start_unix_nano": 20 * S,
         "window_s": 10.0,

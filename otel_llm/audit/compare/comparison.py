@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.kernel.findings import Findings
     from otel_llm.audit.kernel.samples import Better, Figure, Floats, Sample
-    from otel_llm.audit.tables import Kind
     from otel_llm.slo.classes import Objective, SloClasses
+    from otel_llm.slo.metrics import Kind
 
 By = Literal["model", "instance"]
 GROUP: Final = ("slo_class", "measured_at", "model", "instance")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from otel_llm.audit.kernel.samples import Floats
-    from otel_llm.audit.tables import Kind
+    from otel_llm.slo.metrics import Kind
 
 POINT_COLUMNS: Final = (
     "recording",

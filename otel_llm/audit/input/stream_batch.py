@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from otel_llm.audit.tables import arrow_type
 from otel_llm.readers.assemble.resolved import Assembled, Resolved
 from otel_llm.readers.assemble.stream_columns import Streams, concatenate
 from otel_llm.readers.foreign.foreign_spans import Foreign
+from otel_llm.slo.metrics import IN_ATTRIBUTES
 from otel_llm.slo.token_events import tokens_of
 
 if TYPE_CHECKING:
@@ -50,9 +52,7 @@ STREAMS: Final = pa.schema(
         pa.field("reasoning_tokens", pa.int64()),
         pa.field("exact_resume", pa.bool_(), nullable=False),
         pa.field("offset_ns", pa.int64()),
-        pa.field("queue_s", pa.float64()),
-        pa.field("prefill_s", pa.float64()),
-        pa.field("relay_lag_s", pa.float64()),
+        *(pa.field(name, arrow_type(kind)) for name, (_, kind) in IN_ATTRIBUTES.items()),
         pa.field("foreign", pa.bool_(), nullable=False),
         pa.field("foreign_ttft_s", pa.float64()),
         pa.field("foreign_e2e_s", pa.float64()),
@@ -277,7 +277,6 @@ def from_batch(batch: pa.RecordBatch) -> list[Assembled]:
             foreign = Foreign(
                 ttft_s=row["foreign_ttft_s"],
                 e2e_s=row["foreign_e2e_s"],
-                queue_s=row["queue_s"],
                 tokens=tokens,
                 expected=tokens if row["complete"] or not tokens else tokens + 1,
                 token_basis=row["token_basis"],

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from otel_llm.audit.input.resampled import Resampled, resampled
 from otel_llm.audit.input.stream_batch import dictionary_of, from_batch, token_times
-from otel_llm.audit.tables import REQUESTS, arrow_type
+from otel_llm.audit.tables import arrow_type
 from otel_llm.readers.rows import unjudged_row
 from otel_llm.slo.batch.gap_counts import GapCounting
 from otel_llm.slo.batch.judged import Masked
@@ -22,7 +22,7 @@ from otel_llm.slo.batch.many import judge_many
 from otel_llm.slo.batch.many_fluid import FluidTargets
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import OUTCOMES
-from otel_llm.slo.columns import VERDICT_COLUMNS
+from otel_llm.slo.metrics import COMPUTED, REQUESTS, STATED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,12 +53,6 @@ is known; `skewed`: tokens recorded before the commit; `unknown_class`: it names
 """
 
 
-_AS_STATED: Final = (
-    *("choice", "model", "instance", "measured_at", "outcome", "finish_reason", "token_basis", "coverage"),
-    *("input_tokens", "queue_s", "prefill_s", "relay_lag_s", "tenant"),
-)
-
-
 def judge_batch(streams: pa.RecordBatch, classes: SloClasses) -> pa.RecordBatch:
     """Return the judged requests (R rows) of a batch of STREAMS (R rows), in the same order.
 
@@ -82,13 +76,13 @@ def _judge(part: Resampled, classes: SloClasses) -> pa.RecordBatch:
         "start_unix_nano": streams.column("commit_ns"),
         "unknown_class": pa.array(unknown),
     }
-    for name in _AS_STATED:
+    for name in STATED:
         cells[name] = streams.column(name)
     requests = recorded(streams, complete)
     fluid, gaps = FluidTargets(len(requests)), GapCounting(len(requests))
     judged = judge_many(requests, slos, index[complete], fluid, gaps=gaps)
     at = np.flatnonzero(complete)
-    spread = {name: _spread(judged.column(name), at, len(streams)) for name in VERDICT_COLUMNS}
+    spread = {name: _spread(judged.column(name), at, len(streams)) for name in COMPUTED}
     spread["fluid_tbt_ns"] = _spread(fluid.masked(), at, len(streams))
     spread["idle_ns"] = _spread(Masked(judged.idle_ns, judged.column("idle_s").known), at, len(streams))
     spread["skewed"] = _spread(Masked(judged.skewed + skewed[at], np.ones(len(at), np.bool_)), at, len(streams))
@@ -199,7 +193,7 @@ def _unjudged(
     for place, stream in zip(which.tolist(), from_batch(some), strict=True):
         slo = slos[index[place]]
         row = unjudged_row(stream.resolved, slo.name, stream.events, slo.reads)
-        for name in VERDICT_COLUMNS:
+        for name in COMPUTED:
             if row[name] is not None:
                 spread[name].values[place] = row[name]
                 spread[name].known[place] = True

@@ -19,7 +19,7 @@ from otel_llm.audit.kernel.window_charges import charges, spread
 from otel_llm.slo.batch.many import penalties
 from otel_llm.slo.classes import ABORTED
 from otel_llm.slo.quantiles import Sketch
-from otel_llm.slo.windows import COUNTS, WindowTotals
+from otel_llm.slo.windows import COUNTS, SKETCHES, WindowTotals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,8 +51,7 @@ PARTIALS: Final = pa.schema(
         pa.field("measured_at", pa.string(), nullable=False),
         *(pa.field(name, pa.int64(), nullable=False) for name in COUNTS),
         pa.field("benefit_terms", pa.list_(pa.field("item", pa.float64(), nullable=False)), nullable=False),
-        pa.field("fluidity", SKETCH, nullable=False),
-        pa.field("idle", SKETCH, nullable=False),
+        *(pa.field(name, SKETCH, nullable=False) for name in SKETCHES),
         pa.field("shifted", pa.int64(), nullable=False),
         pa.field("not_spread", pa.int64(), nullable=False),
     ]
@@ -104,8 +103,8 @@ class Windows:
                 setattr(total, name, getattr(total, name) + row[name])
             for term in row["benefit_terms"]:
                 total.benefit.add(term)
-            total.fluidity.merge(Sketch.of(**row["fluidity"]))
-            total.idle.merge(Sketch.of(**row["idle"]))
+            for name in SKETCHES:
+                getattr(total, name).merge(Sketch.of(**row[name]))
             self.counts["shifted"] += row["shifted"]
             self.counts["not_spread"] += row["not_spread"]
 
@@ -223,7 +222,7 @@ def _end(
         if cost := costs[names[place]]:
             totals[key[place]].benefit.add(-cost)
     places = key.tolist()
-    for name, column in (("fluidity", "fluidity_index"), ("idle", "idle_s")):
+    for name, column in SKETCHES.items():
         for place, value, full in zip(places, some.column(column).to_pylist(), has.tolist(), strict=True):
             if full and value is not None:
                 getattr(totals[place], name).add(value)
@@ -260,7 +259,7 @@ def _partials(keys: _Keys, groups: list[Group], totals: list[WindowTotals], cell
     for name in COUNTS:
         cells[name] = [getattr(total, name) for total in totals]
     cells["benefit_terms"] = [total.benefit.terms() for total in totals]
-    for name in ("fluidity", "idle"):
+    for name in SKETCHES:
         cells[name] = [getattr(total, name).parts() for total in totals]
     arrays = [pa.array(cells[item.name], item.type) for item in PARTIALS]
     return pa.RecordBatch.from_arrays(arrays, schema=PARTIALS)

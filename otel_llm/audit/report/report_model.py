@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from otel_llm.audit.tables import REQUESTS
 from otel_llm.shared.formatting import instant, seconds
 from otel_llm.shared.printable import printable
+from otel_llm.slo.metrics import REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -22,11 +22,11 @@ from otel_llm.audit.kernel.judged_columns import column_of, texts_of
 from otel_llm.audit.metadata import KEY, decode
 from otel_llm.audit.report.report_model import ReportModel
 from otel_llm.audit.report.saved_tables import TableError, read_table
-from otel_llm.audit.tables import REQUESTS, WINDOWS
 from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import SloClasses
+from otel_llm.slo.metrics import REQUESTS, WINDOW_COLUMNS, WINDOWS
 from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements, summarise
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def load_saved(
     classes = slo if isinstance(slo, SloClasses) else load_slo(slo)
     identity = ("slo_class", "measured_at", "trace_id", "span_id", "outcome")
     rows, metadata = read_table(requests, REQUESTS, identity)
-    window_rows, _ = read_table(windows, WINDOWS, tuple(name for name in WINDOWS if name in _NEEDED))
+    window_rows, _ = read_table(windows, WINDOWS, _NEEDED)
     _check_filled(requests, rows, windows, window_rows)
     for path, table in ((requests, rows), (windows, window_rows)):
         unknown = sorted(set(table["slo_class"].unique()) - set(classes.names))
@@ -109,7 +109,7 @@ def _check_filled(requests: Path, rows: pd.DataFrame, windows: Path, window_rows
         raise TableError(f"{lacking}: empty, while the other table has rows; write both with one `otel-llm audit`")
 
 
-_NEEDED: Final = frozenset(WINDOWS) - {"model", "instance", "fluidity_p50", "idle_p50_s", "idle_p99_s"}
+_NEEDED: Final = tuple(column.name for column in WINDOW_COLUMNS if not column.nullable)
 
 
 def _decoded(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from otel_llm.audit.tables import Kind
+    from otel_llm.slo.metrics import Kind
 
 
 class TableError(ValueError):

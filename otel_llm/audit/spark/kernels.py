@@ -10,7 +10,8 @@ from otel_llm.audit.input.stream_batch import STREAMS
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.window_totals import PARTIALS, merge_partials, window_partials
 from otel_llm.audit.spark.shapes import shaped
-from otel_llm.audit.tables import WINDOWS, arrow_type
+from otel_llm.audit.tables import arrow_type
+from otel_llm.slo.metrics import WINDOWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

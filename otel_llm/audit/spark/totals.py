@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from otel_llm.audit.kernel.judged_columns import gap_counts, positions_by
 from otel_llm.audit.kernel.samples import reals, sample
 from otel_llm.audit.kernel.window_totals import SKETCH
-from otel_llm.slo.columns import LATENCIES, STATISTICS
 from otel_llm.slo.exact import ExactSum
 from otel_llm.slo.fluid.fluid_rate import targets
+from otel_llm.slo.metrics import LATENCIES, STATISTICS
 from otel_llm.slo.quantiles import Sketch
 from otel_llm.slo.ranks import P50, P99
 from otel_llm.slo.summary import PERCENTILES

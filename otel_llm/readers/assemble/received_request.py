@@ -12,7 +12,7 @@ from otel_llm import semconv
 from otel_llm.readers.assemble.received_stream import ReceivedStream
 from otel_llm.readers.assemble.resolved import Resolved
 from otel_llm.readers.foreign.foreign_spans import read_foreign
-from otel_llm.readers.spans.attributes import count_of, model_of, seconds_of, stated_total_of, text_of
+from otel_llm.readers.spans.attributes import count_of, model_of, stated_columns, stated_total_of, text_of
 from otel_llm.readers.spans.finish_reasons import finish_reason_of
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ class ReceivedRequest:
             reasoning_tokens=reasoning_tokens,
             exact_resume=attributes.get(semconv.EXACT_RESUME) is True,
             offset_ns=_offset(span) if stream.offset_ns is None else stream.offset_ns,
-            queue_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_QUEUE),
-            prefill_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_PREFILL),
-            relay_lag_s=seconds_of(attributes, semconv.RELAY_LAG),
+            **stated_columns(attributes),
         )
 
     def resolve_foreign(self) -> Resolved | None:
@@ -168,8 +166,7 @@ class ReceivedRequest:
             output_tokens=output_tokens,
             reasoning_tokens=reasoning_tokens,
             offset_ns=_offset(span) if found.tokens else None,
-            queue_s=found.queue_s,
-            prefill_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_PREFILL),
+            **stated_columns(attributes),
             foreign=found,
         )
 

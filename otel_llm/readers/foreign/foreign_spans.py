@@ -23,13 +23,12 @@ _CLIENT: Final = 3
 class Foreign:
     """The statements of another instrumentation's span on its request; None where it states nothing.
 
-    `ttft_s`, `e2e_s` and `queue_s` in seconds; `tokens` is the number of its token times, `expected` how many there
+    `ttft_s` and `e2e_s` in seconds; `tokens` is the number of its token times, `expected` how many there
     should be (both 0: it has none).
     """
 
     ttft_s: float | None
     e2e_s: float | None
-    queue_s: float | None
     tokens: int
     expected: int
     token_basis: str | None
@@ -56,7 +55,6 @@ def read_foreign(span: RequestSpan) -> Foreign | None:
     found = Foreign(
         ttft_s=ttft_s,
         e2e_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_E2E),
-        queue_s=seconds_of(attributes, semconv.GEN_AI_LATENCY_QUEUE),
         tokens=span.tokens,
         expected=_expected(span),
         token_basis=_token_basis(span),

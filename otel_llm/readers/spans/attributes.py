@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_COUNT, MAX_TIME_NS
+from otel_llm.slo.metrics import IN_ATTRIBUTES
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from opentelemetry.proto.common.v1.common_pb2 import ArrayValue, KeyValue
 
@@ -219,6 +220,19 @@ def seconds_of(attributes: Attributes, key: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < float("inf") else None
+
+
+def stated_columns(attributes: Attributes) -> dict[str, Any]:
+    """Return the columns of a row that an attribute states, None where it is missing or of another type."""
+    return {name: _READ[kind](attributes, key) for name, (key, kind) in IN_ATTRIBUTES.items()}
+
+
+_READ: Final[Mapping[str, Callable[[Attributes, str], Scalar | None]]] = {
+    "text": text_of,
+    "integer": count_of,
+    "real": seconds_of,
+}
+"""The reader of an attribute by the type of its column: text, a count, a duration."""
 
 
 def model_of(attributes: Attributes) -> str | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from otel_llm.slo.classes import OUTCOMES
+from otel_llm.slo.metrics import COMPUTED
 from otel_llm.slo.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ class Judged:
         masks = self._masks()
         cells: dict[str, list[Any]] = {
             "outcome": [OUTCOMES[code] for code in self.outcome.tolist()],
-            "e2e_ns": _cells(Masked(self.end_ns, self.outcome != LOST)),
         }
         for name in Verdict._fields:
             if name not in cells:
@@ -93,32 +93,28 @@ class Judged:
                 cells[name] = _cells(Masked(values, masks[name])) if name in masks else values.tolist()
         return [Verdict(*row) for row in zip(*(cells[name] for name in Verdict._fields), strict=True)]
 
+    @property
+    def e2e_ns(self) -> Ints:
+        """Return the ends, of which those of lost streams do not count."""
+        return self.end_ns
+
     def column(self, name: str) -> Masked:
-        """Return a column (R,) of VERDICT_COLUMNS as rows show it: seconds, shares and tokens."""
-        masks = self._masks()
-        always = np.ones(len(self), np.bool_)
-        if name == "e2e_s":
-            return Masked(self.end_ns / 1e9, self.outcome != LOST)
-        if name == "normalized_latency_s":
-            known = (self.outcome != LOST) & (self.tokens > 0)
-            return Masked(_ratio(self.end_ns, self.tokens, known) / 1e9, known)
-        if name == "tpot_s":
-            known = self.tokens > 1
-            return Masked(_ratio(self.span_ns, self.tokens - 1, known) / 1e9, known)
-        if name == "fluidity_index":
-            known = self.fluid & (self.deadlines > 0)
-            return Masked(_ratio(self.deadlines - self.deadline_misses, self.deadlines, known), known)
-        if name == "fluidity_line":
-            known = self.fluid & (self.tokens_read + self.line_misses > 0)
-            return Masked(_ratio(self.tokens_read, self.tokens_read + self.line_misses, known), known)
-        if name.endswith("_s"):
-            field_name = name.removesuffix("_s") + "_ns"
-            return Masked(getattr(self, field_name) / 1e9, masks[field_name])
-        return Masked(getattr(self, name), masks.get(name, always))
+        """Return a column (R,) of COMPUTED as rows show it: seconds, shares and tokens."""
+        formula, masks = COMPUTED[name], self._masks()
+        known = np.ones(len(self), np.bool_)
+        for field_name in formula.needs:
+            known &= masks.get(field_name, True)
+        values = formula.top(self)
+        if formula.under is not None:
+            under = formula.under(self)
+            known &= under > 0
+            values = _ratio(values, under, known)
+        return Masked(values / 1e9 if formula.in_ns else values, known)
 
     def _masks(self) -> dict[str, Bools]:
         some, read, gaps = self.tokens > 0, self.tokens_read > 0, self.tokens > 1
         return {
+            "e2e_ns": self.outcome != LOST,
             **dict.fromkeys(("ttft_ns", "span_ns"), some),
             **dict.fromkeys(("ttfo_ns", "idle_decode_ns"), read),
             **dict.fromkeys(("tbt_p50_ns", "tbt_p99_ns", "tbt_max_ns"), gaps),

@@ -22,8 +22,8 @@ from otel_llm.audit.metadata import KEY
 from otel_llm.audit.report.report import build
 from otel_llm.audit.report.saved import load_saved
 from otel_llm.audit.report.saved_tables import TableError, read_table
-from otel_llm.audit.tables import REQUESTS, WINDOWS
 from otel_llm.cli.main import main
+from otel_llm.slo.metrics import REQUESTS, WINDOWS
 
 ROWS = FOLDER / "rows.jsonl"
 FORMS = (".parquet", ".csv", ".jsonl")

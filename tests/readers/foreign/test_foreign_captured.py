@@ -15,7 +15,7 @@ from otel_llm import semconv
 from otel_llm.readers.otlp.export_json import from_object
 from otel_llm.readers.otlp.export_request import parse
 from otel_llm.readers.rows import Row
-from otel_llm.slo.columns import VERDICT_COLUMNS
+from otel_llm.slo.metrics import COMPUTED
 
 EMITTERS = ("traceloop", "openinference", "genai_openai", "langfuse", "vllm", "sglang")
 IDENTITY = {"trace_id", "span_id", "tenant", "slo_class", "measured_at", "outcome", "start_unix_nano"}
@@ -66,7 +66,7 @@ def test_every_door_gives_the_same_rows(emitter: str, numbers: bool) -> None:
 def test_traceloop_s_chunks_are_judged() -> None:
     row = of_model(rows(captured("traceloop")), "short")
     (span,) = (span for span in spans("traceloop") if len(span.events) == 9)
-    assert known(row).keys() >= set(VERDICT_COLUMNS)
+    assert known(row).keys() >= set(COMPUTED)
     # Nine events, with those of framing: the usage says six tokens, from the first event to the last.
     assert (row["tokens"], row["tokens_recorded"], row["token_basis"]) == (6, 9, "estimated")
     assert (row["coverage"], row["outcome"]) == (1.0, "completed")

@@ -14,7 +14,7 @@ import otel_llm.audit
 from otel_llm import semconv
 from otel_llm.readers.assemble.assembler import Assembler
 from otel_llm.readers.otlp.export_request import decode
-from otel_llm.slo.columns import VERDICT_COLUMNS
+from otel_llm.slo.metrics import COMPUTED
 
 TTFT = semconv.GEN_AI_TIME_TO_FIRST_CHUNK
 OPENINFERENCE: dict[str, Value] = {
@@ -50,7 +50,7 @@ def chunks(times_ns: list[int]) -> list[Event]:
 )
 def test_a_span_that_states_a_time_is_a_row(attributes: dict[str, Value]) -> None:
     (row,) = rows(export(request_span(name="x", attributes=attributes)))
-    assert {name: row[name] for name in VERDICT_COLUMNS if row[name] is not None} == {"ttft_s": 0.25}
+    assert {name: row[name] for name in COMPUTED if row[name] is not None} == {"ttft_s": 0.25}
     assert (row["coverage"], row["token_basis"], row["choice"], row["outcome"]) == (None, None, None, "completed")
 
 

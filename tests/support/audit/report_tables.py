@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from otel_llm.audit.tables import REQUESTS, WINDOWS, frame
-from otel_llm.slo.columns import REQUEST_COLUMNS, WINDOW_COLUMNS
+from otel_llm.audit.tables import frame
+from otel_llm.slo.metrics import REQUESTS, WINDOWS
 
 T0_NS = 1_790_000_000_000_000_000
 TYPES = {"text": "string", "integer": "Int64", "real": "Float64", "truth": "boolean"}
@@ -26,14 +26,14 @@ def table(columns: dict[str, Any], kinds: dict[str, Any], rows: int) -> pd.DataF
 
 def requests_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return a table of requests from what matters of each; the rest is null."""
-    blank: dict[str, Any] = dict.fromkeys(REQUEST_COLUMNS)
+    blank: dict[str, Any] = dict.fromkeys(REQUESTS)
     given = [blank | {"slo_class": "chat", "measured_at": "client"} | row for row in rows]
     return frame(given, REQUESTS)
 
 
 def windows_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return a table of windows of 10 s from what matters of each; counts and sums not given are 0."""
-    blank: dict[str, Any] = dict.fromkeys(WINDOW_COLUMNS, 0)
+    blank: dict[str, Any] = dict.fromkeys(WINDOWS, 0)
     identity = {"slo_class": "chat", "model": "m", "instance": "i", "measured_at": "client", "window_s": 10.0}
     return frame([blank | identity | row for row in rows], WINDOWS)
 

@@ -27,7 +27,7 @@ from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
-from otel_llm.slo.columns import REQUEST_COLUMNS
+from otel_llm.slo.metrics import REQUESTS
 from otel_llm.slo.stated_total import StatedReply
 from otel_llm.slo.verdict import Verdict
 
@@ -189,7 +189,7 @@ class Rig:
         assembler.add(decode(ExportTraceServiceRequest.FromString(export_request(self.host.sent))))
         rows = judge_batch(to_batch(assembler.finish()), self.classes).to_pylist()
         assert not +assembler.counts
-        return [{name: row[name] for name in REQUEST_COLUMNS} for row in rows]
+        return [{name: row[name] for name in REQUESTS} for row in rows]
 
     def _later(self, delay: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(self.host.now_ns + round(delay * 1e9), callback)

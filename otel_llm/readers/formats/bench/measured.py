@@ -192,7 +192,7 @@ class MeasuredRequest:
         resolved = self._resolved()
         e2e_s = None if self.end_ns is None else max(0, self.end_ns - self.commit_ns) / NS_PER_S
         resolved.foreign = Foreign(
-            ttft_s=ttft_s, e2e_s=e2e_s, queue_s=None, tokens=0, expected=0, token_basis=None, measured_at="client"
+            ttft_s=ttft_s, e2e_s=e2e_s, tokens=0, expected=0, token_basis=None, measured_at="client"
         )
         return Assembled.of(resolved, NO_EVENTS)
 
