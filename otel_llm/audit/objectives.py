@@ -56,7 +56,8 @@ def check(rows: Rows, classes: SloClasses) -> list[Check]:
         mine = judged.only((names == name) & (places == place))
         if objective.fluidity_index is not None and objective.share is not None:
             words = f"fluidity_index of at least {float(objective.fluidity_index):g}"
-            checks.append(Check(name, place, words, objective.share, *fluid_ones(mine, objective.fluidity_index)))
+            due, kept = fluid_ones(mine, objective.fluidity_index)
+            checks.append(Check(name, place, words, objective.share, int(kept.sum()), int(due.sum())))
         if objective.attainment is not None:
             met = mine.numbers["met"]
             held = int((met.known & (met.values == 1)).sum())

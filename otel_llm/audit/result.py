@@ -14,7 +14,8 @@ from otel_llm.audit.kernel.judged_columns import judgements, rows_of, span_ns
 from otel_llm.audit.sampled import with_totals
 from otel_llm.audit.tables import frame, frame_of
 from otel_llm.audit.write import ENDINGS, check_output, write_table, write_text
-from otel_llm.slo.metrics import CLASSES, REQUESTS, WINDOWS
+from otel_llm.slo.figures import CLASSES
+from otel_llm.slo.metrics import REQUESTS, WINDOWS
 from otel_llm.slo.summary import summarise
 
 if TYPE_CHECKING:

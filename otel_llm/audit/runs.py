@@ -13,7 +13,7 @@ from otel_llm.readers.io.bytestream import STDIN
 from otel_llm.readers.io.journal_format import is_journal
 from otel_llm.readers.io.skipped import Skipped
 from otel_llm.readers.records import InputError
-from otel_llm.slo.metrics import CLASS_COLUMNS
+from otel_llm.slo.figures import CLASSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.result import Audit
 
-COLUMNS: Final = ("run", "load_req_s", *CLASS_COLUMNS)
+COLUMNS: Final = ("run", "load_req_s", *CLASSES)
 """The columns of `Run.rows`."""
 
 

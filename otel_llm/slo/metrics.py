@@ -66,40 +66,52 @@ class Column:
     attribute: str | None = None
 
 
-def _field(name: str) -> Formula:
-    return Formula(attrgetter(name), (name,))
+def _text(name: str, help_text: str, source: Literal["stated", "made"] = "stated", unit: str = "") -> Column:
+    return Column(name, "text", unit, help_text, source)
 
 
-def _time(name: str) -> Formula:
-    return Formula(attrgetter(name), (name,), in_ns=True)
+def _field(name: str, kind: Kind, unit: str, help_text: str) -> Column:
+    """Return a column that is a field of the verdict."""
+    return Column(name, kind, unit, help_text, Formula(attrgetter(name), (name,)))
 
+
+def _time(name: str, help_text: str) -> Column:
+    """Return a column that is a field of the verdict in ns, shown in seconds."""
+    field = name.removesuffix("_s") + "_ns"
+    return Column(name, "real", "s", help_text, Formula(attrgetter(field), (field,), in_ns=True))
+
+
+def _stated_time(name: str, attribute: str, help_text: str) -> Column:
+    return Column(name, "real", "s", help_text, attribute=attribute)
+
+
+_GAPS: Final = "gaps between tokens"
+_DEADLINES: Final = "token deadlines and how many passed (Etalon, section 4.1)"
+_STATED_TOTAL: Final = "of every kind; the total that the reply states, if the recorder counted chunks or estimated"
+_WHY_STOPPED: Final = (
+    "why the model stopped, in OpenAI's words (`stop`, `length`, `content_filter`, `tool_calls`, `error`); null if not "
+    "stated. A reply cut by `length` or `content_filter` is `completed`"
+)
+_RELAY_LAG: Final = (
+    "how long the reply waited in the relay since its event loop was held up, at most; null if it never was by 5 ms"
+)
+_IDLE: Final = "user idle latency (Wang et al., eq. 5 and 9): how long the reader had nothing to read"
+_TENANT: Final = "of the sender, as the journal keeps it; else `default` ([tenants](collector-settings.md#tenants))"
 
 COLUMNS: Final = (
-    Column("trace_id", "text", "hex", "of the request span", "made"),
-    Column("span_id", "text", "hex", "of the request span", "made"),
+    _text("trace_id", "of the request span", "made", "hex"),
+    _text("span_id", "of the request span", "made", "hex"),
     Column("choice", "integer", "", "which of a request's streams (n > 1); null for spans of others"),
-    Column("slo_class", "text", "", "the class that judged it", "made"),
-    Column("model", "text", "", "the model asked for, else the one that answered"),
-    Column("instance", "text", "", "the replica that served it"),
-    Column("measured_at", "text", "", "`client`, `relay` or `server`: whose clock and whose view"),
-    Column("outcome", "text", "", "`completed`, `cancelled`, `abandoned`, `disconnected`, `error`, `lost`"),
-    Column(
-        "finish_reason",
-        "text",
-        "",
-        "why the model stopped, in OpenAI's words (`stop`, `length`, `content_filter`, `tool_calls`, `error`); null if "
-        "not stated. A reply cut by `length` or `content_filter` is `completed`",
-    ),
+    _text("slo_class", "the class that judged it", "made"),
+    _text("model", "the model asked for, else the one that answered"),
+    _text("instance", "the replica that served it"),
+    _text("measured_at", "`client`, `relay` or `server`: whose clock and whose view"),
+    _text("outcome", "`completed`, `cancelled`, `abandoned`, `disconnected`, `error`, `lost`"),
+    _text("finish_reason", _WHY_STOPPED),
     Column("start_unix_nano", "integer", "unix ns", "the commit: when the user began to wait", "made"),
     Column("input_tokens", "integer", "tokens", "of the prompt, if the recording says it"),
-    Column(
-        "tokens",
-        "integer",
-        "tokens",
-        "of every kind; the total that the reply states, if the recorder counted chunks or estimated",
-        _field("tokens"),
-    ),
-    Column("tokens_read", "integer", "tokens", "of the kinds that the class's user reads", _field("tokens_read")),
+    _field("tokens", "integer", "tokens", _STATED_TOTAL),
+    _field("tokens_read", "integer", "tokens", "of the kinds that the class's user reads"),
     Column(
         "tokens_recorded",
         "integer",
@@ -107,33 +119,18 @@ COLUMNS: Final = (
         "of every kind, as the recorder counted them; null without times",
         "made",
     ),
-    Column("token_basis", "text", "", "`exact`, `chunk` or `estimated`: what a token of `tokens` is"),
+    _text("token_basis", "`exact`, `chunk` or `estimated`: what a token of `tokens` is"),
     Column("coverage", "real", "0..1", "tokens received of those sent; below 1 the request is not judged"),
-    Column("ttft_s", "real", "s", "first token of any kind", _time("ttft_ns")),
-    Column("ttfo_s", "real", "s", "first token that is read", _time("ttfo_ns")),
-    Column("e2e_s", "real", "s", "end of the stream", _time("e2e_ns")),
-    Column(
-        "queue_s",
-        "real",
-        "s",
-        "time in the queue of the engine, or of the relay, if it says it",
-        attribute=semconv.GEN_AI_LATENCY_QUEUE,
+    _time("ttft_s", "first token of any kind"),
+    _time("ttfo_s", "first token that is read"),
+    _time("e2e_s", "end of the stream"),
+    _stated_time(
+        "queue_s", semconv.GEN_AI_LATENCY_QUEUE, "time in the queue of the engine, or of the relay, if it says it"
     ),
-    Column(
-        "prefill_s",
-        "real",
-        "s",
-        "time that the engine took for the prompt, if it says it",
-        attribute=semconv.GEN_AI_LATENCY_PREFILL,
+    _stated_time(
+        "prefill_s", semconv.GEN_AI_LATENCY_PREFILL, "time that the engine took for the prompt, if it says it"
     ),
-    Column(
-        "relay_lag_s",
-        "real",
-        "s",
-        "how long the reply waited in the relay since its event loop was held up, at most; null if it never was by 5 "
-        "ms",
-        attribute=semconv.RELAY_LAG,
-    ),
+    _stated_time("relay_lag_s", semconv.RELAY_LAG, _RELAY_LAG),
     Column(
         "normalized_latency_s",
         "real",
@@ -148,41 +145,21 @@ COLUMNS: Final = (
         "mean time of a further token",
         Formula(attrgetter("span_ns"), ("span_ns",), lambda one: one.tokens - 1, in_ns=True),
     ),
-    Column("tbt_p50_s", "real", "s", "gaps between tokens", _time("tbt_p50_ns")),
-    Column("tbt_p99_s", "real", "s", "gaps between tokens", _time("tbt_p99_ns")),
-    Column("tbt_max_s", "real", "s", "gaps between tokens", _time("tbt_max_ns")),
-    Column(
-        "idle_s",
-        "real",
-        "s",
-        "user idle latency (Wang et al., eq. 5 and 9): how long the reader had nothing to read",
-        _time("idle_ns"),
-    ),
-    Column("idle_decode_s", "real", "s", "the same from the first token read on", _time("idle_decode_ns")),
-    Column("stalls", "integer", "", "how often the reader ran dry", _field("stalls")),
-    Column(
-        "deadlines",
-        "integer",
-        "",
-        "token deadlines and how many passed (Etalon, section 4.1)",
-        _field("deadlines"),
-    ),
-    Column(
-        "deadline_misses",
-        "integer",
-        "",
-        "token deadlines and how many passed (Etalon, section 4.1)",
-        _field("deadline_misses"),
-    ),
+    _time("tbt_p50_s", _GAPS),
+    _time("tbt_p99_s", _GAPS),
+    _time("tbt_max_s", _GAPS),
+    _time("idle_s", _IDLE),
+    _time("idle_decode_s", "the same from the first token read on"),
+    _field("stalls", "integer", "", "how often the reader ran dry"),
+    _field("deadlines", "integer", "", _DEADLINES),
+    _field("deadline_misses", "integer", "", _DEADLINES),
     Column(
         "fluidity_index",
         "real",
         "0..1",
         "share of deadlines met, with resets (Etalon, section 4.1)",
         Formula(
-            lambda one: one.deadlines - one.deadline_misses,
-            ("deadlines", "deadline_misses"),
-            attrgetter("deadlines"),
+            lambda one: one.deadlines - one.deadline_misses, ("deadlines", "deadline_misses"), attrgetter("deadlines")
         ),
     ),
     Column(
@@ -192,20 +169,9 @@ COLUMNS: Final = (
         "the same without resets: no delay can raise it",
         Formula(attrgetter("tokens_read"), ("line_misses",), lambda one: one.tokens_read + one.line_misses),
     ),
-    Column("met", "truth", "true, false, null", "the class's deadline policy; null is cannot say", _field("met")),
-    Column(
-        "benefit",
-        "real",
-        "tokens",
-        "`tokens_read` - alpha f(idle) - abort penalty (Wang et al., eq. 10)",
-        _field("benefit"),
-    ),
-    Column(
-        "tenant",
-        "text",
-        "text",
-        "of the sender, as the journal keeps it; else `default` ([tenants](collector-settings.md#tenants))",
-    ),
+    _field("met", "truth", "true, false, null", "the class's deadline policy; null is cannot say"),
+    _field("benefit", "real", "tokens", "`tokens_read` - alpha f(idle) - abort penalty (Wang et al., eq. 10)"),
+    _text("tenant", _TENANT, unit="text"),
 )
 """The columns of `--requests`, in the order in which they are written."""
 
@@ -267,9 +233,7 @@ WINDOW_COLUMNS: Final = (
     _count("tokens_read", "arrived in it"),
     _rate("throughput_tok_s", "`tokens_read` / `window_s`", attrgetter("tokens_read")),
     _rate(
-        "goodput_tok_s",
-        "tokens of the requests that ended in it and met their deadlines",
-        attrgetter("goodput_tokens"),
+        "goodput_tok_s", "tokens of the requests that ended in it and met their deadlines", attrgetter("goodput_tokens")
     ),
     _rate(
         "smooth_goodput_tok_s",
@@ -285,40 +249,3 @@ WINDOW_COLUMNS: Final = (
 
 WINDOWS: Final[dict[str, Kind]] = {one.name: one.kind for one in WINDOW_COLUMNS}
 """The columns of `--windows` in order, with their types."""
-
-LATENCIES: Final = ("ttft", "itl", "tpot", "e2e")
-"""The latencies of the summary: first token, gaps between tokens, time of a further token, whole reply."""
-STATISTICS: Final = ("mean", "p50", "p90", "p99")
-"""The statistics of each latency."""
-LATENCY_FIGURES: Final = tuple(f"{one}_{statistic}_s" for one in LATENCIES for statistic in STATISTICS)
-
-CLASS_COLUMNS: Final = (
-    "slo_class",
-    "measured_at",
-    "requests",
-    "tokens",
-    "incomplete",
-    "undetermined",
-    "aborted_share",
-    "attainment",
-    "throughput_tok_s",
-    "throughput_req_s",
-    "goodput_tok_s",
-    "goodput_req_s",
-    "smooth_goodput_tok_s",
-    "fluidity_p50",
-    "fluidity_ok_share",
-    "idle_p50_s",
-    "idle_p99_s",
-    "ttfo_p50_s",
-    "ttfo_p99_s",
-    *LATENCY_FIGURES,
-    "fluid_token_rate",
-)
-"""A class at one place of measurement in the summary, with its figures."""
-_COUNTED: Final = frozenset({"requests", "tokens", "incomplete", "undetermined"})
-_WORDS: Final = frozenset({"slo_class", "measured_at"})
-CLASSES: Final[dict[str, Kind]] = {
-    name: "text" if name in _WORDS else "integer" if name in _COUNTED else "real" for name in CLASS_COLUMNS
-}
-"""The same with their types."""

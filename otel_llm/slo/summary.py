@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from otel_llm.slo.classes import ABORTED
-from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
-from otel_llm.slo.metrics import STATISTICS
-from otel_llm.slo.ranks import P50, P90, P99, rank
+from otel_llm.slo.figures import COUNTED, FIGURES, GAPS, TERMS, VALUES
+from otel_llm.slo.fluid.fluid_rate import targets
+from otel_llm.slo.ranks import rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,35 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from otel_llm.slo.batch.gap_counts import GapCounts
-    from otel_llm.slo.batch.judged import Bools, Masked
+    from otel_llm.slo.batch.judged import Bools, Floats, Ints, Masked
     from otel_llm.slo.classes import Objective, SloClasses
+    from otel_llm.slo.figures import Figure
+    from otel_llm.slo.quantiles import Sketch
 
     Columns = Mapping[str, Masked]
 
-PERCENTILES: Final = (P50, P90, P99)
-"""The percentiles among the STATISTICS of a latency, behind the mean."""
 Figures = dict[str, int | float | None]
 _ROOM = 2**62
-
-TEXTS = ("slo_class", "measured_at", "outcome")
-NUMBERS = (
-    "start_unix_nano",
-    "tokens",
-    "tokens_read",
-    "coverage",
-    "ttft_s",
-    "ttfo_s",
-    "tpot_s",
-    "e2e_s",
-    "tbt_max_s",
-    "idle_s",
-    "deadlines",
-    "deadline_misses",
-    "fluidity_index",
-    "met",
-    "benefit",
-    "fluid_tbt_ns",
-)
 
 
 class Judgements(NamedTuple):
@@ -99,85 +79,180 @@ def summarise(judged: Judgements, classes: SloClasses, span_ns: int | None, skip
 
 
 def figures(judged: Judgements, objective: Objective, span_s: float | None) -> Figures:
-    """Return the figures of one class at one place; None where a figure has no value.
+    """Return the figures of one class at one place; None if a figure has no value.
 
     Rates are per second of `span_s`, percentiles nearest rank. Incomplete requests are counted, and are in no other
-    figure but `requests`, `tokens`, `undetermined`, `aborted_share` and those of their known parts (TTFT). A sum is
-    None, not zero, where no request has a known part of it: throughput in tokens without any known tokens, goodput
-    where neither verdict nor benefit of any request is known, smooth goodput where no benefit is.
+    figure but `requests`, `tokens`, `undetermined`, `aborted_share` and those of their known parts (TTFT).
     """
-    requests = len(judged)
-    none = requests == 0
-    complete = judged.only(~incomplete_ones(judged))
-    met = complete.numbers["met"]
-    hits = met.known & met.values.astype(np.bool_)
-    attained = int(hits.sum())
-    read, valued = complete.numbers["tokens_read"], complete.numbers["benefit"].known
-    judgeable = none or bool((met.known | valued).any())
-    rate = fluid_token_rate(_sorted(complete.numbers["fluid_tbt_ns"]).tolist(), targets(objective)[1])
-    benefit = math.fsum(_known(complete.numbers["benefit"]).tolist())
-    fluidity, idle = _sorted(complete.numbers["fluidity_index"]), _sorted(complete.numbers["idle_s"])
-    ttfo = _sorted(judged.numbers["ttfo_s"])
-    outcomes = judged.texts["outcome"]
-    aborted = sum(int((outcomes == outcome).sum()) for outcome in ABORTED)
-    return {
-        "requests": requests,
-        "tokens": _total(judged.numbers["tokens"]),
-        "incomplete": requests - len(complete),
-        "undetermined": requests - int(judged.numbers["met"].known.sum()),
-        "aborted_share": _share(aborted, requests),
-        "attainment": _share(attained, int(met.known.sum())),
-        "throughput_tok_s": _per_second(_total(read), span_s) if none or read.known.any() else None,
-        "throughput_req_s": _per_second(requests, span_s),
-        "goodput_tok_s": _per_second(_total(complete.only(hits).numbers["tokens_read"]), span_s) if judgeable else None,
-        "goodput_req_s": _per_second(attained, span_s) if judgeable else None,
-        "smooth_goodput_tok_s": _per_second(benefit, span_s) if none or valued.any() else None,
-        "fluidity_p50": _percentile(fluidity, P50),
-        "fluidity_ok_share": _fluid_share(complete, objective),
-        "idle_p50_s": _percentile(idle, P50),
-        "idle_p99_s": _percentile(idle, P99),
-        "ttfo_p50_s": _percentile(ttfo, P50),
-        "ttfo_p99_s": _percentile(ttfo, P99),
-        **_latencies(judged, complete),
-        "fluid_token_rate": None if rate is None else rate.tokens_per_s,
-    }
+    return summary_figures(Requests(judged, objective), span_s)
 
 
-def _latencies(judged: Judgements, complete: Judgements) -> Figures:
-    """Return mean and percentiles of TTFT, ITL, TPOT and E2E.
+class Totals(Protocol):
+    """The terms and values of many requests, added up exactly or in sketches."""
 
-    TTFT is of all requests, TPOT and ITL of those that can be judged, E2E of those that completed. ITL are all gaps
-    together: their mean is exact, their percentiles are within 1 %.
+    @property
+    def tail(self) -> Fraction:
+        """The share of requests in the class's objective."""
+
+    def total(self, term: str) -> int | float:
+        """Return the sum of a term."""
+
+    def quantile(self, value: str, share: Fraction) -> float | None:
+        """Return the nearest-rank percentile of a value, or of GAPS; None without one."""
+
+
+def summary_figures(totals: Totals, span_s: float | None) -> Figures:
+    """Return the figures of a summary from the totals of its requests."""
+    return {one.name: figure(one, totals, span_s) for one in FIGURES if one.in_summary}
+
+
+def figure(one: Figure, totals: Totals, span_s: float | None) -> int | float | None:
+    """Return a figure from totals; rates are per second of `span_s`.
+
+    A rate is None, not zero, if no request has a known part of it. Without any request it is zero.
     """
-    finished = judged.only(judged.texts["outcome"] == "completed")
-    found: Figures = {}
-    found |= _statistics("ttft", _sorted(judged.numbers["ttft_s"]))
-    found |= _gap_statistics(complete)
-    found |= _statistics("tpot", _sorted(complete.numbers["tpot_s"]))
-    return found | _statistics("e2e", _sorted(finished.numbers["e2e_s"]))
+    if one.kind in {"rank", "pooled"} and one.share is not None:
+        return totals.quantile(one.top, one.share)
+    if one.kind == "speed":
+        slowest = totals.quantile(one.top, totals.tail)
+        return 1 / slowest if slowest else None
+    amount = totals.total(one.top)
+    if one.kind == "count":
+        return amount
+    under = totals.total(one.under)
+    if one.kind == "rate":
+        return amount / span_s if span_s and (under or not totals.total("requests")) else None
+    return amount / under if under else None
 
 
-def _statistics(name: str, ordered: NDArray[Any]) -> Figures:
-    mean = math.fsum(ordered.tolist()) / len(ordered) if len(ordered) else None
-    values = (mean, *(_percentile(ordered, share) for share in PERCENTILES))
-    return {f"{name}_{statistic}_s": value for statistic, value in zip(STATISTICS, values, strict=True)}
+class Requests:
+    """The requests of one class at one place, as TERMS and VALUES read them, with their exact totals. Arrays are (R,).
 
+    Args:
+        judged: their columns; those that are not read may be missing.
+        objective: that of their class.
+    """
 
-def _gap_statistics(complete: Judgements) -> Figures:
-    spans, gaps = gap_sums(complete.numbers)
-    mean = math.fsum(spans.tolist()) / int(gaps.sum()) if gaps.any() else None
-    quantiles: list[float | None] = [None] * len(PERCENTILES)
-    if complete.gaps is not None:
-        pooled = complete.gaps.pooled(float(_known(complete.numbers["tbt_max_s"]).max(initial=0.0)))
-        quantiles = [pooled.quantile(share) for share in PERCENTILES]
-    return {f"itl_{statistic}_s": value for statistic, value in zip(STATISTICS, (mean, *quantiles), strict=True)}
+    def __init__(self, judged: Judgements, objective: Objective) -> None:
+        self._judged = judged
+        self._objective = objective
+        self._ordered: dict[str, Floats] = {}
 
+    @property
+    def tail(self) -> Fraction:
+        """The share of requests in the class's objective."""
+        return targets(self._objective)[1]
 
-def gap_sums(numbers: Columns) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the sum (R,) of each request's gaps in seconds, and their number (R,), 0 where not known."""
-    tokens, tpot = numbers["tokens"], numbers["tpot_s"]
-    gaps = np.where(tokens.known & tpot.known, np.maximum(tokens.values - 1, 0), 0)
-    return np.where(gaps > 0, tpot.values * gaps, 0.0), gaps
+    @cached_property
+    def terms(self) -> dict[str, NDArray[Any]]:
+        """The TERMS by name."""
+        return {term.name: term.of(self) for term in TERMS}
+
+    @cached_property
+    def values(self) -> dict[str, Floats]:
+        """The VALUES by name, NaN if null."""
+        among = {"complete": self.complete, "completed": self.ended("completed"), "known": self.every}
+        found: dict[str, Floats] = {}
+        for value in VALUES:
+            values, known = self._judged.numbers[value.column]
+            cells = np.where(known & among[value.among], values, np.nan)
+            found[value.name] = cells / 1e9 if value.in_ns else cells
+        return found
+
+    def total(self, term: str) -> int | float:
+        """Return the sum of a term."""
+        numbers = self.terms[term]
+        return int(numbers.sum()) if term in COUNTED else math.fsum(numbers.tolist())
+
+    def quantile(self, value: str, share: Fraction) -> float | None:
+        """Return the nearest-rank percentile of a value; of GAPS, of all requests' gaps together, within 1 %."""
+        if value == GAPS:
+            return None if self._pooled is None else self._pooled.quantile(share)
+        if value not in self._ordered:
+            values = self.values[value]
+            self._ordered[value] = np.sort(values[~np.isnan(values)])
+        ordered = self._ordered[value]
+        return float(ordered[rank(len(ordered), share)]) if len(ordered) else None
+
+    @cached_property
+    def every(self) -> Bools:
+        """All of them."""
+        return np.ones(len(self._judged), np.bool_)
+
+    @cached_property
+    def complete(self) -> Bools:
+        """Those that lack neither tokens nor their commit, so that they can be judged."""
+        return ~incomplete_ones(self._judged)
+
+    @cached_property
+    def met(self) -> Bools:
+        """The complete ones that met their deadlines."""
+        return self.complete & self.number("met").astype(np.bool_)
+
+    def known(self, column: str) -> Bools:
+        """Those with a value in a column."""
+        return self._judged.numbers[column].known
+
+    def number(self, column: str) -> NDArray[Any]:
+        """The numbers of a column, 0 if null."""
+        values, known = self._judged.numbers[column]
+        return np.where(known, values, 0)
+
+    def have(self, value: str) -> Bools:
+        """Those with one of VALUES."""
+        return ~np.isnan(self.values[value])
+
+    def sums_of(self, value: str) -> Floats:
+        """One of VALUES, 0 if null."""
+        return np.nan_to_num(self.values[value])
+
+    def ended(self, *outcomes: str) -> Bools:
+        """Those that ended with one of these outcomes."""
+        found = self._judged.texts["outcome"]
+        ended = np.zeros(len(self._judged), np.bool_)
+        for outcome in outcomes:
+            ended |= found == outcome
+        return ended
+
+    @property
+    def due(self) -> Bools:
+        """The complete ones with deadlines, if the class promises a fluidity-index."""
+        return self._fluid[0]
+
+    @property
+    def fluid(self) -> Bools:
+        """Those of them that keep it."""
+        return self._fluid[1]
+
+    @cached_property
+    def _fluid(self) -> tuple[Bools, Bools]:
+        wanted = self._objective.fluidity_index
+        if wanted is None:
+            return ~self.every, ~self.every
+        due, kept = fluid_ones(self._judged, wanted)
+        return self.complete & due, self.complete & kept
+
+    @cached_property
+    def gaps(self) -> Ints:
+        """The number of gaps between the tokens of each."""
+        counted = self.complete & self.known("tokens") & self.known("tpot_s")
+        return np.where(counted, np.maximum(self.number("tokens") - 1, 0), 0)
+
+    @property
+    def gap_s(self) -> Floats:
+        """Their sum in seconds."""
+        return np.where(self.gaps > 0, self.number("tpot_s") * self.gaps, 0.0)
+
+    @cached_property
+    def _pooled(self) -> Sketch | None:
+        if self._judged.gaps is None:
+            return None
+        return self._judged.gaps.only(self.complete).pooled(self.longest_gap_s)
+
+    @property
+    def longest_gap_s(self) -> float:
+        """The longest gap of the complete ones, 0 without any."""
+        return float((self.complete * self.number("tbt_max_s")).max(initial=0.0))
 
 
 def incomplete_ones(judged: Judgements) -> Bools:
@@ -187,44 +262,17 @@ def incomplete_ones(judged: Judgements) -> Bools:
     return lacking
 
 
-def fluid_ones(judged: Judgements, wanted: Fraction) -> tuple[int, int]:
-    """Return how many requests have at least this fluidity-index, and how many have one; compared in integers."""
+def fluid_ones(judged: Judgements, wanted: Fraction) -> tuple[Bools, Bools]:
+    """Tell which requests (R,) have a fluidity-index, and which of them have at least this; compared in integers."""
     deadlines, misses = judged.numbers["deadlines"], judged.numbers["deadline_misses"]
     due = deadlines.known & (deadlines.values > 0)
-    every, missed = deadlines.values[due], misses.values[due]
+    every, missed = np.where(due, deadlines.values, 0), np.where(due, misses.values, 0)
     numerator, denominator = wanted.as_integer_ratio()
     largest = max(int(every.max(initial=0)), int(missed.max(initial=0)))
-    if max(1, largest) * max(numerator, denominator) < _ROOM:
-        return int(((every - missed) * denominator >= numerator * every).sum()), len(every)
-    pairs = zip(every.tolist(), missed.tolist(), strict=True)
-    return sum((some - bad) * denominator >= numerator * some for some, bad in pairs), len(every)
-
-
-def _fluid_share(judged: Judgements, objective: Objective) -> float | None:
-    wanted = objective.fluidity_index
-    return None if wanted is None else _share(*fluid_ones(judged, wanted))
-
-
-def _known(column: Masked) -> NDArray[Any]:
-    values: NDArray[Any] = column.values[column.known]
-    return values
+    if max(1, largest) * max(numerator, denominator) >= _ROOM:
+        every, missed = every.astype(object), missed.astype(object)
+    return due, due & ((every - missed) * denominator >= numerator * every).astype(np.bool_)
 
 
 def _total(column: Masked) -> int:
-    return int(_known(column).sum())
-
-
-def _sorted(column: Masked) -> NDArray[Any]:
-    return np.sort(_known(column))
-
-
-def _percentile(ordered: NDArray[Any], share: tuple[int, int]) -> float | None:
-    return float(ordered[rank(len(ordered), share)]) if len(ordered) else None
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-def _per_second(amount: float, span_s: float | None) -> float | None:
-    return amount / span_s if span_s else None
+    return int(column.values[column.known].sum())

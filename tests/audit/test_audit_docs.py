@@ -15,7 +15,8 @@ from support.recordings import journal
 
 from otel_llm.audit.report import caveats
 from otel_llm.cli.commands.audit_command import audit
-from otel_llm.slo.metrics import CLASS_COLUMNS, REQUESTS, WINDOWS
+from otel_llm.slo.figures import CLASSES
+from otel_llm.slo.metrics import REQUESTS, WINDOWS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "audit.md").read_text("utf-8")
 
@@ -84,7 +85,7 @@ def test_every_figure_of_the_summary_is_named_and_no_other() -> None:
     figures = json.loads(result.stdout)["classes"]["chat"]["client"]
 
     assert named(section("The summary")) == set(figures)
-    assert list(CLASS_COLUMNS) == ["slo_class", "measured_at", *figures]
+    assert list(CLASSES) == ["slo_class", "measured_at", *figures]
 
 
 def test_every_flag_is_named() -> None:

@@ -33,7 +33,8 @@ from otel_llm.readers.io.journal_format import frame
 from otel_llm.readers.otlp.export_request import decode
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses
-from otel_llm.slo.metrics import CLASSES, REQUESTS
+from otel_llm.slo.figures import CLASSES
+from otel_llm.slo.metrics import REQUESTS
 
 LATENESS_NS = 5_000_000_000
 

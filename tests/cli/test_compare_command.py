@@ -15,8 +15,8 @@ from support.recordings import bursts, json_lines
 
 from otel_llm.audit.compare.comparison import COLUMNS
 from otel_llm.audit.compare.tiers import COLUMNS as TIER_COLUMNS
-from otel_llm.audit.kernel.samples import FIGURES
 from otel_llm.cli.commands.audit_command import audit
+from otel_llm.slo.figures import FIGURES
 
 S = 10**9
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from otel_llm.audit.compare.pooled_gaps import PooledGaps
-from otel_llm.audit.kernel.samples import FIGURES
+from otel_llm.slo.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from otel_llm.audit.kernel.samples import Figure, Floats, Sample
+    from otel_llm.audit.kernel.samples import Floats, Sample
+    from otel_llm.slo.figures import Figure
 
     Ints = NDArray[np.int64]
 
@@ -38,7 +39,7 @@ FEWEST_RESAMPLES: Final = 100
 CELLS: Final = 1_000_000
 MOST_BINS: Final = 256
 """The number of ranges of an order that are counted separately, where blocks are drawn."""
-GIVEN: Final = frozenset(one.name for one in FIGURES if one.kind == "count") | {"throughput_req_s"}
+GIVEN: Final = frozenset(one.name for one in FIGURES if one.kind == "count" or one.top == "requests")
 """Figures that describe the input: no resample changes them."""
 VARYING: Final = tuple(one for one in FIGURES if one.name not in GIVEN)
 """The figures that are resampled."""
@@ -230,7 +231,7 @@ def _ranks(weights: Floats, order: Ints, binned: Floats, share: Fraction, block:
 
 
 def _shown(figure: Figure, value: Any) -> Any:
-    return value if figure.kind == "rank" else 1 / (value / 1e9)
+    return value if figure.kind == "rank" else 1 / value
 
 
 def _widen(sample: Sample, figure: Figure, units: int, generator: np.random.Generator, draws: Floats) -> None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.audit.coverage import sampled, timeless
 from otel_llm.audit.kernel.judged_columns import judgements, positions_by, span_s
 from otel_llm.audit.sampled import of_totals
-from otel_llm.shared.formatting import number, seconds, share
+from otel_llm.audit.summary_figures import GROUP_TABLE, format_of
 from otel_llm.shared.printable import printable
+from otel_llm.slo.figures import BY_NAME
 from otel_llm.slo.summary import figures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import pyarrow as pa
     from rich.table import Table
@@ -22,18 +23,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS: Final = 12
 """The most groups shown of one split: those whose slowest readers waited longest."""
-SHOWN: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
-    ("requests", "requests", number),
-    ("attainment", "attain-\nment", share),
-    ("idle_p50_s", "idle\np50", seconds),
-    ("idle_p99_s", "idle\np99", seconds),
-    ("ttfo_p99_s", "first text\np99", seconds),
-    ("ttft_p99_s", "TTFT\np99", seconds),
-    ("fluidity_p50", "fluidity\np50", number),
-    ("smooth_goodput_tok_s", "smooth\ngoodput", number),
-    ("aborted_share", "aborted", share),
-)
-"""(figure, heading, formatter)."""
 
 
 def tables(audit: Findings) -> Iterator[Table]:
@@ -79,9 +68,9 @@ def _table(rows: list[dict[str, Any]], name: str, about: str) -> Table:
     )
     for heading in (name, "class", "at"):
         table.add_column(heading)
-    for _, heading, _ in SHOWN:
-        table.add_column(heading, justify="right", no_wrap=True)
+    for figure in GROUP_TABLE:
+        table.add_column(BY_NAME[figure].heading, justify="right", no_wrap=True)
     for row in rows[:MOST_ROWS]:
         who = (printable(row[name], 32), printable(row["slo_class"], 24), printable(row["measured_at"]))
-        table.add_row(*(Text(cell) for cell in (*who, *(write(row[key]) for key, _, write in SHOWN))))
+        table.add_row(*(Text(cell) for cell in (*who, *(format_of(figure)(row[figure]) for figure in GROUP_TABLE))))
     return table

@@ -10,9 +10,10 @@ import numpy as np
 from otel_llm.audit.compare.bootstrap import Drawing, resamples, too_few
 from otel_llm.audit.coverage import sampled, timeless
 from otel_llm.audit.kernel.judged_columns import positions_by, span_s
-from otel_llm.audit.kernel.samples import FIGURES, sample, values
+from otel_llm.audit.kernel.samples import sample
 from otel_llm.audit.sampled import of_totals
 from otel_llm.audit.tables import frame
+from otel_llm.slo.figures import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from otel_llm.audit.kernel.findings import Findings
-    from otel_llm.audit.kernel.samples import Better, Figure, Floats, Sample
+    from otel_llm.audit.kernel.samples import Floats, Sample
     from otel_llm.slo.classes import Objective, SloClasses
+    from otel_llm.slo.figures import Better, Figure
     from otel_llm.slo.metrics import Kind
 
 By = Literal["model", "instance"]
@@ -198,7 +200,7 @@ def _side(
     table: pa.Table, objective: Objective, span: float | None, unkept: Mapping[str, int], *, alone: bool
 ) -> _Side:
     one = sample(table, objective, span)
-    return _Side(one, of_totals(values(table, one, objective), table, unkept, alone=alone), bool(unkept))
+    return _Side(one, of_totals(one.figures, table, unkept, alone=alone), bool(unkept))
 
 
 def _changes(group: dict[str, str | None], sides: Sequence[_Side], drawing: Drawing) -> list[Change]:

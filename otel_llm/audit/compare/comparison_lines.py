@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.audit.compare.bootstrap import GIVEN
-from otel_llm.audit.summary_figures import FORMATS
+from otel_llm.audit.summary_figures import format_of
 from otel_llm.shared.formatting import number, plural, share
 from otel_llm.shared.printable import MISSING, printable
 
@@ -21,7 +21,6 @@ HEADINGS: Final = ("", "old", "new", "difference", "from", "to", "ratio", "")
 """The headings of `lines`."""
 GATE_HEADINGS: Final = ("Gated figure", "old", "new", "at least worse by", "may get worse by", "decision")
 """The headings of `gate_lines`."""
-_FORMATS: Final = FORMATS | {"benefit_mean_tokens": number}
 
 
 def groups(changes: Sequence[Change]) -> list[tuple[str, list[Change]]]:
@@ -47,7 +46,7 @@ def lines(changes: Sequence[Change]) -> list[tuple[str, ...]]:
     for change in changes:
         if change.old is None and change.new is None:
             continue
-        write = _FORMATS[change.figure]
+        write = format_of(change.figure)
         values = (change.old, change.new, change.difference, change.difference_low, change.difference_high)
         verdict = change.verdict if change.verdict != "cannot say" else "" if change.figure in GIVEN else change.why
         cells = (_signed(write, one, signed=place > 1) for place, one in enumerate(values))
@@ -60,7 +59,7 @@ def gate_lines(decisions: Sequence[Decision]) -> list[tuple[str, ...]]:
     """Return the decisions of a gate as lines."""
     found: list[tuple[str, ...]] = []
     for one in decisions:
-        change, write = one.change, _FORMATS[one.change.figure]
+        change, write = one.change, format_of(one.change.figure)
         allowed = f"{one.limit.by * 100:g} %" if one.limit.relative else _signed(write, one.limit.by, signed=False)
         if write is share and not one.limit.relative:
             allowed = f"{one.limit.by * 100:g} pt"

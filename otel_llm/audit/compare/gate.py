@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from otel_llm.audit.compare.bootstrap import VARYING
 from otel_llm.audit.compare.comparison import GROUP
 from otel_llm.config.durations import parse_duration_ns
+from otel_llm.slo.figures import BY_NAME, FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,29 +37,14 @@ class Threshold:
         return self.by * abs(old) if self.relative else self.by
 
 
-DEFAULTS: Final = {
-    one.figure: one
-    for one in (
-        Threshold("attainment", 0.01),
-        Threshold("fluidity_ok_share", 0.01),
-        Threshold("aborted_share", 0.01),
-        Threshold("idle_p50_s", 0.1),
-        Threshold("idle_p99_s", 0.25),
-        Threshold("ttft_p99_s", 0.1, relative=True),
-        Threshold("itl_p99_s", 0.1, relative=True),
-        Threshold("benefit_mean_tokens", 0.05, relative=True),
-    )
-}
-"""The default gates. None of them is a rate per second: those depend on the sent load."""
-
-
 def thresholds(written: Iterable[str]) -> dict[str, Threshold]:
     """Return the default thresholds, changed and extended by `FIGURE=BY`; raises ThresholdError.
 
+    None of the default ones is of a rate per second: those depend on the sent load.
     BY is `5%` (of the old value), a number in the figure's unit, or for seconds a duration as `100ms`; `FIGURE=off`
     leaves a figure out.
     """
-    found = dict(DEFAULTS)
+    found = {one.name: _threshold(one.name, one.gate, one.gate) for one in FIGURES if one.gate}
     for text in written:
         name, equals, amount = text.partition("=")
         if not equals or name not in GATED:
@@ -135,6 +121,6 @@ def _plain(name: str, amount: str) -> float:
     try:
         return float(amount)
     except ValueError:
-        if not name.endswith("_s") or name.endswith(("_tok_s", "_req_s")):
+        if BY_NAME[name].unit not in {"s", "s/token"}:
             raise ValueError(f"{amount!r} is no number") from None
     return parse_duration_ns(amount) / 1e9

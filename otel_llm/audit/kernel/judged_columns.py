@@ -13,7 +13,8 @@ from otel_llm.audit.input.stream_batch import dictionary_of
 from otel_llm.audit.kernel.judge_batch import JUDGED
 from otel_llm.slo.batch.gap_counts import GapCounts
 from otel_llm.slo.batch.judged import Masked
-from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements
+from otel_llm.slo.figures import NUMBERS, TEXTS
+from otel_llm.slo.summary import Judgements
 
 if TYPE_CHECKING:
     import pandas as pd

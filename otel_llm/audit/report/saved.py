@@ -26,8 +26,9 @@ from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import SloClasses
+from otel_llm.slo.figures import NUMBERS, TEXTS
 from otel_llm.slo.metrics import REQUESTS, WINDOW_COLUMNS, WINDOWS
-from otel_llm.slo.summary import NUMBERS, TEXTS, Judgements, summarise
+from otel_llm.slo.summary import Judgements, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

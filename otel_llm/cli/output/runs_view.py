@@ -9,29 +9,23 @@ import click
 
 from otel_llm.audit import coverage, write
 from otel_llm.audit.runs import COLUMNS
+from otel_llm.audit.summary_figures import RUN_TABLE, format_of
 from otel_llm.cli.output.echo import write_data
 from otel_llm.cli.output.terminal_console import wide_console
-from otel_llm.shared.formatting import number, seconds, share
+from otel_llm.shared.formatting import number
 from otel_llm.shared.printable import printable
+from otel_llm.slo.figures import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_llm.audit.runs import Run
 
+_NARROW: Final = {"requests": "re-\nquests"}
+"""Headings that a row of twelve figures leaves less room for."""
 SHOWN: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
     ("load_req_s", "stated\nreq/s", number),
-    ("requests", "re-\nquests", number),
-    ("throughput_req_s", "req/s", number),
-    ("throughput_tok_s", "tok/s", number),
-    ("ttft_p50_s", "TTFT\np50", seconds),
-    ("ttft_p99_s", "TTFT\np99", seconds),
-    ("itl_p99_s", "ITL\np99", seconds),
-    ("tpot_p50_s", "TPOT\np50", seconds),
-    ("e2e_p50_s", "E2E\np50", seconds),
-    ("e2e_p99_s", "E2E\np99", seconds),
-    ("idle_p99_s", "idle\np99", seconds),
-    ("attainment", "attain-\nment", share),
+    *((name, _NARROW.get(name, BY_NAME[name].heading), format_of(name)) for name in RUN_TABLE),
 )
 """(figure, heading, formatter), the stated load first."""
 

@@ -95,7 +95,7 @@ class Judged:
 
     @property
     def e2e_ns(self) -> Ints:
-        """Return the ends, of which those of lost streams do not count."""
+        """Return the ends; those of lost streams do not count."""
         return self.end_ns
 
     def column(self, name: str) -> Masked:

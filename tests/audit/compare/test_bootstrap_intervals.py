@@ -17,8 +17,9 @@ from support.vectors import FOLDER
 import otel_llm.audit
 from otel_llm.audit.compare.bootstrap import Drawing, resampled_sums, resamples, too_few
 from otel_llm.audit.kernel.judged_columns import span_s
-from otel_llm.audit.kernel.samples import FIGURES, Sample, sample, values
+from otel_llm.audit.kernel.samples import Sample, sample
 from otel_llm.slo.classes import Objective
+from otel_llm.slo.figures import FIGURES
 from otel_llm.slo.quantiles import LOG_RATIO
 
 BY_NAME = {figure.name: figure for figure in FIGURES}
@@ -198,7 +199,7 @@ def test_a_resample_of_everything_once_has_the_figures_themselves(block: int) ->
         one = sample(part, PROMISE, span_s(part))
         drawing = Drawing(resamples=100, block=block)
         draws = resamples(one, drawing, Once())  # type: ignore[arg-type]
-        figures = values(part, one, PROMISE)
+        figures = one.figures
         for name, found in draws.items():
             if figures[name] is None:
                 assert np.isnan(found).all(), name
@@ -213,7 +214,7 @@ def test_requests_without_a_value_are_drawn_too_and_do_not_count() -> None:
     drawing = Drawing(resamples=500)
     draws = resamples(one, drawing, drawing.generator())
 
-    assert values(table, one, PROMISE)["idle_p50_s"] == 15.0
+    assert one.figures["idle_p50_s"] == 15.0
     assert set(draws["idle_p50_s"]) <= set(range(1, 31))
     assert np.isnan(draws["ttft_p50_s"]).all()
     assert np.std(draws["goodput_req_s"]) > 0

@@ -95,10 +95,10 @@ def test_every_column_of_a_sweep_is_named() -> None:
 
 def test_the_defaults_of_the_gate_are_those_of_the_page() -> None:
     text = page("audit-compare.md").split("### The gate")[1].split("## Classes")[0]
-    assert named(text) == set(gate.DEFAULTS)
+    assert named(text) == set(gate.thresholds(()))
     for line in (line for line in text.splitlines() if line.startswith("| `")):
         words = line.split("|")[2]
         for name in named(line):
-            limit = gate.DEFAULTS[name]
+            limit = gate.thresholds(())[name]
             by = f"{limit.by * 100:g} %" if limit.relative else f"{limit.by * 1000:g} ms"
             assert words.strip() == by or words.strip() == f"{limit.by:g} (a point)", name

@@ -18,8 +18,8 @@ from otel_llm.audit.compare import comparison as compare
 from otel_llm.audit.compare import gate
 from otel_llm.audit.compare.bootstrap import Drawing
 from otel_llm.audit.compare.comparison import Change, Comparison, compare_tables
-from otel_llm.audit.kernel.samples import FIGURES
 from otel_llm.rules.files.slo_file import load_slo
+from otel_llm.slo.figures import FIGURES
 
 CLASSES = load_slo()
 QUICK = Drawing(resamples=300)
@@ -189,7 +189,7 @@ def test_thresholds_are_read(text: str, figure: str, by: float, relative: bool) 
     found = gate.thresholds([text])
     assert found[figure] == gate.Threshold(figure, by, relative)
     assert {name: one for name, one in found.items() if name != figure} == {
-        name: one for name, one in gate.DEFAULTS.items() if name != figure
+        name: one for name, one in gate.thresholds(()).items() if name != figure
     }
 
 
@@ -217,9 +217,9 @@ def test_the_frame_has_the_documented_columns() -> None:
 
 
 def test_every_gated_default_has_a_direction() -> None:
-    assert set(gate.DEFAULTS) <= set(gate.GATED)
-    assert not any(one.kind == "rate" for one in FIGURES if one.name in gate.DEFAULTS)
-    assert replace(gate.DEFAULTS["attainment"], by=1.0).allowed(0.5) == 1.0
+    assert set(gate.thresholds(())) <= set(gate.GATED)
+    assert not any(one.kind == "rate" for one in FIGURES if one.name in gate.thresholds(()))
+    assert replace(gate.thresholds(())["attainment"], by=1.0).allowed(0.5) == 1.0
 
 
 def test_recordings_that_do_not_say_when_requests_were_sent_have_no_rates_to_compare(tmp_path: Path) -> None:

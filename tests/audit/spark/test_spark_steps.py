@@ -20,7 +20,8 @@ from otel_llm.audit.load import LATENESS_NS
 from otel_llm.audit.spark import decoding, kernels, totals
 from otel_llm.audit.spark.shapes import shaped
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.slo.summary import NUMBERS, figures
+from otel_llm.slo.figures import NUMBERS
+from otel_llm.slo.summary import figures
 
 WINDOW_NS = 10_000_000_000
 CLASSES = load_slo(None)

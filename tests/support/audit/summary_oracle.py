@@ -10,9 +10,10 @@ import numpy as np
 
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import ABORTED, Objective, SloClasses
+from otel_llm.slo.figures import NUMBERS, TEXTS
 from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
 from otel_llm.slo.ranks import P50, P90, P99, rank
-from otel_llm.slo.summary import NUMBERS, TEXTS, Figures, Judgements
+from otel_llm.slo.summary import Figures, Judgements
 
 Row = Mapping[str, Any]
 """The columns of `Judgements`, those of one request."""
