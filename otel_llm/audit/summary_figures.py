@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.shared.formatting import number, seconds, share
-from otel_llm.shared.printable import printable
+from otel_llm.shared.formatting import number, seconds, share, truth
+from otel_llm.shared.printable import MISSING, printable
 from otel_llm.slo.figures import BY_NAME, LATENCIES, STATISTICS
+from otel_llm.slo.metrics import BY_NAME as METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,8 @@ RUN_TABLE: Final = (
     *("e2e_p50_s", "e2e_p99_s", "idle_p99_s", "attainment"),
 )
 """The figures of the table of runs."""
+REQUEST_TABLE: Final = ("tokens", "ttfo_s", "ttft_s", "idle_s", "stalls", "fluidity_index", "met")
+"""The columns of a table of requests, after those that say which request it is."""
 
 _FORMATS: Final[Mapping[Unit, Callable[[Any], str]]] = {"s": seconds, "s/token": seconds, "share": share}
 LATENCY_HEADINGS: Final = ("Latency", *STATISTICS)
@@ -41,6 +44,14 @@ LATENCY_HEADINGS: Final = ("Latency", *STATISTICS)
 def format_of(figure: str) -> Callable[[Any], str]:
     """Return the formatter of a figure."""
     return _FORMATS.get(BY_NAME[figure].unit, number)
+
+
+def cell(row: Mapping[str, Any], column: str) -> str:
+    """Return the value of a request's column for people."""
+    value, about = row[column], METRICS[column]
+    if about.kind == "truth":
+        return truth(value)
+    return MISSING if value is None else (seconds if about.is_time else number)(value)
 
 
 def groups(classes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[tuple[str, str]]:

@@ -9,8 +9,9 @@ from otel_llm.audit.compare import by_group
 from otel_llm.audit.kernel.judged_columns import rows_of
 from otel_llm.audit.kernel.waits import sentences, waits
 from otel_llm.audit.write import csv_text
-from otel_llm.shared.formatting import number, plural, seconds, share, truth
-from otel_llm.shared.printable import MISSING, printable
+from otel_llm.shared.formatting import plural, seconds, share
+from otel_llm.shared.printable import printable
+from otel_llm.slo.metrics import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -81,8 +82,8 @@ def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
     for name in ("trace", "class", "model", "at", "outcome"):
         table.add_column(name, no_wrap=name == "trace")
-    for name in ("tokens", "first text", "TTFT", "idle", "stalls", "fluidity", "met"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for name in summary_figures.REQUEST_TABLE:
+        table.add_column(BY_NAME[name].label, justify="right", no_wrap=True)
     for row in rows:
         choice = f"/{row['choice']}" if row["choice"] else ""
         cells = [
@@ -91,13 +92,7 @@ def requests_table(rows: Iterable[Mapping[str, Cell]], title: str) -> Table:
             _text(row["model"]),
             _text(row["measured_at"]),
             _text(row["outcome"]),
-            _cell(row["tokens"], number),
-            _cell(row["ttfo_s"], seconds),
-            _cell(row["ttft_s"], seconds),
-            _cell(row["idle_s"], seconds),
-            _cell(row["stalls"], number),
-            _cell(row["fluidity_index"], number),
-            truth(row["met"] if isinstance(row["met"], bool) else None),
+            *(summary_figures.cell(row, name) for name in summary_figures.REQUEST_TABLE),
         ]
         table.add_row(*(Text(cell) for cell in cells))
     return table
@@ -136,10 +131,6 @@ def _table(headings: Sequence[str], lines: Iterable[list[str]]) -> Table:
             table.add_row()
         table.add_row(Text(line[0], style="bold"))
     return table
-
-
-def _cell(value: Any, write: Any) -> str:
-    return MISSING if value is None else str(write(value))
 
 
 def _text(value: Cell) -> str:

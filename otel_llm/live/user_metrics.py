@@ -22,8 +22,8 @@ from otel_llm.live.labels import METRICS_BYTES, escaped_bytes, shortened
 from otel_llm.live.stated_replies import FAMILY as STATED_REPLIES
 from otel_llm.live.stated_replies import StatedReplies
 from otel_llm.readers.records import DEFAULT_TENANT
-from otel_llm.rules.prometheus.exposed_metrics import FLUIDITY_BUCKETS
 from otel_llm.slo.classes import OUTCOMES
+from otel_llm.slo.metrics import COMPUTED, HISTOGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -56,13 +56,6 @@ LONGEST_NUMBER: Final = 24
 CACHED_KEYS: Final = 4096
 """The size of the cache of series by key; a full cache is cleared."""
 
-TTFT_BUCKETS_S: Final = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 40.0)
-TBT_BUCKETS_S: Final = (
-    0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04,
-    0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0,
-)  # fmt: skip
-"""Fine in the range of decoding on today's GPUs (2-10 ms), coarse for stalls."""
-IDLE_BUCKETS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
 RUNWAY_BOUNDS_S: Final = (0, 1, 3, 10)
 RUNWAY_BANDS: Final = ("waiting", "0-1s", "1-3s", "3-10s", "10s+")
 """The bands between these bounds; a runway at a bound is in the band above it."""
@@ -78,6 +71,10 @@ def _no_requests() -> dict[tuple[str, str], int]:
     return dict.fromkeys(product(OUTCOMES, ("true", "false")), 0)
 
 
+def _no_values() -> dict[str | None, Histogram]:
+    return {one.column: Histogram(one.buckets, NS_PER_S if one.unit == "s" else 1) for one in HISTOGRAMS}
+
+
 @dataclass(slots=True)
 class Series:
     """The counts of one set of labels."""
@@ -91,11 +88,8 @@ class Series:
     refunded_tokens: float = 0.0
     deadlines: int = 0
     deadline_misses: int = 0
-    ttft: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
-    visible: Histogram = field(default_factory=lambda: Histogram(TTFT_BUCKETS_S))
-    tbt: Histogram = field(default_factory=lambda: Histogram(TBT_BUCKETS_S))
-    idle: Histogram = field(default_factory=lambda: Histogram(IDLE_BUCKETS_S))
-    fluidity: Histogram = field(default_factory=lambda: Histogram(FLUIDITY_BUCKETS, per_unit=1))
+    histograms: dict[str | None, Histogram] = field(default_factory=_no_values)
+    """By column; that of None is of the gaps between tokens."""
 
     def ended(self, outcome: str, met: object) -> None:
         """Count a request by its outcome and verdict."""
@@ -176,19 +170,16 @@ class UserMetrics:
             series.tokens_met += verdict.tokens_read
         series.deadlines += verdict.deadlines or 0
         series.deadline_misses += verdict.deadline_misses or 0
-        if verdict.ttft_ns is not None:
-            series.ttft.observe(verdict.ttft_ns)
-        if verdict.ttfo_ns is not None:
-            series.visible.observe(verdict.ttfo_ns)
-        if verdict.idle_ns is not None:
-            series.idle.observe(verdict.idle_ns)
-        fluidity = verdict.fluidity_index
-        if fluidity is not None:
-            series.fluidity.observe(fluidity)
+        for column, formula in _OBSERVED:
+            # Of a time the exact ns.
+            value = formula.top(verdict) if formula.in_ns else formula.of(verdict)
+            if value is not None:
+                series.histograms[column].observe(value)
+        gaps = series.histograms[None]
         if len(gaps_ns):
-            series.tbt.observe_all(gaps_ns)
+            gaps.observe_all(gaps_ns)
         if zero_gaps:
-            series.tbt.observe(0, zero_gaps)
+            gaps.observe(0, zero_gaps)
 
     def stated(self, reply: StatedReply) -> str | None:
         """Count the length of a reply as it states it; return the note on its model, once."""
@@ -206,7 +197,7 @@ class UserMetrics:
         series, ttft_s = self._of(Key(*(str(row[name] or "") for name in Key._fields))), row["ttft_s"]
         series.ended(str(row["outcome"]), row["met"])
         if isinstance(ttft_s, int | float):
-            series.ttft.observe(round(ttft_s * NS_PER_S))
+            series.histograms["ttft_s"].observe(round(ttft_s * NS_PER_S))
 
     @property
     def is_full(self) -> bool:
@@ -289,10 +280,11 @@ class UserMetrics:
             for labels, series in every:
                 family.add_metric(labels, value(series))
             yield family
-        for name, words, _, histogram in _HISTOGRAMS:
-            shown = HistogramMetricFamily(name, words, labels=names)
+        for one in HISTOGRAMS:
+            shown = HistogramMetricFamily(one.name, one.help, labels=names)
             for labels, series in every:
-                shown.add_metric(labels, histogram(series).cumulative(), histogram(series).total)
+                histogram = series.histograms[one.column]
+                shown.add_metric(labels, histogram.cumulative(), histogram.total)
             yield shown
         yield from self.replies.families()
 
@@ -371,18 +363,8 @@ _COUNTERS: Final[tuple[tuple[str, str, str, Callable[[Series], float]], ...]] = 
     ("otel_llm_deadlines", "Token deadlines that fell due.", "{deadline}", lambda one: one.deadlines),
     ("otel_llm_deadline_misses", "Token deadlines missed.", "{deadline}", lambda one: one.deadline_misses),
 )
-_HISTOGRAMS: Final[tuple[tuple[str, str, str, Callable[[Series], Histogram]], ...]] = (
-    ("otel_llm_ttft_seconds", "Time to the first token of any kind.", "s", lambda one: one.ttft),
-    (
-        "otel_llm_time_to_first_visible_token_seconds",
-        "Time to the first token that the class's user reads.",
-        "s",
-        lambda one: one.visible,
-    ),
-    ("otel_llm_tbt_seconds", "Time between tokens.", "s", lambda one: one.tbt),
-    ("otel_llm_idle_seconds", "User idle latency of a request.", "s", lambda one: one.idle),
-    ("otel_llm_fluidity_index", "Share of a request's token deadlines met.", "1", lambda one: one.fluidity),
-)
+_OBSERVED: Final = tuple((one.column, COMPUTED[one.column]) for one in HISTOGRAMS if one.column is not None)
+"""The columns with a histogram, and their formulas."""
 _GAUGES: Final[tuple[tuple[str, str, str, Callable[[Sequence[int]], int]], ...]] = (
     ("otel_llm_streams_in_flight", "Streams between commit and end.", "{stream}", sum),
     ("otel_llm_streams_starving", "Streams in flight whose reader waits.", "{stream}", lambda bands: bands[0]),
@@ -391,7 +373,7 @@ _RUNWAYS: Final = ("otel_llm_streams_by_runway", "Streams in flight by the readi
 USER_UNITS: Final[dict[str, str]] = {
     "otel_llm_requests": "{request}",
     **{name: unit for name, _, unit, _ in _COUNTERS},
-    **{name: unit for name, _, unit, _ in _HISTOGRAMS},
+    **{one.name: one.unit for one in HISTOGRAMS},
     **{name: unit for name, _, unit, _ in _GAUGES},
     _RUNWAYS[0]: "{stream}",
     STATED_REPLIES: "1",

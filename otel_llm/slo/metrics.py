@@ -1,14 +1,14 @@
 """The table of metrics: every column of a request, with its unit, its meaning and its formula.
 
-Rows, Arrow and Parquet schemas, pandas types and the tables of docs/audit.md are read from here. CONTRIBUTING.md shows
-how a column is added.
+Rows, Arrow and Parquet schemas, pandas types, the charts of the report, the histograms of `/metrics` and the tables of
+docs/audit.md are read from here. CONTRIBUTING.md shows how a column is added.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from otel_llm import semconv
 from otel_llm.slo.ranks import P50, P99
@@ -55,7 +55,7 @@ class Column:
 
     `source`: its formula if it is computed from the times of tokens, `stated` if the field of `Resolved` with its name
     holds it, `made` if rows and the audit's kernel make it of their own inputs. `attribute`: the attribute of a span
-    that states it.
+    that states it. `label`: its short name for people.
     """
 
     name: str
@@ -64,25 +64,31 @@ class Column:
     help: str
     source: Formula | Literal["stated", "made"] = "stated"
     attribute: str | None = None
+    label: str = ""
+
+    @property
+    def is_time(self) -> bool:
+        """Tell whether its values are lengths of time in seconds."""
+        return self.unit in {"s", "s/token"}
 
 
 def _text(name: str, help_text: str, source: Literal["stated", "made"] = "stated", unit: str = "") -> Column:
     return Column(name, "text", unit, help_text, source)
 
 
-def _field(name: str, kind: Kind, unit: str, help_text: str) -> Column:
+def _field(name: str, kind: Kind, unit: str, help_text: str, label: str = "") -> Column:
     """Return a column that is a field of the verdict."""
-    return Column(name, kind, unit, help_text, Formula(attrgetter(name), (name,)))
+    return Column(name, kind, unit, help_text, Formula(attrgetter(name), (name,)), label=label or name)
 
 
-def _time(name: str, help_text: str) -> Column:
+def _time(name: str, help_text: str, label: str) -> Column:
     """Return a column that is a field of the verdict in ns, shown in seconds."""
     field = name.removesuffix("_s") + "_ns"
-    return Column(name, "real", "s", help_text, Formula(attrgetter(field), (field,), in_ns=True))
+    return Column(name, "real", "s", help_text, Formula(attrgetter(field), (field,), in_ns=True), label=label)
 
 
-def _stated_time(name: str, attribute: str, help_text: str) -> Column:
-    return Column(name, "real", "s", help_text, attribute=attribute)
+def _stated_time(name: str, attribute: str, help_text: str, label: str = "") -> Column:
+    return Column(name, "real", "s", help_text, attribute=attribute, label=label)
 
 
 _GAPS: Final = "gaps between tokens"
@@ -92,6 +98,8 @@ _WHY_STOPPED: Final = (
     "why the model stopped, in OpenAI's words (`stop`, `length`, `content_filter`, `tool_calls`, `error`); null if not "
     "stated. A reply cut by `length` or `content_filter` is `completed`"
 )
+_QUEUE: Final = "time in the queue of the engine, or of the relay, if it says it"
+_PREFILL: Final = "time that the engine took for the prompt, if it says it"
 _RELAY_LAG: Final = (
     "how long the reply waited in the relay since its event loop was held up, at most; null if it never was by 5 ms"
 )
@@ -109,7 +117,7 @@ COLUMNS: Final = (
     _text("outcome", "`completed`, `cancelled`, `abandoned`, `disconnected`, `error`, `lost`"),
     _text("finish_reason", _WHY_STOPPED),
     Column("start_unix_nano", "integer", "unix ns", "the commit: when the user began to wait", "made"),
-    Column("input_tokens", "integer", "tokens", "of the prompt, if the recording says it"),
+    Column("input_tokens", "integer", "tokens", "of the prompt, if the recording says it", label="prompt tokens"),
     _field("tokens", "integer", "tokens", _STATED_TOTAL),
     _field("tokens_read", "integer", "tokens", "of the kinds that the class's user reads"),
     Column(
@@ -121,15 +129,11 @@ COLUMNS: Final = (
     ),
     _text("token_basis", "`exact`, `chunk` or `estimated`: what a token of `tokens` is"),
     Column("coverage", "real", "0..1", "tokens received of those sent; below 1 the request is not judged"),
-    _time("ttft_s", "first token of any kind"),
-    _time("ttfo_s", "first token that is read"),
-    _time("e2e_s", "end of the stream"),
-    _stated_time(
-        "queue_s", semconv.GEN_AI_LATENCY_QUEUE, "time in the queue of the engine, or of the relay, if it says it"
-    ),
-    _stated_time(
-        "prefill_s", semconv.GEN_AI_LATENCY_PREFILL, "time that the engine took for the prompt, if it says it"
-    ),
+    _time("ttft_s", "first token of any kind", "TTFT"),
+    _time("ttfo_s", "first token that is read", "first text"),
+    _time("e2e_s", "end of the stream", "E2E"),
+    _stated_time("queue_s", semconv.GEN_AI_LATENCY_QUEUE, _QUEUE, "queue"),
+    _stated_time("prefill_s", semconv.GEN_AI_LATENCY_PREFILL, _PREFILL, "prefill"),
     _stated_time("relay_lag_s", semconv.RELAY_LAG, _RELAY_LAG),
     Column(
         "normalized_latency_s",
@@ -144,12 +148,13 @@ COLUMNS: Final = (
         "s/token",
         "mean time of a further token",
         Formula(attrgetter("span_ns"), ("span_ns",), lambda one: one.tokens - 1, in_ns=True),
+        label="TPOT",
     ),
-    _time("tbt_p50_s", _GAPS),
-    _time("tbt_p99_s", _GAPS),
-    _time("tbt_max_s", _GAPS),
-    _time("idle_s", _IDLE),
-    _time("idle_decode_s", "the same from the first token read on"),
+    _time("tbt_p50_s", _GAPS, "TBT p50"),
+    _time("tbt_p99_s", _GAPS, "TBT p99"),
+    _time("tbt_max_s", _GAPS, "longest TBT"),
+    _time("idle_s", _IDLE, "idle"),
+    _time("idle_decode_s", "the same from the first token read on", "idle while reading"),
     _field("stalls", "integer", "", "how often the reader ran dry"),
     _field("deadlines", "integer", "", _DEADLINES),
     _field("deadline_misses", "integer", "", _DEADLINES),
@@ -161,6 +166,7 @@ COLUMNS: Final = (
         Formula(
             lambda one: one.deadlines - one.deadline_misses, ("deadlines", "deadline_misses"), attrgetter("deadlines")
         ),
+        label="fluidity",
     ),
     Column(
         "fluidity_line",
@@ -175,6 +181,7 @@ COLUMNS: Final = (
 )
 """The columns of `--requests`, in the order in which they are written."""
 
+BY_NAME: Final = {one.name: one for one in COLUMNS}
 REQUESTS: Final[dict[str, Kind]] = {one.name: one.kind for one in COLUMNS}
 """The columns of `--requests` in order, with their types."""
 COMPUTED: Final = {one.name: one.source for one in COLUMNS if isinstance(one.source, Formula)}
@@ -183,6 +190,77 @@ STATED: Final = tuple(one.name for one in COLUMNS if one.source == "stated")
 """The columns that are fields of `Resolved`."""
 IN_ATTRIBUTES: Final = {one.name: (one.attribute, one.kind) for one in COLUMNS if one.attribute is not None}
 """The columns that an attribute of a span states: its name, and the type of its value."""
+
+
+class Chart(NamedTuple):
+    """The chart of a column's distribution in the report: its title, a remark, and its axis (else the label)."""
+
+    column: str
+    title: str
+    note: str
+    axis: str = ""
+
+
+CHARTS: Final = (
+    Chart("ttfo_s", "Time to the first text that is read", "Further left is better."),
+    Chart("ttft_s", "Time to first token of any kind", "Further left is better."),
+    Chart("queue_s", "Time in the queue of the engine or relay", "Of requests that say it."),
+    Chart("prefill_s", "Time of the prefill", "Of requests that say it."),
+    Chart("idle_s", "Idle time", "The height at the left border: requests whose reader never waited."),
+    Chart("tbt_p99_s", "Gaps: 99th percentile of each request", "One value a request."),
+    Chart("tbt_max_s", "Gaps: the longest of each request", "One value a request."),
+    Chart("tbt_p50_s", "Gaps: median of each request", "One value a request."),
+    Chart("tpot_s", "Time of a further token (TPOT)", "The mean gap of each request."),
+    Chart("e2e_s", "Whole reply (E2E)", "Of all requests whose end is known, failed ones included."),
+    Chart(
+        "fluidity_index",
+        "Fluidity-index",
+        "Further right is better; the step at 1: requests that missed no token deadline.",
+        "fluidity-index",
+    ),
+)
+"""The charts of distributions in order. TBT has one chart a figure of each request: rows have no single gaps."""
+
+TTFT_BUCKETS_S: Final = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 40.0)
+TBT_BUCKETS_S: Final = (
+    0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04,
+    0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0,
+)  # fmt: skip
+"""Fine in the range of decoding on today's GPUs (2-10 ms), coarse for stalls."""
+IDLE_BUCKETS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
+FLUIDITY_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 1.0)
+"""A rule about a target of the fluidity-index needs a bucket that ends there."""
+
+
+class Histogram(NamedTuple):
+    """A histogram of `/metrics`: its name, help, UCUM unit, the upper bounds of its buckets, and its column.
+
+    It has one value of each request, or every gap between tokens if `column` is None.
+    """
+
+    name: str
+    help: str
+    unit: str
+    buckets: tuple[float, ...]
+    column: str | None
+
+
+HISTOGRAMS: Final = (
+    Histogram("otel_llm_ttft_seconds", "Time to the first token of any kind.", "s", TTFT_BUCKETS_S, "ttft_s"),
+    Histogram(
+        "otel_llm_time_to_first_visible_token_seconds",
+        "Time to the first token that the class's user reads.",
+        "s",
+        TTFT_BUCKETS_S,
+        "ttfo_s",
+    ),
+    Histogram("otel_llm_tbt_seconds", "Time between tokens.", "s", TBT_BUCKETS_S, None),
+    Histogram("otel_llm_idle_seconds", "User idle latency of a request.", "s", IDLE_BUCKETS_S, "idle_s"),
+    Histogram(
+        "otel_llm_fluidity_index", "Share of a request's token deadlines met.", "1", FLUIDITY_BUCKETS, "fluidity_index"
+    ),
+)
+"""The histograms of ended requests in `/metrics`, in order."""
 
 
 @dataclass(frozen=True, slots=True)

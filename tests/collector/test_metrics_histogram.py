@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from otel_llm.collector.telemetry.self_metrics import DECISION_BUCKETS_S
 from otel_llm.live.histogram import WAITING_VALUES, Histogram
-from otel_llm.live.user_metrics import IDLE_BUCKETS_S, TBT_BUCKETS_S, TTFT_BUCKETS_S
-from otel_llm.rules.prometheus.exposed_metrics import FLUIDITY_BUCKETS
+from otel_llm.slo.metrics import FLUIDITY_BUCKETS, IDLE_BUCKETS_S, TBT_BUCKETS_S, TTFT_BUCKETS_S
 
 IN_SECONDS = [TTFT_BUCKETS_S, TBT_BUCKETS_S, IDLE_BUCKETS_S, DECISION_BUCKETS_S]
 T0_NS = 1_790_000_000_000_000_000

@@ -16,9 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.collector.out_verdicts import CHAT, KEY, MS, T0_NS, count, judged, samples
 
 from otel_llm.live import user_metrics as metrics_user
-from otel_llm.live.user_metrics import MAX_SERIES, OTHER, TBT_BUCKETS_S, Key, UserMetrics, met_word
+from otel_llm.live.user_metrics import MAX_SERIES, OTHER, Key, UserMetrics, met_word
 from otel_llm.slo.classes import OUTCOMES
 from otel_llm.slo.ledger import window_charges
+from otel_llm.slo.metrics import TBT_BUCKETS_S
 from otel_llm.slo.stated_total import StatedReply
 
 LABELS = frozenset({("slo_class", "chat"), ("model", "m"), ("measured_at", "client")})

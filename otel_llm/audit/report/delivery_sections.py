@@ -9,8 +9,10 @@ from otel_llm.audit.report import classical
 from otel_llm.audit.report.charts.delivery_chart import MOST_SHADES, Figure, timeline_figure
 from otel_llm.audit.report.charts.timeline import build
 from otel_llm.audit.report.html_page import facts, picture, table, text
-from otel_llm.shared.formatting import number, plural, seconds, truth
+from otel_llm.audit.summary_figures import cell
+from otel_llm.shared.formatting import number, plural, seconds
 from otel_llm.shared.printable import MISSING
+from otel_llm.slo.metrics import BY_NAME, STATED
 from otel_llm.slo.request import arrivals
 
 if TYPE_CHECKING:
@@ -97,24 +99,22 @@ def _facts(row: Row, slo: SloClass, tokens: int, unread: int) -> str:
             ("outcome", row["outcome"]),
             *_stated(row),
             ("tokens", number(tokens) + (f" ({unread:,} not read)" if unread else "")),
-            ("first text", _cell(row["ttfo_s"], seconds)),
-            ("TTFT", _cell(row["ttft_s"], seconds)),
+            *_labelled(row, ("ttfo_s", "ttft_s")),
             *gaps,
             ("TPOT", _cell(row["tpot_s"], lambda value: classical.verdict(value, slo))),
-            ("idle", _cell(row["idle_s"], seconds)),
-            ("idle while reading", _cell(row["idle_decode_s"], seconds)),
-            ("stalls", _cell(row["stalls"], number)),
-            ("fluidity", _cell(row["fluidity_index"], number)),
-            ("met", truth(row["met"] if isinstance(row["met"], bool) else None)),
-            ("benefit", _cell(row["benefit"], number)),
+            *_labelled(row, ("idle_s", "idle_decode_s", "stalls", "fluidity_index", "met", "benefit")),
         ]
     )
 
 
 def _stated(row: Row) -> list[tuple[str, object]]:
     """Return what the recording says of the prompt and of the engine, as far as it says it."""
-    said = (("prompt tokens", "input_tokens", number), ("queue", "queue_s", seconds), ("prefill", "prefill_s", seconds))
-    return [(words, _cell(row[column], write)) for words, column, write in said if row[column] is not None]
+    said = [name for name in STATED if BY_NAME[name].label and row[name] is not None]
+    return _labelled(row, said)
+
+
+def _labelled(row: Row, columns: Sequence[str]) -> list[tuple[str, object]]:
+    return [(BY_NAME[name].label, cell(row, name)) for name in columns]
 
 
 def _who(row: Row) -> str:

@@ -11,6 +11,7 @@ from otel_llm.audit.report.html_page import key, picture, table, text, values
 from otel_llm.audit.report.report_model import by_class, groups
 from otel_llm.shared.formatting import number, plural, seconds, share
 from otel_llm.shared.printable import printable
+from otel_llm.slo.metrics import CHARTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +67,7 @@ def distributed(model: ReportModel, figures: dict[str, Figure]) -> str:
     requests = model.requests
     wanted = distributions.drawn_groups(requests)
     parts: list[str] = []
-    for metric in distributions.METRICS:
+    for metric in CHARTS:
         found = distributions.curves(requests, metric.column, wanted)
         figure = distributions.distribution_figure(metric, found)
         if figure is None:

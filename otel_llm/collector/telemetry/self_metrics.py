@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from otel_llm.actions.execute.circuit_breaker import CIRCUIT_OPEN
 from otel_llm.live.histogram import Histogram
-from otel_llm.rules.prometheus.exposed_metrics import COLLECTOR_PREFIX
+from otel_llm.rules.prometheus.own_rules import COLLECTOR_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

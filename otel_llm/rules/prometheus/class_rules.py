@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from otel_llm.config.durations import exact
 from otel_llm.rules.prometheus.burn_rates import Promise, attainment_counters, fluidity_counters
-from otel_llm.rules.prometheus.exposed_metrics import FLUIDITY_BUCKETS
 from otel_llm.rules.prometheus.own_rules import collector_group, readers_group
 from otel_llm.rules.prometheus.promql import decimal, rule_file
+from otel_llm.slo.metrics import FLUIDITY_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.rules.prometheus.exposed_metrics import COLLECTOR_PREFIX
 from otel_llm.rules.prometheus.promql import JUDGED, Group, Labels, Rule, alert, quoted, record, selector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+COLLECTOR_PREFIX: Final = "otel_llm_collector_"
+"""The prefix of the collector's own metrics."""
 LAG_S: Final = 5
 """The default of `--lateness`: beyond it a segment is late for its window, and rules see the past."""
 LOST_SHARE: Final = 0.05

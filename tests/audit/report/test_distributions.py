@@ -15,7 +15,6 @@ from support.audit.figures import check
 from support.audit.report_tables import requests_of
 
 from otel_llm.audit.report.charts.distributions import (
-    METRICS,
     MOST_CURVES,
     MOST_POINTS,
     cumulative,
@@ -24,8 +23,9 @@ from otel_llm.audit.report.charts.distributions import (
     drawn_groups,
     percentile_lines,
 )
+from otel_llm.slo.metrics import CHARTS
 
-TTFT, FLUIDITY = METRICS[0], METRICS[-1]
+TTFT, FLUIDITY = CHARTS[0], CHARTS[-1]
 values = st.lists(st.floats(0, 1e6) | st.sampled_from([0.0, 1.0]), min_size=1, max_size=900)
 
 
@@ -71,7 +71,7 @@ def test_curves_are_of_one_class_at_one_place_and_leave_out_what_cannot_be_said(
     assert groups == [("chat", "client"), ("chat", "server"), ("voice", "client")]
     assert [one.count for one in found if one] == [5, 1, 1]
     assert curves(requests, "idle_s", groups) == [None, None, None]
-    assert distribution_figure(METRICS[1], [None, None]) is None
+    assert distribution_figure(CHARTS[1], [None, None]) is None
 
 
 def test_what_lies_below_the_axis_enters_at_its_left_border() -> None:

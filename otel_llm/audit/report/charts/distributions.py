@@ -7,12 +7,13 @@ through a few hundred of its own steps, so every point of it is exact however ma
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from otel_llm.audit.report.report_model import by_class, label, reals
 from otel_llm.shared.formatting import number, seconds
+from otel_llm.slo.metrics import BY_NAME
 from otel_llm.slo.ranks import rank
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from otel_llm.audit.report.charts.delivery_chart import Figure
+    from otel_llm.slo.metrics import Chart
 
     Floats = npt.NDArray[np.float64]
 
@@ -34,37 +36,6 @@ BORDER_S: Final = 0.001
 
 DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
-
-class Metric(NamedTuple):
-    """A distribution: its column, title, axis, and a remark on its values."""
-
-    column: str
-    title: str
-    axis: str
-    is_time: bool
-    note: str
-
-
-METRICS: Final = (
-    Metric("ttfo_s", "Time to the first text that is read", "first text", True, "Further left is better."),
-    Metric("ttft_s", "Time to first token of any kind", "TTFT", True, "Further left is better."),
-    Metric("queue_s", "Time in the queue of the engine or relay", "queue", True, "Of requests that say it."),
-    Metric("prefill_s", "Time of the prefill", "prefill", True, "Of requests that say it."),
-    Metric("idle_s", "Idle time", "idle", True, "The height at the left border: requests whose reader never waited."),
-    Metric("tbt_p99_s", "Gaps: 99th percentile of each request", "TBT p99", True, "One value a request."),
-    Metric("tbt_max_s", "Gaps: the longest of each request", "longest TBT", True, "One value a request."),
-    Metric("tbt_p50_s", "Gaps: median of each request", "TBT p50", True, "One value a request."),
-    Metric("tpot_s", "Time of a further token (TPOT)", "TPOT", True, "The mean gap of each request."),
-    Metric("e2e_s", "Whole reply (E2E)", "E2E", True, "Of all requests whose end is known, failed ones included."),
-    Metric(
-        "fluidity_index",
-        "Fluidity-index",
-        "fluidity-index",
-        False,
-        "Further right is better; the step at 1: requests that missed no token deadline.",
-    ),
-)
-"""The charts in order. TBT has one chart a figure of each request: rows have no single gaps."""
 
 SHARES: Final = ((1, 2), (9, 10), (99, 100))
 """Percentiles of the tables, as exact fractions."""
@@ -122,14 +93,15 @@ def drawn_groups(requests: pd.DataFrame) -> list[tuple[str, str]]:
     return sorted((name, place) for name, place, _ in largest)
 
 
-def distribution_figure(metric: Metric, found: Sequence[Curve | None]) -> Figure | None:
+def distribution_figure(metric: Chart, found: Sequence[Curve | None]) -> Figure | None:
     """Draw the curves of one metric in the colours of their indexes in the list; None where there is none."""
     drawn = [(place, one) for place, one in enumerate(found) if one is not None]
     if not drawn:
         return None
     largest = max(float(one.values[-1]) for _, one in drawn)
-    logarithmic = metric.is_time and largest > BORDER_S
-    axis: dict[str, Any] = {"title": {"text": f"{metric.axis}, s" if metric.is_time else metric.axis}}
+    is_time, name = _is_time(metric), metric.axis or BY_NAME[metric.column].label
+    logarithmic = is_time and largest > BORDER_S
+    axis: dict[str, Any] = {"title": {"text": f"{name}, s" if is_time else name}}
     left = 0.0
     if logarithmic:
         positive = min(_first_above(one.values, BORDER_S) for _, one in drawn if one.values[-1] > BORDER_S)
@@ -140,7 +112,7 @@ def distribution_figure(metric: Metric, found: Sequence[Curve | None]) -> Figure
         axis |= {"dtick": 1, "minor": {"ticks": "outside", "dtick": "D1"}} if wide else {"dtick": "D2"}
         axis |= {"tickformat": "~g"}
     else:
-        axis |= {"range": [-0.01, 1.02]} if not metric.is_time else {"rangemode": "tozero"}
+        axis |= {"range": [-0.01, 1.02]} if not is_time else {"rangemode": "tozero"}
     return {
         "data": [_trace(place, one, metric, left, logarithmic) for place, one in drawn],
         "layout": {
@@ -154,7 +126,7 @@ def distribution_figure(metric: Metric, found: Sequence[Curve | None]) -> Figure
     }
 
 
-def _trace(place: int, one: Curve, metric: Metric, left: float, logarithmic: bool) -> Figure:
+def _trace(place: int, one: Curve, metric: Chart, left: float, logarithmic: bool) -> Figure:
     values, shares = one.values, one.shares
     if logarithmic:
         # Values below the border are one step at the border.
@@ -164,7 +136,7 @@ def _trace(place: int, one: Curve, metric: Metric, left: float, logarithmic: boo
         shares = np.concatenate([[first], shares[below:]])
     else:
         values, shares = np.concatenate([values[:1], values]), np.concatenate([[0.0], shares])
-    unit = "%{x:.3~s}s" if metric.is_time else "%{x:.4~g}"
+    unit = "%{x:.3~s}s" if _is_time(metric) else "%{x:.4~g}"
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -177,13 +149,17 @@ def _trace(place: int, one: Curve, metric: Metric, left: float, logarithmic: boo
     }
 
 
+def _is_time(metric: Chart) -> bool:
+    return BY_NAME[metric.column].is_time
+
+
 def _first_above(values: Floats, border: float) -> float:
     return float(values[np.searchsorted(values, border, side="right")])
 
 
-def percentile_lines(requests: pd.DataFrame, metric: Metric) -> list[tuple[str, ...]]:
+def percentile_lines(requests: pd.DataFrame, metric: Chart) -> list[tuple[str, ...]]:
     """Return the values behind the charts as the lines of a table: nearest-rank percentiles of every group."""
-    write = seconds if metric.is_time else number
+    write = seconds if _is_time(metric) else number
     everything = reals(requests, metric.column)
     lines: list[tuple[str, ...]] = []
     for name, place, rows in by_class(requests):
