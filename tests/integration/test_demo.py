@@ -56,10 +56,10 @@ def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
     assert outcomes["early-cancel"] == {"cancelled"}
     assert outcomes["disconnect"] == {"disconnected"}
     assert outcomes["healthy"] == {"completed"}
-    # The scripts, as felt: no time is asserted closer than seconds.
+    # The scripts, as felt: no time is asserted closer than seconds. A busy machine makes the gap and the wait longer.
     for row in felt["stall-full-buffer"]:
         assert row["tbt_max_s"] > 2.5
-        assert row["idle_decode_s"] < 1.0
+        assert row["idle_decode_s"] < row["tbt_max_s"] - 2.0
     for row in felt["stall-empty-buffer"]:
         assert row["idle_decode_s"] > 2.0
     for row in felt["bursts"]:

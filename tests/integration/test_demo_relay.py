@@ -32,7 +32,7 @@ def waits(rows: Iterable[Mapping[str, str | int | float | None]]) -> list[float]
 
 @pytest.mark.alone
 def test_the_relay_hides_the_stalls_of_one_server(tmp_path: Path) -> None:
-    shown = run("demo", "--relay", "--out", tmp_path / "out", timeout_s=120)
+    shown = run("demo", "--relay", "--out", tmp_path / "out")
     assert shown.returncode == 0, shown.stdout + shown.stderr
     table = figures(shown.stdout)
     assert table["replies identical, token for token"] == ("24 of 24", "24 of 24")
@@ -52,7 +52,9 @@ def test_the_relay_hides_the_stalls_of_one_server(tmp_path: Path) -> None:
     # Of the twelve readers of server b every second one stalls; how many the relay sends there is for it to say. They
     # wait for four seconds, less the text that lay ahead; what others wait for is the machine's.
     waited = [waits(rows) for rows in (straight, relayed)]
-    assert sum(wait > 1.0 for wait in waited[0]) == 6
+    stalled = [row for row in straight if float(row["tbt_max_s"] or 0.0) > 3.5]
+    assert len(stalled) == 6
+    assert all(wait > 1.0 for wait in waits(stalled))
     noticed = sum(wait >= 0.1 for wait in waited[0])
     assert table["readers who waited in mid-reply (> 100 ms)"][0] == f"{noticed} of 24"
     assert max(waited[0]) > 1.5
