@@ -13,6 +13,7 @@ from support.otlp import T0_NS, export, stream_spans
 from support.readers.bench_files import NS, Asked, Chunk, vllm_run
 from support.recordings import journal
 
+from otel_llm.audit.columns_page import with_tables
 from otel_llm.audit.report import caveats
 from otel_llm.cli.commands.audit_command import audit
 from otel_llm.slo.figures import CLASSES
@@ -74,7 +75,8 @@ def test_the_commands_run(folder: Path) -> None:
     }
 
 
-def test_every_column_is_named_and_no_other() -> None:
+def test_the_tables_of_columns_and_figures_are_the_tables_of_metrics() -> None:
+    assert with_tables(PAGE) == PAGE, "run `python -m otel_llm.audit.columns_page docs/audit.md`"
     assert named(section("A request")) == set(REQUESTS)
     assert named(section("A window")) == set(WINDOWS)
 
