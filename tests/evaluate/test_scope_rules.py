@@ -180,7 +180,7 @@ def test_what_fires_is_over_with_its_subject() -> None:
     whole(one, 10_000, number=1, met=False)
     one.evaluator.advance(at(200_000))
     assert told(one)[1:] == [("R", "resolved", "ended", 70_000, {"attainment_1m": None})]
-    assert one.evaluator.next_timer() is None or one.evaluator.groups.next_tick_ns is None  # type: ignore[union-attr]
+    assert one.evaluator.next_timer() is None or one.evaluator.groups.next_tick_ns is None
 
 
 def test_smooth_goodput_is_charged_while_readers_wait() -> None:

@@ -68,8 +68,8 @@ class Evaluated(Protocol):
         """Return the classes that judge streams."""
 
     @property
-    def groups(self) -> Groups | None:
-        """Return the evaluator of rules of instances and classes, None where there is none."""
+    def groups(self) -> Groups:
+        """Return the facts and rules of instances and classes."""
 
 
 def live_state(
