@@ -22,11 +22,13 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from otel_llm.scheduling import load_profile
-from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSettings
+from otel_llm.scheduling.output_lengths import EXPECTED_OUTPUT
+from otel_llm.scheduling.placement import POLYSERVE
+from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 from otel_llm.scheduling.scenario.figures import figures_of
 from otel_llm.scheduling.simulator.engine import Fleet, simulate
 from otel_llm.scheduling.simulator.placing import PLACEMENTS, Placement
-from otel_llm.scheduling.simulator.polyserve_placing import POLYSERVE, PolyServePlacement
+from otel_llm.scheduling.simulator.polyserve_placing import PolyServePlacement
 from otel_llm.scheduling.workload.arrivals import PoissonArrivals
 from otel_llm.scheduling.workload.lengths import UniformLengths
 from otel_llm.scheduling.workload.tiers import Tier

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from otel_llm.scheduling import Job
-from otel_llm.scheduling.annealing import OutputLengths, vary
+from otel_llm.scheduling.output_lengths import OutputLengths, vary
 from otel_llm.scheduling.workload.lengths import PercentileLengths
 
 if TYPE_CHECKING:
@@ -47,12 +47,7 @@ def predicted(jobs: Sequence[Job], lengths: str, seed: str) -> list[Job]:
     draw = Random(seed)
     if lengths != "gaussian":
         return [_with_output(job, vary(job.output, float(lengths), draw)) for job in jobs]
-    believed = []
-    for job in jobs:
-        output = _PREDICTOR.predict(kind_of(job), draw)
-        assert output is not None, "both kinds were seen"
-        believed.append(_with_output(job, min(output, LONGEST)))
-    return believed
+    return [_with_output(job, min(_PREDICTOR.draw(kind_of(job), draw), LONGEST)) for job in jobs]
 
 
 def _with_output(job: Job, output: int) -> Job:

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.scheduling.simulator.engine import Fleet, simulate
-from otel_llm.scheduling.simulator.placing import RoundRobin
+from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def serve(batches: Sequence[Sequence[int]], jobs: Sequence[Job], profile: Profil
         SimulatedRequest(number, place * BETWEEN_BATCHES_NS, jobs[index].input, jobs[index].output)
         for number, (index, place) in enumerate(order)
     ]
-    run = simulate(requests, replace(profile, max_batch=max_batch), Fleet(1), RoundRobin(Random(0)))
+    run = simulate(requests, replace(profile, max_batch=max_batch), Fleet(1), PLACEMENTS["round_robin"](Random(0)))
     met, latency_ns = 0, 0
     for request, (index, _) in zip(requests, order, strict=True):
         times_ns = run.token_times(request)

@@ -37,12 +37,12 @@ from otel_llm.relay.queueing.request_queue import RequestQueue
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
 from otel_llm.relay.seam.large_body import load_kernels
 from otel_llm.relay.server import ClientServer
-from otel_llm.relay.settings import POLYSERVE
 from otel_llm.relay.streams.owned import Owned
 from otel_llm.relay.web_port import WebPort, WebServer
 from otel_llm.rules.decisions.decision_records import FIRST_KEY
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.line_files import refuse_other_lines
+from otel_llm.scheduling.placement import POLYSERVE
 from otel_llm.shared.clock import MonotonicClock, monotonic_ns, monotonic_s
 from otel_llm.shared.reloading import Reloader
 from otel_llm.shared.web.address import Address, listen

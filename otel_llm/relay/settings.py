@@ -40,7 +40,7 @@ from otel_llm.live.feed import MOST_VIEWERS
 from otel_llm.live.labels import METRICS_BYTES
 from otel_llm.relay.paths import normal_path
 from otel_llm.relay.seam.request import MOST_N
-from otel_llm.scheduling.placement import DEFAULT, POLICIES
+from otel_llm.scheduling.placement import DEFAULT, POLICIES, POLYSERVE
 from otel_llm.scheduling.profiles.profile import Profile
 from otel_llm.scheduling.profiles.profile_file import load_profile
 from otel_llm.scheduling.release_order import BY_PROFILE, DEFAULT_ORDER, ORDERS
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
     from otel_llm.config.yaml_file import KeyPath, YamlFile
 
-POLYSERVE: Final = "polyserve"
-"""The placement by tiers, which needs a queue and profiles; the others compare backends (`scheduling.placement`)."""
 NAME: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,200}")
 _BACKEND_ADVICE: Final = (
     "write for example --backend a=http://10.0.0.1:8000, and its key into an api_key_file of --config"

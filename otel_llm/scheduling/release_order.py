@@ -6,7 +6,7 @@ The caller owns the requests that wait. It asks for the key by which they are so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from otel_llm.scheduling.annealing import Job
 from otel_llm.scheduling.annealing.jobs import NS_PER_S, SHORTEST_S
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
     from otel_llm.scheduling.annealing import Predictor
 
-ORDERS: Final = ("fcfs", "edf", "sjf", "anneal")
+Order = Literal["fcfs", "edf", "sjf", "anneal"]
+ORDERS: Final[tuple[str, ...]] = get_args(Order)
 BY_PROFILE: Final = frozenset({"sjf", "anneal"})
 """Orders that predict how long a request lasts."""
-DEFAULT_ORDER: Final = "fcfs"
+DEFAULT_ORDER: Final[Order] = "fcfs"
 BRIEF: Final = Cooling(1.0, 0.02, 0.9, 10, relative=True)
 """A tenth of the moves of `scaled`, for requests that wait meanwhile: 380. It reaches 94 % and more of its G."""
 WINDOW: Final = 32

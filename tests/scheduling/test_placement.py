@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.scheduling.placement import DEFAULT, POLICIES, Candidate, Demand, Load, rank
+from otel_llm.scheduling.placement import DEFAULT, POLICIES, Candidate, Demand, Load, best, rank
 
 NUMBERS = st.integers(0, 2**40)
 LOADS = st.lists(
     st.builds(
         Load,
         name=st.text("abcdef", min_size=1, max_size=3),
-        streams=st.integers(0, 4) | NUMBERS,
+        requests=st.integers(0, 4) | NUMBERS,
         tokens=st.integers(0, 4) | NUMBERS,
-        waiting_tokens=st.integers(0, 4) | NUMBERS,
+        prefill_tokens=st.integers(0, 4) | NUMBERS,
         starving=st.integers(0, 3),
         iteration_s=st.none() | st.sampled_from([0.0, 0.01, 0.02, 0.05]) | st.floats(0, 1e6),
         turn=st.integers(0, 4),
@@ -71,7 +71,7 @@ def test_lmetric_multiplies_what_is_to_be_prefilled_by_the_batch() -> None:
         "score": {"lmetric": 600.0, "streams": 3.0},
         "reason": "150 tokens to prefill x a batch of 4",
     }
-    assert order("lmetric", *(replace(load, waiting_tokens=0) for load in loads)) == "cba", (
+    assert order("lmetric", *(replace(load, prefill_tokens=0) for load in loads)) == "cba", (
         "nothing to prefill anywhere"
     )
 
@@ -203,6 +203,12 @@ def test_a_ranking_has_each_backend_once_the_lower_score_first(
     assert rank(policy, loads, demand, random.Random(seed)) == found
 
 
+@given(policy=st.sampled_from(sorted(POLICIES)), loads=LOADS.filter(bool), demand=DEMANDS, seed=st.integers(0, 9))
+def test_the_best_is_the_first_of_the_ranking(policy: str, loads: list[Load], demand: Demand, seed: int) -> None:
+    found = best(POLICIES[policy], loads, demand, random.Random(seed))
+    assert found.name == rank(policy, loads, demand, random.Random(seed))[0].name
+
+
 @given(policy=st.sampled_from(sorted(POLICIES)), loads=LOADS, demand=DEMANDS)
 def test_the_order_in_which_backends_stand_decides_among_equal_ones_only(
     policy: str, loads: list[Load], demand: Demand
@@ -223,9 +229,9 @@ def test_the_first_of_pack_and_safest_is_the_one_of_the_contract(loads: list[Loa
     packed = by_name[rank("pack", loads, demand, random.Random(0))[0].name]
     if meet:
         assert packed in meet
-        assert (packed.tokens, packed.streams) == max((load.tokens, load.streams) for load in meet)
+        assert (packed.tokens, packed.requests) == max((load.tokens, load.requests) for load in meet)
     else:
-        assert (packed.tokens, packed.streams) == min((load.tokens, load.streams) for load in loads)
+        assert (packed.tokens, packed.requests) == min((load.tokens, load.requests) for load in loads)
 
     safe = by_name[rank("safest", loads, demand, random.Random(0))[0].name]
     calm = [load for load in loads if not load.starving] or loads

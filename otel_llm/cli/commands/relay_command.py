@@ -23,10 +23,32 @@ from otel_llm.relay.service import Service
 from otel_llm.relay.settings import load_settings
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.lint.run import never_true
+from otel_llm.scheduling.placement import DEFAULT, POLICIES, POLYSERVE
+from otel_llm.scheduling.release_order import DEFAULT_ORDER, ORDERS
 from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
 from otel_llm.shared.web.address import parse_address
 from otel_llm.shared.web.open_files import allow_open_files
 
+_PLACEMENTS: Final = ", ".join(name for name in (*POLICIES, POLYSERVE) if name != DEFAULT)
+_ORDERS: Final = ", ".join(name for name in ORDERS if name != DEFAULT_ORDER)
+EXAMPLES: Final = f"""
+\b
+Examples:
+  otel-llm relay --backend a=http://10.0.0.1:8000 --backend b=http://10.0.0.2:8000
+  otel-llm relay --config relay.yaml --rules rules/ --decisions decisions.jsonl
+
+\b
+relay.yaml:
+  version: 1
+  backends:
+    a: {{url: 'http://10.0.0.1:8000'}}                  # kind: vllm (default), sglang, openai
+    b: {{url: 'http://10.0.0.2:8000', api_key_file: b.key}}
+  placement: {DEFAULT}     # {_PLACEMENTS}
+  queue: {{in_flight: 64, order: {DEFAULT_ORDER}}}       # {_ORDERS}; what the backends have no place for waits
+  failover: {{connect_retries: 2, resume: true, first_byte: 60s}}
+  preempt: {{resume_runway: 2s, calm: 1s, max_paused: 64}}
+  actions: {{secret_file: relay.secret}}      # takes signed commands of a collector
+"""
 LAST_LINES_S: Final = 1.0
 CUT: Final = 1
 """The exit code where streams were cut at the end of the drain time."""
@@ -37,7 +59,7 @@ def _folder() -> Path:
     return (Path(state) if state else Path.home() / ".local" / "state") / "otel-llm" / "relay"
 
 
-@click.command()
+@click.command(epilog=EXAMPLES)
 @click.option("--backend", "backends", multiple=True, metavar="[NAME=]URL", help="A replica; repeat it for each.")
 @click.option(
     "--listen", "at", default="127.0.0.1:8080", show_default=True, help="For clients. Port 0 picks a free one."
@@ -65,23 +87,6 @@ def relay(
     A reverse proxy for the OpenAI HTTP API in front of the replicas of a model. It listens on this machine only by
     default. SIGTERM and Ctrl-C let streams end; a second signal ends it at once. SIGHUP reloads classes, rules,
     tokens, secrets and certificates.
-
-    \b
-    Examples:
-      otel-llm relay --backend a=http://10.0.0.1:8000 --backend b=http://10.0.0.2:8000
-      otel-llm relay --config relay.yaml --rules rules/ --decisions decisions.jsonl
-
-    \b
-    relay.yaml:
-      version: 1
-      backends:
-        a: {url: 'http://10.0.0.1:8000'}                  # kind: vllm (default), sglang, openai
-        b: {url: 'http://10.0.0.2:8000', api_key_file: b.key}
-      placement: least_load     # spread, pack, safest, round_robin, random, power_of_two, lmetric, polyserve
-      queue: {in_flight: 64, order: fcfs}       # edf, sjf, anneal; what the backends have no place for waits
-      failover: {connect_retries: 2, resume: true, first_byte: 60s}
-      preempt: {resume_runway: 2s, calm: 1s, max_paused: 64}
-      actions: {secret_file: relay.secret}      # takes signed commands of a collector
     """
     lines = BackgroundWriter(echo)
     try:

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.backends.backend import ANYTHING, MISSES
-from otel_llm.scheduling.placement import POLICIES, Demand, Load, rank
+from otel_llm.scheduling.placement import POLICIES, Demand, Load, best, rank
 
 if TYPE_CHECKING:
     from collections import deque
@@ -136,23 +136,19 @@ class Backends:
         The first counts as chosen: the stream is in its load from now on, until `begin` counts it or `COMING_S` have
         passed. So streams that are placed at one instant do not all go to the backend with the least load before it.
         """
-        if not backends:
-            return []
+        ranked = rank(policy, self._loads(policy, backends, demand), demand, self._draw)
+        if ranked:
+            self.take_place(self._all[ranked[0].name], demand.tokens)
+        return ranked
+
+    def _loads(self, policy: str, backends: Sequence[Backend], demand: Demand) -> list[Load]:
+        """Return the loads of backends, with what a policy needs."""
         needs, now_s = POLICIES[policy], self._now_s()
         if needs.counts_starving and self._starving_until_s <= now_s:
             self._starving, self._starving_until_s = self.starving(), now_s + STARVING_S
         starving = self._starving if needs.counts_starving else {}
-        ranked = rank(
-            policy,
-            [
-                _load(one, now_s, starving.get(one.name, 0), demand.tokens if needs.predicts else None)
-                for one in backends
-            ],
-            demand,
-            self._draw,
-        )
-        self.take_place(self._all[ranked[0].name], demand.tokens)
-        return ranked
+        tokens = demand.tokens if needs.predicts else None
+        return [_load(one, now_s, starving.get(one.name, 0), tokens) for one in backends]
 
     def take_place(self, backend: Backend, tokens: int) -> None:
         """Count a request as placed on a backend, with its tokens, until it begins there."""
@@ -168,8 +164,11 @@ class Backends:
         return self.pick(policy, found, demand) if found else None
 
     def pick(self, policy: str, backends: Sequence[Backend], demand: Demand = NO_DEMAND) -> Backend:
-        """Return the one of some backends, one or more, that a placement policy prefers."""
-        return self._all[self.rank(policy, backends, demand)[0].name]
+        """Return the first of `rank`, of one or more backends; it counts as chosen too."""
+        found = best(POLICIES[policy], self._loads(policy, backends, demand), demand, self._draw)
+        backend = self._all[found.name]
+        self.take_place(backend, demand.tokens)
+        return backend
 
     def in_flight(self, backend: Backend) -> int:
         """Return the streams and other requests of a backend, with those that were placed and have not begun."""
@@ -343,9 +342,9 @@ def _load(backend: Backend, now_s: float, starving: int, new_tokens: int | None)
     in_flight = backend.tokens + tokens
     return Load(
         name=backend.name,
-        streams=streams,
+        requests=streams,
         tokens=in_flight,
-        waiting_tokens=backend.waiting_tokens + tokens,
+        prefill_tokens=backend.waiting_tokens + tokens,
         starving=starving,
         iteration_s=None if new_tokens is None else _iteration_s(backend, streams + 1, in_flight + new_tokens, now_s),
         turn=backend.turn,

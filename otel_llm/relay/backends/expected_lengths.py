@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from otel_llm.scheduling.annealing import OutputLengths
-from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT
+from otel_llm.scheduling.output_lengths import EXPECTED_OUTPUT, OutputLengths
 
 BYTES_PER_TOKEN: Final = 4
 """The ratio of a model before any of its prompts is known: the usual one of English text."""

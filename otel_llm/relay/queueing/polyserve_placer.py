@@ -9,8 +9,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.queueing.replica_model import PlacedRequest, ReplicaModel
+from otel_llm.scheduling.output_lengths import EXPECTED_OUTPUT
 from otel_llm.scheduling.polyserve.policy import PolyServe
-from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSettings
+from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

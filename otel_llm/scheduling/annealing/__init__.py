@@ -2,7 +2,6 @@
 
 from otel_llm.scheduling.annealing.jobs import Job, Plan
 from otel_llm.scheduling.annealing.optimum import exact
-from otel_llm.scheduling.annealing.output_lengths import OutputLengths, vary
 from otel_llm.scheduling.annealing.prediction import Predictor
 from otel_llm.scheduling.annealing.schedule import evaluate, in_order
 from otel_llm.scheduling.annealing.search import SCHEDULES, Cooling, anneal
@@ -11,12 +10,10 @@ __all__ = [
     "SCHEDULES",
     "Cooling",
     "Job",
-    "OutputLengths",
     "Plan",
     "Predictor",
     "anneal",
     "evaluate",
     "exact",
     "in_order",
-    "vary",
 ]

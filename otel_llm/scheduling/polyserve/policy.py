@@ -6,9 +6,9 @@ from bisect import insort
 from collections import deque
 from typing import TYPE_CHECKING, Generic
 
+from otel_llm.scheduling.output_lengths import OutputLengths
 from otel_llm.scheduling.polyserve.batch_budget import BatchBudget
 from otel_llm.scheduling.polyserve.member import Member
-from otel_llm.scheduling.polyserve.output_lengths import OutputLengths
 from otel_llm.scheduling.polyserve.prefill_time import alone_ns
 from otel_llm.scheduling.polyserve.replica import ReplicaT, RequestT
 
@@ -45,7 +45,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         self._promised_ns = tpots_ns
         self._tpots_ns = sorted(set(tpots_ns))
         self._tier_of = [self._tpots_ns.index(tpot_ns) for tpot_ns in tpots_ns]
-        self._outputs = OutputLengths(len(self._tpots_ns), expected_output)
+        self._outputs = OutputLengths(expected_output)
         self._grow = grow
         self._budgets = BatchBudget(settings, profile)
         self._members: dict[int, Member[ReplicaT]] = {}
@@ -139,8 +139,12 @@ class PolyServe(Generic[RequestT, ReplicaT]):
                 self._leave(member)
 
     def count(self, request: RequestT, output: int) -> None:
-        """Count the output of a request that is over; one that never came here ended at its first token."""
-        self._outputs.add(self._tier_of[request.tier], output)
+        """Count the output of a request that is over; one that never came here ended at its first token.
+
+        An empty one teaches nothing.
+        """
+        if output:
+            self._outputs.observe(self._tier_of[request.tier], output)
 
     def budget(self, replica: ReplicaT, now_ns: int) -> int:
         """Return the prefill tokens of the batch that a replica forms now (section 4.7; `slack` is ours)."""
@@ -152,10 +156,11 @@ class PolyServe(Generic[RequestT, ReplicaT]):
     ) -> Member[ReplicaT] | None:
         """Return the member that a request joins, None where none keeps its promise; only those `among` if given."""
         tier = self._tier_of[request.tier]
+        output = self._outputs.mean(tier)
         for of, candidates in self._candidates(tier, among):
             bound_ns = self._tpots_ns[of]
             for member in candidates:
-                first = member.first_in_time(request, bound_ns, self._outputs.means[tier], now_ns)
+                first = member.first_in_time(request, bound_ns, output, now_ns)
                 if first is not None:
                     self._assign(member, of, request, tier, first)
                     return member
@@ -188,7 +193,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
 
     def _find_late(self, request: RequestT, among: dict[int, Member[ReplicaT]] | None) -> Member[ReplicaT] | None:
         """Return the fullest member where the bounds hold with a late request, else an empty one."""
-        output = self._outputs.means[self._tier_of[request.tier]]
+        output = self._outputs.mean(self._tier_of[request.tier])
         members = list(self._members.values() if among is None else among.values())
         for member in sorted(members, key=_fullest):
             first = member.replica.iterations
@@ -215,7 +220,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
             member.tier = of
             self._tiers[of].append(member)
         member.counts[tier] += 1
-        member.life.add(request.number, request.context, first, self._outputs.means[tier])
+        member.life.add(request.number, request.context, first, self._outputs.mean(tier))
 
     def _leave(self, member: Member[ReplicaT]) -> None:
         if member.tier is not None:

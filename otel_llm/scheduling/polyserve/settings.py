@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Literal
 
 Chunking = Literal["slack", "tpot", "engine"]
 """The prefill tokens of a batch beside decodes; `engine`: `max_batched_tokens`, which the policy cannot change."""
-
-EXPECTED_OUTPUT: Final = 256
-"""The expected output before any request was over, in tokens."""
-PRIOR_REQUESTS: Final = 200
-"""The expected output of a tier counts as so many requests that were over."""
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_llm.scheduling.closed_form import best_split, optimal_req_s
 from otel_llm.scheduling.scenario.figures import RunFigures, figures_of
 from otel_llm.scheduling.scenario.fleet_cost import mean_cost
-from otel_llm.scheduling.scenario.orders import order_of
 from otel_llm.scheduling.scenario.sweep import LOADS
 from otel_llm.scheduling.simulator.engine import simulate
-from otel_llm.scheduling.simulator.placing import PLACEMENTS
+from otel_llm.scheduling.simulator.ordering import ORDERS, ExpectedOutput, PredictedOrder
+from otel_llm.scheduling.simulator.placing import CHUNK, PLACEMENTS
 from otel_llm.scheduling.simulator.polyserve_placing import PolyServePlacement
 from otel_llm.scheduling.workload.workload import draw_workload
 from otel_llm.shared.clock import monotonic_ns
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.scenario.sweep import PlannedRun
     from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun
     from otel_llm.scheduling.simulator.placing import Placement
+    from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
     from otel_llm.scheduling.workload.workload import Workload
 
 LEAST_BUDGET: Final = 256
@@ -113,7 +114,7 @@ def _best_budget(
     Of equal ones the largest is returned.
     """
     budgets: list[int | None] = [scenario.policy.budget]
-    if scenario.policy.placement == "chunk" and scenario.policy.budget is None:
+    if scenario.policy.placement == CHUNK and scenario.policy.budget is None:
         budgets = [*static_budgets(scenario.profile.max_batched_tokens)]
     count = len(workload.arrivals_ns)
     best: _Done | None = None
@@ -140,6 +141,30 @@ def placement_of(scenario: Scenario, workload: Workload, seed: int, budget: int 
         return PLACEMENTS[scenario.policy.placement](Random(seed), budget)  # noqa: S311 - it draws instances
     tpots_ns = [one.slo.deadline.next_ns or 0 for one in workload.classes]
     return PolyServePlacement(settings, tpots_ns, scenario.workload.expected_output)
+
+
+def order_of(scenario: Scenario, workload: Workload, seed: int) -> Callable[[SimulatedRequest], int] | None:
+    """Return the order for one run, with what it learns still empty; None: by their placement."""
+    policy, profile, known = scenario.policy, scenario.profile, scenario.policy.output_lengths
+    if policy.order in ORDERS:
+        return ORDERS[policy.order]
+    expected = ExpectedOutput(
+        [one.tier for one in workload.classes],
+        profile.kv_tokens,
+        Random(f"output lengths {seed}"),  # noqa: S311 - it draws lengths
+        None if known is None else known.error,
+        scenario.workload.expected_output,
+    )
+    return PredictedOrder(
+        policy.order,
+        profile,
+        expected,
+        [one.slo.token_time_ns for one in workload.classes],
+        window=policy.annealing.window,
+        max_batch=policy.annealing.max_batch,
+        seed=seed,
+        disaggregated=scenario.fleet.prefill > 0,
+    )
 
 
 def load_of(settings: Mapping[str, Any]) -> float | None:

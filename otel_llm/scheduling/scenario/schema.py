@@ -10,12 +10,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from otel_llm.config.durations import exact
 from otel_llm.config.strict_model import Duration, StrictModel, quoted, wrong
 from otel_llm.config.yaml_file import did_you_mean
-from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT, PolyServeSettings
+from otel_llm.scheduling.output_lengths import EXPECTED_OUTPUT
+from otel_llm.scheduling.placement import DEFAULT, POLYSERVE
+from otel_llm.scheduling.polyserve.settings import PolyServeSettings
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
-from otel_llm.scheduling.simulator.annealed_order import WINDOW
+from otel_llm.scheduling.release_order import DEFAULT_ORDER, Order
 from otel_llm.scheduling.simulator.engine import Fleet, Transfer
+from otel_llm.scheduling.simulator.ordering import WINDOW
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
-from otel_llm.scheduling.simulator.polyserve_placing import POLYSERVE
 from otel_llm.scheduling.workload.tiers import Tier, tier_classes
 from otel_llm.scheduling.workload.trace_file import MOST_TOKENS
 
@@ -317,8 +319,8 @@ COMMON: Final = frozenset({"placement", "order", "budget", "output_lengths", "an
 class PolicyShape(StrictModel):
     """The policy; the keys that are not in `COMMON` are switches of PolyServe."""
 
-    placement: Annotated[str, AfterValidator(_placement)] = "least_load"
-    order: Literal["fcfs", "edf", "sjf", "anneal"] = "fcfs"
+    placement: Annotated[str, AfterValidator(_placement)] = DEFAULT
+    order: Order = DEFAULT_ORDER
     budget: Annotated[int, BeforeValidator(_whole(MOST_TOKENS, 1))] | None = None
     output_lengths: Annotated[KnownLengthsShape | None, BeforeValidator(_output_lengths)] = None
     annealing: AnnealingShape = AnnealingShape()

@@ -100,7 +100,7 @@ def simulate(
 ) -> SimulatedRun:
     """Serve all requests, sorted by arrival and numbered from 0, which changes them; a run is a function of these.
 
-    `order`: the key by which an instance sorts its waiting requests, or a `WaitingOrder`; None: by their placement.
+    `order`: the key by which an instance sorts its waiting requests, or a `PredictedOrder`; None: by their placement.
     `progress` is called with the number of requests that arrived, at each `every`.
 
     Raises:

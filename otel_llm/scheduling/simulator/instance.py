@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from otel_llm.scheduling.polyserve.replica import Prefill
-from otel_llm.scheduling.simulator.ordering import WaitingOrder
+from otel_llm.scheduling.simulator.ordering import PredictedOrder
 from otel_llm.scheduling.simulator.simulated_request import Run
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Instance:
 
     Args:
         budget: returns the prefill tokens that the next batch may have, given this instance.
-        key: waiting requests are sorted by it; None: by their placement. A `WaitingOrder` may also rearrange them.
+        key: waiting requests are sorted by it; None: by their placement. A `PredictedOrder` may also rearrange them.
         hands_over: after its first token a request leaves for the decode pool.
         observer: its methods are called at first tokens, preemptions and ends.
     """
@@ -109,7 +109,7 @@ class Instance:
         self.preemptions = 0
         self._budget = budget
         self._key = key
-        self._order = key if isinstance(key, WaitingOrder) else None
+        self._order = key if isinstance(key, PredictedOrder) else None
         self._added = False  # whether requests were added since the waiting ones were arranged
         self.hands_over = hands_over
         self._observer = observer

@@ -1,18 +1,21 @@
 """The interface of a placement in the simulator, and the baselines.
 
-Where the relay has a policy of the same name (`scheduling.placement`), both choose the same instance: a test compares
-them. Here nothing but the choice is made, without scores and reasons, since a run has 100,000s of them.
+Those without state are the policies of `scheduling.placement` that need no prediction: the relay has them too.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from otel_llm.scheduling.placement import DEFAULT, POLICIES, Demand, best
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from otel_llm.scheduling.placement import Policy
     from otel_llm.scheduling.simulator.instance import Instance, Observer
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
@@ -69,58 +72,16 @@ class Placement(ABC):
         return most - len(instance.decoding)
 
 
-class RandomPlacement(Placement):
-    """Any instance, each with the same chance."""
+class Stateless(Placement):
+    """A policy that compares the instances as they are (`scheduling.placement`)."""
+
+    def __init__(self, policy: Policy, draw: random.Random, batch_tokens: int | None = None) -> None:
+        super().__init__(draw, batch_tokens)
+        self._policy = policy
 
     def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance:  # noqa: ARG002
-        """Return a random one."""
-        return pool[self.draw.randrange(len(pool))]
-
-
-class RoundRobin(Placement):
-    """The instance whose last placement is the longest ago, counted per pool."""
-
-    def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance:  # noqa: ARG002
-        """Return the one with the lowest turn."""
-        return min(pool, key=_turn)
-
-
-class LeastLoad(Placement):
-    """The instance with the fewest tokens of context, then the fewest requests, then the lowest turn."""
-
-    def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance:  # noqa: ARG002
-        """Return the least loaded."""
-        return min(pool, key=_load)
-
-
-class PowerOfTwo(Placement):
-    """The less loaded of two random instances (Mitzenmacher, The power of two choices)."""
-
-    def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance:  # noqa: ARG002
-        """Return the less loaded of two."""
-        drawn = self.draw.sample(range(len(pool)), min(2, len(pool)))
-        return min((pool[index] for index in sorted(drawn)), key=_load)
-
-
-class LMetric(Placement):
-    """The instance with the least (new prefill tokens) x (batch + 1), then the fewest requests (arXiv 2603.15202)."""
-
-    def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance:  # noqa: ARG002
-        """Return the one with the least product."""
-        new = 0 if request.ready else request.context
-
-        def score(one: Instance) -> tuple[int, int, int]:
-            requests = one.requests
-            return (one.prefill_tokens + new) * (requests + 1), requests, one.turn
-
-        return min(pool, key=score)
-
-
-class StaticChunk(LeastLoad):
-    """The least loaded instance, for batches with a static budget of tokens (PolyServe, section 5.1: CO-Chunk).
-
-    The paper takes the best of several budgets; `scenario.running` searches it.
-    """
+        """Return the instance with the lowest score."""
+        return best(self._policy, pool, Demand(0 if request.ready else request.context), self.draw)
 
 
 class Minimal(Placement):
@@ -133,33 +94,26 @@ class Minimal(Placement):
     def place(self, request: SimulatedRequest, pool: Sequence[Instance], now_ns: int) -> Instance:  # noqa: ARG002
         """Return the one with the shortest iteration."""
 
-        def score(one: Instance) -> tuple[int, tuple[int, int, int]]:
+        def score(one: Instance) -> tuple[int, int, int, int]:
             decodes, context, prefill = len(one.decoding), one.decode_context, one.prefill_tokens
             if request.ready:
                 decodes, context = decodes + 1, context + request.context
             else:
                 prefill += request.context
             chunk = max(0, min(prefill, self.budget(one)))
-            return one.profile.iteration_ns(decodes, context, chunk, 0), _load(one)
+            return one.profile.iteration_ns(decodes, context, chunk, 0), one.tokens, one.requests, one.turn
 
         return min(pool, key=score)
 
 
-PLACEMENTS: Final[Mapping[str, type[Placement]]] = {
-    "random": RandomPlacement,
+CHUNK: Final = "chunk"
+"""The default placement with a static budget of tokens (PolyServe, section 5.1: CO-Chunk).
+
+The paper takes the best of several budgets; `scenario.running` searches it.
+"""
+PLACEMENTS: Final[Mapping[str, Callable[..., Placement]]] = {
+    **{name: partial(Stateless, policy) for name, policy in POLICIES.items() if not policy.predicts},
+    CHUNK: partial(Stateless, POLICIES[DEFAULT]),
     "minimal": Minimal,
-    "round_robin": RoundRobin,
-    "least_load": LeastLoad,
-    "lmetric": LMetric,
-    "power_of_two": PowerOfTwo,
-    "chunk": StaticChunk,
 }
-"""Placements by name."""
-
-
-def _turn(instance: Instance) -> int:
-    return instance.turn
-
-
-def _load(instance: Instance) -> tuple[int, int, int]:
-    return instance.tokens, instance.requests, instance.turn
+"""What makes a placement for a run, by name; the arguments are those of `Placement`."""

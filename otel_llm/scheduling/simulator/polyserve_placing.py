@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from otel_llm.scheduling.polyserve.policy import PolyServe
 from otel_llm.scheduling.polyserve.prefill_pool import PrefillPool
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.polyserve.settings import PolyServeSettings
     from otel_llm.scheduling.simulator.instance import Instance
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
-
-
-POLYSERVE: Final = "polyserve"
-"""The name of the placement in a scenario."""
 
 
 class PolyServePlacement(Placement):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT
+from otel_llm.scheduling.output_lengths import EXPECTED_OUTPUT
 from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 from otel_llm.scheduling.workload.arrivals import TraceArrivals
 from otel_llm.scheduling.workload.lengths import TraceLengths

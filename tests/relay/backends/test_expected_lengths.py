@@ -18,7 +18,7 @@ from otel_llm.relay.backends.expected_lengths import (
     MOST_MODELS,
     ExpectedLengths,
 )
-from otel_llm.scheduling.polyserve.settings import EXPECTED_OUTPUT
+from otel_llm.scheduling.output_lengths import EXPECTED_OUTPUT
 
 CHAT: dict[str, Any] = {"model": "fake", "max_tokens": 12, "messages": [{"role": "user", "content": "tell me " * 400}]}
 

@@ -1,4 +1,4 @@
-"""Due times, expected KV and mean outputs, by hand and against a look at every iteration."""
+"""Due times and expected KV, by hand and against a look at every iteration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from otel_llm.scheduling.polyserve.due_times import DueTimes
 from otel_llm.scheduling.polyserve.expected_life import STEP, ExpectedLife
-from otel_llm.scheduling.polyserve.output_lengths import OutputLengths
 
 
 def test_due_times_move_by_the_tpot_of_each() -> None:
@@ -71,13 +70,3 @@ def test_the_peak_is_that_of_every_iteration(
 
     last = max(-(-(first + output) // STEP) for _, first, output in left) * STEP
     assert life.peak_kv(0, now, new[0], now, new[1]) == max(kv(at) for at in range(now, last + 1))
-
-
-def test_the_mean_output_begins_with_the_weight_of_200_requests() -> None:
-    outputs = OutputLengths(2, 256)
-    assert list(outputs.means) == [256, 256]
-    outputs.add(1, 658)
-    assert list(outputs.means) == [256, 258]  # (256 x 200 + 658) / 201 = 258
-    for _ in range(200):
-        outputs.add(0, 1)
-    assert outputs.means[0] == 129  # 128.5, half up

@@ -8,11 +8,11 @@ from typing import get_args
 
 from support.scheduling.scenarios import scenario
 
+from otel_llm.scheduling.placement import DEFAULT, POLICIES, POLYSERVE
 from otel_llm.scheduling.scenario.running import run_scenario
 from otel_llm.scheduling.scenario.schema import COMMON, PolicyShape
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
-from otel_llm.scheduling.simulator.polyserve_placing import POLYSERVE
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulate.md").read_text(encoding="utf-8")
 
@@ -36,7 +36,8 @@ def test_every_key_of_a_run_is_explained(tmp_path: Path) -> None:
 
 def test_every_placement_is_named() -> None:
     (row,) = re.findall(r"^\| `policy.placement` \| (.*) \|$", PAGE, re.MULTILINE)
-    assert set(re.findall(r"`(\w+)`", row)) == {*PLACEMENTS, POLYSERVE}
+    assert set(re.findall(r"`(\w+)`", row)) == {*PLACEMENTS, POLYSERVE, DEFAULT} - (set(POLICIES) - {DEFAULT})
+    assert "(relay.md#placement)" in row
 
 
 def test_every_order_is_named_and_every_key_of_the_policy() -> None:

@@ -12,7 +12,7 @@ from random import Random
 from support.scheduling.simulated import HandProfile, Scripted, run_of, times_of
 
 from otel_llm.scheduling.simulator.engine import Fleet, Transfer
-from otel_llm.scheduling.simulator.placing import LeastLoad
+from otel_llm.scheduling.simulator.placing import PLACEMENTS
 from otel_llm.scheduling.simulator.simulated_request import Run
 
 
@@ -177,7 +177,7 @@ def test_a_request_that_becomes_visible_exactly_at_an_end_joins_the_next_batch()
 
 def test_a_placement_sees_the_ends_of_its_instant() -> None:
     # The first is over at 132, when the third becomes visible: its instance is empty then.
-    run = run_of([(0, 10, 1), (0, 9, 3), (125, 5, 1)], fleet=Fleet(2), placement=LeastLoad(Random(0)))
+    run = run_of([(0, 10, 1), (0, 9, 3), (125, 5, 1)], fleet=Fleet(2), placement=PLACEMENTS["least_load"](Random(0)))
     assert [request.runs[0].instance for request in run.requests] == [0, 1, 0]
     assert times_of(run)[2] == [247]  # 132 + 100 + 2 x 5 + 5
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,11 +17,9 @@ from support.scheduling.simulated import HandProfile, Scripted, requests_of, tim
 
 from otel_llm.scheduling.annealing.whole_iterations import predictor_of
 from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
-from otel_llm.scheduling.simulator.annealed_order import AnnealedOrder
 from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun, simulate
-from otel_llm.scheduling.simulator.expected_service import ExpectedOutput, ShortestFirst
 from otel_llm.scheduling.simulator.instance import Instance
-from otel_llm.scheduling.simulator.ordering import ORDERS, WaitingOrder
+from otel_llm.scheduling.simulator.ordering import ORDERS, ExpectedOutput, PredictedOrder
 from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
 
 Rows = Sequence[tuple[int, int, int]]
@@ -30,6 +29,14 @@ ALONE = HandProfile(max_batch=1)
 
 def known(error: float = 0.0, kv_tokens: int = 1000) -> ExpectedOutput:
     return ExpectedOutput(["t"], kv_tokens, Random(0), error)
+
+
+def shortest_first(profile: HandProfile, expected: ExpectedOutput, *, disaggregated: bool = False) -> PredictedOrder:
+    return PredictedOrder("sjf", profile, expected, [None, None], disaggregated=disaggregated)
+
+
+def annealed(tpots_ns: Sequence[int], expected: ExpectedOutput | None = None, **given: Any) -> PredictedOrder:
+    return PredictedOrder("anneal", ALONE, expected or known(), tpots_ns, **given)
 
 
 def run_of(
@@ -53,9 +60,9 @@ FOUR = [(0, 10, 3), (0, 40, 1), (0, 5, 4), (0, 20, 1)]
 
 
 def test_shortest_first_by_hand() -> None:
-    order = ShortestFirst(ALONE, known())
+    order = shortest_first(ALONE, known())
     assert [order(request) for request in requests_of(FOUR)] == [378, 185, 481, 145]
-    run = run_of(FOUR, ShortestFirst(ALONE, known()))
+    run = run_of(FOUR, shortest_first(ALONE, known()))
     assert served(run) == [3, 1, 0, 2]
     assert times_of(run) == [
         [462, 588, 715],  # 337 + 125, + 126, + 127
@@ -67,7 +74,7 @@ def test_shortest_first_by_hand() -> None:
 
 def test_shortest_first_in_the_pools_of_a_disaggregated_fleet() -> None:
     # A prefill instance serves the prefill only: by the input. The decode instance decodes only: by the output.
-    order = ShortestFirst(ALONE, known(), disaggregated=True)
+    order = shortest_first(ALONE, known(), disaggregated=True)
     run = run_of([(0, 30, 9), (0, 10, 9), (0, 20, 9), (0, 21, 3)], order, ALONE, Fleet(2, prefill=1))
     prefilled = [int(run.token_times(request)[0]) for request in run.requests]
     assert prefilled == [589, 132, 277, 424]  # 7 + 125; + 145; + 147; + 165
@@ -79,7 +86,7 @@ def test_shortest_first_in_the_pools_of_a_disaggregated_fleet() -> None:
 def test_shortest_first_is_by_the_predicted_length_and_not_the_true_one() -> None:
     # Nothing finished: 256 tokens are expected of all, so that the shortest prompt is first, for all its long reply.
     expected = ExpectedOutput(["t"], 1000, Random(0))
-    run = run_of([(0, 10, 2), (0, 5, 90), (0, 20, 1)], ShortestFirst(ALONE, expected))
+    run = run_of([(0, 10, 2), (0, 5, 90), (0, 20, 1)], shortest_first(ALONE, expected))
     assert served(run) == [1, 0, 2]
 
 
@@ -106,7 +113,7 @@ def test_an_instance_reports_every_request_that_is_over(prefill: int) -> None:
 
     expected = Counted(["t"], 1000, Random(0))
     expected.over = []
-    order = ShortestFirst(ALONE, expected, disaggregated=bool(prefill))
+    order = shortest_first(ALONE, expected, disaggregated=bool(prefill))
     run_of(FOUR, order, fleet=Fleet(1 + prefill, prefill))
     assert sorted(expected.over) == [0, 1, 2, 3]
 
@@ -142,7 +149,7 @@ TWO = [(0, 20, 4), (0, 10, 3)]
     ],
 )
 def test_annealing_by_hand(due_ns: list[int], first: int) -> None:
-    run = run_of(TWO, AnnealedOrder(ALONE, known(), [1000]), due_ns=due_ns)
+    run = run_of(TWO, annealed([1000]), due_ns=due_ns)
     assert served(run)[0] == first
 
 
@@ -150,16 +157,16 @@ def test_annealing_keeps_a_time_per_token_that_shortest_first_would_not() -> Non
     # With a tier of 1 ns a token the second misses in any place; the first is served before it while it is in time.
     requests = requests_of(TWO, [529, 10_000])
     requests[0].tier, requests[1].tier = 0, 1
-    order = AnnealedOrder(ALONE, known(), [1000, 1])
+    order = annealed([1000, 1])
     assert served(simulate(requests, ALONE, Fleet(1), Scripted(), order=order))[0] == 0
     requests = requests_of(TWO, [529, 10_000])
-    assert served(simulate(requests, ALONE, Fleet(1), Scripted(), order=ShortestFirst(ALONE, known())))[0] == 1
+    assert served(simulate(requests, ALONE, Fleet(1), Scripted(), order=shortest_first(ALONE, known())))[0] == 1
 
 
 def test_annealing_in_the_pools_of_a_disaggregated_fleet() -> None:
     # The prefill instance: only the first token counts. Prefills last 145, 125 and 165 from 7 on; the first is due at
     # 152, which it meets if it is first alone, although it is the second shortest.
-    order = AnnealedOrder(ALONE, known(), [1000], disaggregated=True)
+    order = annealed([1000], disaggregated=True)
     run = run_of([(0, 20, 2), (0, 10, 2), (0, 30, 2)], order, ALONE, Fleet(2, 1), due_ns=[152, 10_000, 10_000])
     assert [int(run.token_times(one)[0]) for one in run.requests] == [152, 277, 442]
     # The decode instance is busy with the first from 152 to 983 (6 x 115 + 21 + ... + 26). Then the second needs
@@ -167,17 +174,17 @@ def test_annealing_in_the_pools_of_a_disaggregated_fleet() -> None:
     # its first: by 1364 it is in time if it is served first, by 1619 also as the last one.
     rows = [(0, 20, 7), (100, 10, 4), (100, 11, 3)]
     for due, first in ((763, 2), (764, 1), (1018, 1), (1019, 2)):
-        order = AnnealedOrder(ALONE, known(), [200], disaggregated=True)
+        order = annealed([200], disaggregated=True)
         run = run_of(rows, order, ALONE, Fleet(2, 1), due_ns=[0, due, 9000])
         seconds = [int(run.token_times(one)[1]) for one in run.requests]
         assert seconds.index(min(seconds[1:])) == first, due
 
 
-class Recorded(AnnealedOrder):
+class Recorded(PredictedOrder):
     """The order of annealing, with the requests that waited before and after each plan."""
 
     def __init__(self, window: int = 16) -> None:
-        super().__init__(ALONE, known(), [1000], window=window)
+        super().__init__("anneal", ALONE, known(), [1000], window=window)
         self.plans: list[tuple[list[int], list[int]]] = []
         self.made_ns: list[int] = []
 
@@ -204,7 +211,7 @@ def test_late_requests_do_not_fill_the_window() -> None:
     # The window of two has room for one of the three that are late; the longest of all is in time, and first.
     run = run_of(
         [(0, 10, 1), (0, 20, 1), (0, 30, 1), (0, 90, 1)],
-        AnnealedOrder(ALONE, known(), [1000], window=2),
+        annealed([1000], window=2),
         due_ns=[0, 0, 0, 292],  # 7 + 105 + 180: first, or late
     )
     assert served(run) == [3, 0, 1, 2]
@@ -235,9 +242,11 @@ def test_no_order_loses_a_request_or_lets_one_before_the_preempted(
     rows = sorted(drawn, key=lambda row: row[0])
     profile = HandProfile(max_batch=max_batch, kv_tokens=kv_tokens)
     due_ns = data.draw(st.lists(st.integers(0, 3000), min_size=len(rows), max_size=len(rows)))
-    made: dict[str, WaitingOrder] = {
-        "sjf": ShortestFirst(profile, ExpectedOutput(["t"], kv_tokens, Random(1)), disaggregated=bool(prefill)),
-        "anneal": AnnealedOrder(profile, known(0.1, kv_tokens), [150], 4, disaggregated=bool(prefill)),
+    made: dict[str, PredictedOrder] = {
+        "sjf": shortest_first(profile, ExpectedOutput(["t"], kv_tokens, Random(1)), disaggregated=bool(prefill)),
+        "anneal": PredictedOrder(
+            "anneal", profile, known(0.1, kv_tokens), [150], window=4, disaggregated=bool(prefill)
+        ),
     }
     order = made.get(name) or ORDERS[name]
 
@@ -258,7 +267,5 @@ def test_no_order_loses_a_request_or_lets_one_before_the_preempted(
 def test_an_annealed_run_is_a_function_of_its_seed() -> None:
     rows = [(40 * number, 5 + number * 7 % 40, 1 + number * 5 % 9) for number in range(60)]
     due_ns = [row[0] + 400 for row in rows]
-    runs = [
-        times_of(run_of(rows, AnnealedOrder(ALONE, known(0.2), [150], seed=seed), due_ns=due_ns)) for seed in (1, 1)
-    ]
+    runs = [times_of(run_of(rows, annealed([150], known(0.2), seed=seed), due_ns=due_ns)) for seed in (1, 1)]
     assert runs[0] == runs[1]

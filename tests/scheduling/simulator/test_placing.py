@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scheduling.simulated import HandProfile, requests_of, run_of
 
-from otel_llm.scheduling.placement import Demand, Load, rank
+from otel_llm.scheduling.placement import POLICIES, Demand, Load, rank
 from otel_llm.scheduling.simulator.engine import Fleet
 from otel_llm.scheduling.simulator.instance import Instance
 from otel_llm.scheduling.simulator.placing import PLACEMENTS, Placement
@@ -37,7 +37,7 @@ def chosen(placement: Placement, request: SimulatedRequest, pool: list[Instance]
     return found.number
 
 
-@pytest.mark.parametrize("name", ["least_load", "round_robin", "lmetric", "power_of_two"])
+@pytest.mark.parametrize("name", [name for name in PLACEMENTS if name in POLICIES])
 @given(pools, st.integers(1, 30), st.booleans(), st.integers(0, 99))
 def test_the_choice_is_that_of_the_relay(
     name: str, drawn: list[tuple[list[int], int]], length: int, ready: bool, seed: int
@@ -46,7 +46,7 @@ def test_the_choice_is_that_of_the_relay(
     request = SimulatedRequest(9, 0, length, 5)
     request.ready = ready
     loads = [
-        Load(str(one.number), one.requests, one.tokens, waiting_tokens=one.prefill_tokens, turn=one.turn)
+        Load(str(one.number), one.requests, one.tokens, prefill_tokens=one.prefill_tokens, turn=one.turn)
         for one in pool
     ]
     best = rank(name, loads, Demand(0 if ready else length), Random(seed))[0]

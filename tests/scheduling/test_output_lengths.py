@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.scheduling.annealing import OutputLengths, vary
+from otel_llm.scheduling.output_lengths import OutputLengths, vary
 
 
 def seen(*lengths: int, kind: str = "chat") -> OutputLengths:
@@ -20,9 +20,20 @@ def seen(*lengths: int, kind: str = "chat") -> OutputLengths:
     return predictor
 
 
-def test_nothing_is_predicted_of_a_kind_not_seen() -> None:
-    assert seen(5, kind="code").distribution("chat") is None
-    assert seen(5, kind="code").predict("chat", Random(0)) is None
+def test_of_a_kind_not_seen_the_prior_is_expected() -> None:
+    lengths = OutputLengths(expected=50)
+    lengths.observe("code", 5)
+    assert lengths.distribution("chat") is None
+    assert lengths.draw("chat", Random(0)) == lengths.mean("chat") == 50
+
+
+def test_the_mean_begins_with_the_weight_of_200_requests() -> None:
+    outputs = OutputLengths(256)
+    outputs.observe(1, 658)
+    assert outputs.mean(1) == 258  # (256 x 200 + 658) / 201 = 258
+    for _ in range(200):
+        outputs.observe(0, 1)
+    assert outputs.mean(0) == 129  # 128.5, half up
 
 
 def test_moments_by_hand() -> None:
@@ -41,16 +52,16 @@ def test_kinds_do_not_mix() -> None:
     predictor = seen(10, 20, 30)
     predictor.observe("code", 500)
     assert predictor.distribution("chat") == (20.0, 10.0)
-    assert predictor.predict("code", Random(1)) == 500
+    assert predictor.draw("code", Random(1)) == 500
 
 
 def test_predictions_are_drawn_from_the_gaussian_and_at_least_one_token() -> None:
     draw, predictor = Random(4), seen(*[90, 110] * 500)
-    lengths = [predictor.predict("chat", draw) or 0 for _ in range(4000)]
+    lengths = [predictor.draw("chat", draw) for _ in range(4000)]
     assert statistics.fmean(lengths) == pytest.approx(100, abs=1)
     assert statistics.stdev(lengths) == pytest.approx(10, abs=1)
     wide = seen(1, 1, 1, 50)
-    assert min(wide.predict("chat", draw) or 0 for _ in range(1000)) == 1
+    assert min(wide.draw("chat", draw) for _ in range(1000)) == 1
 
 
 def test_a_length_known_but_for_an_error_is_within_it() -> None:
