@@ -61,7 +61,7 @@ class Forwarder:
         return {
             "forward_queued_bytes": self._queue.queued,
             "forward_sent": counts.sent,
-            "forward_dropped": counts.dropped,
+            "forward_dropped": self._queue.dropped,
             "forward_failed": counts.failed,
             "forward_retries": counts.retries,
             "forward_rejected_spans": counts.rejected,

@@ -1,16 +1,15 @@
-"""A bounded send queue with a thread of its own: a slow endpoint never delays the caller."""
+"""The send queue of the collector: items go to another endpoint in order, in batches, with retries."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 
 from otel_llm.export.transport.attempt import Attempt, retry_wait_s
+from otel_llm.shared.bounded_queue import BoundedQueue
 from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:
@@ -35,11 +34,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Sent:
-    """The counts of offered items, by their fate."""
+    """The counts of queued items, by their fate; those without room are `BoundedQueue.dropped`."""
 
     sent: int = 0
-    dropped: int = 0
-    """The queue was full, or the service stopped before the item was sent."""
     failed: int = 0
     """The endpoint refused it, or did not accept it for GIVE_UP_S."""
     retries: int = 0
@@ -48,21 +45,15 @@ class Sent:
     """Spans or records of accepted items that the endpoint rejected (OTLP's partial success)."""
 
 
-class OutQueue(Generic[T]):
-    """A bounded queue: accepts items without waiting, sends them in order, in batches, from a thread of its own.
-
-    A full queue drops the newest item. The older ones are sent sooner, and they hold the beginnings of streams, without
-    which the rest is of little use; the journal has all. An item keeps its room until it is sent, refused or dropped.
+class OutQueue(BoundedQueue[T]):
+    """A bounded queue to an endpoint; an item keeps its room until it is sent, refused or dropped.
 
     Args:
         name: of the items, for the log and the thread.
         send: makes one attempt with some items within a timeout (s); an error that it raises counts as refused.
-        close: releases the resources of `send`, and cancels the attempt in progress where it can.
-        size: returns the room that an item takes.
-        capacity: the room of the queue.
-        batch: the room of the items of one request, at most; a larger item is sent alone.
+        close: releases the resources of `send`, and cancels the attempt in progress if it can.
+        size, capacity, batch, linger_s: see `BoundedQueue`.
         timeout_s: of one attempt.
-        linger_s: how long the first item waits for others; a full batch is sent at once.
         give_up_s: how long one batch is retried.
     """
 
@@ -79,86 +70,27 @@ class OutQueue(Generic[T]):
         linger_s: float = LINGER_S,
         give_up_s: float = GIVE_UP_S,
     ) -> None:
+        super().__init__(f"otel-llm-{name}", size=size, capacity=capacity, batch=batch, linger_s=linger_s)
         self._name = name
         self._send = send
         self._close = close
-        self._size_of = size
-        self._capacity = capacity
-        self._batch = batch
         self._timeout_s = timeout_s
-        self._linger_s = linger_s
         self._give_up_s = give_up_s
         self.counts = Sent()
-        self.queued = 0
-        """The room taken now."""
-        self._items: deque[T] = deque()
-        self._changed = threading.Condition(threading.Lock())
-        self._deadline_s: float | None = None
-        """When sending must end; None until `stop`."""
         self._logged_s = -LOG_EVERY_S
         self._logged_dropped = 0
-        self._thread = threading.Thread(target=self._run, name=f"otel-llm-{name}", daemon=True)
 
-    def start(self) -> None:
-        """Start sending."""
-        self._thread.start()
-
-    def offer(self, item: T) -> None:
-        """Queue an item, or drop and count it; never wait and never raise."""
-        size = self._size_of(item)
-        with self._changed:
-            if self._deadline_s is not None or self.queued + size > self._capacity:
-                self.counts.dropped += 1
-                return
-            self._items.append(item)
-            self.queued += size
-            if len(self._items) == 1 or self.queued >= self._batch:
-                self._changed.notify_all()
-
-    def stop(self, grace_s: float) -> bool:
-        """Send the queue within `grace_s` seconds, drop and count the rest; return whether none was dropped."""
-        with self._changed:
-            before = self.counts.dropped
-            self._deadline_s = monotonic_s() + grace_s
-            self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(grace_s)
+    def _cancel(self) -> None:
         self._close()
         if self._thread.is_alive():
             self._thread.join(CANCEL_S)
-        with self._changed:
-            all_settled = self.queued == 0
-            self._drop_waiting()
-        return all_settled and self.counts.dropped == before
 
-    def _run(self) -> None:
-        with suppress_instrumentation():  # an instrumented client would trace our own exports
-            while items := self._next_batch():
+    def _work(self, items: Sequence[T], dropped: int) -> None:  # noqa: ARG002  those not logged count, too
+        if items:
+            with suppress_instrumentation():  # an instrumented client would trace our own exports
                 self._deliver(items, monotonic_s() + self._give_up_s)
-                size = sum(map(self._size_of, items))
-                with self._changed:
-                    self.queued -= size
-                if self.counts.dropped > self._logged_dropped:
-                    self._log_error(f"{self.counts.dropped} dropped for want of room: the other side is slow or away")
-
-    def _next_batch(self) -> list[T]:
-        """Wait for items, and for others to join them; return none when the service stops and the queue is empty."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._items or self._deadline_s is not None)
-            self._changed.wait_for(lambda: self.queued >= self._batch or self._deadline_s is not None, self._linger_s)
-            if self._deadline_s is not None and monotonic_s() >= self._deadline_s:
-                self._drop_waiting()
-            batch: list[T] = []
-            size = 0
-            while self._items and (not batch or size + self._size_of(self._items[0]) <= self._batch):
-                size += self._size_of(self._items[0])
-                batch.append(self._items.popleft())
-        return batch
-
-    def _drop_waiting(self) -> None:
-        self.counts.dropped += len(self._items)
-        self.queued -= sum(map(self._size_of, self._items))
-        self._items.clear()
+        if self.dropped > self._logged_dropped:
+            self._log_error(f"{self.dropped} dropped for want of room: the other side is slow or away")
 
     def _deliver(self, items: Sequence[T], give_up_s: float) -> None:
         """Send the items, with retries, and count their fate."""
@@ -177,7 +109,7 @@ class OutQueue(Generic[T]):
             expired = monotonic_s() >= give_up_s
             if not self._pause(retry_wait_s(attempt, failures, LONGEST_PAUSE_S), stopping):
                 with self._changed:
-                    self.counts.dropped += len(items)
+                    self.dropped += len(items)
                 return
             if expired:
                 break
@@ -218,5 +150,5 @@ class OutQueue(Generic[T]):
         now_s = monotonic_s()
         if now_s - self._logged_s >= LOG_EVERY_S:
             self._logged_s = now_s
-            self._logged_dropped = self.counts.dropped
+            self._logged_dropped = self.dropped
             _log.warning("otel-llm: %s to another endpoint: %s", self._name, " ".join(reason.split()))

@@ -80,7 +80,7 @@ class WindowsOut:
         return {
             "windows_out_queued_bytes": self._queue.queued,
             "windows_out_sent": counts.sent,
-            "windows_out_dropped": counts.dropped,
+            "windows_out_dropped": self._queue.dropped,
             "windows_out_failed": counts.failed,
         }
 
