@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.actions.execute.open_actions import Settled, settled_decision
-from otel_llm.relay.deciding.attempt_budget import AttemptBudget
-from otel_llm.rules.engine.budget import Spends
+from otel_llm.rules.engine.budget import Budget, Spends
 from otel_llm.rules.engine.decision_maker import group_limits
 from otel_llm.rules.language.snapshot import Snapshot
 from otel_llm.shared.backoff import Backoff
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.own_streams.own_stream import OwnStream
     from otel_llm.readers.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision, Outcome
-    from otel_llm.rules.files.ruleset import Action, Rule, RuleSet, Verb
+    from otel_llm.rules.files.ruleset import Action, Rule, RuleSet
     from otel_llm.shared.clock import Clock
 
 LOOK_NS: Final = 50_000_000
@@ -77,7 +76,7 @@ class StandingMigrations:
     record: Callable[[Decision], None]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _standing: dict[tuple[str, StreamKey, int], Standing] = field(default_factory=dict)
-    _budgets: dict[tuple[str, int], AttemptBudget] = field(default_factory=dict)
+    _budgets: dict[tuple[str, int], Budget] = field(default_factory=dict)
     _groups: dict[tuple[str, str], Spends] = field(default_factory=dict)
     _timer: asyncio.TimerHandle | None = None
     _stopped: bool = False
@@ -190,10 +189,10 @@ class StandingMigrations:
         if not self._only_if(one, stream, now_ns):
             self._waits(one, "only_if", {}, now_ns)
             return
-        budget = self._budget_of(one)
-        within = budget.within(one.key[:3], stream.instance, now_ns)
+        budget, group = self._budget_of(one), self._group_of(one)
+        within = budget.within(one.key[:3], stream.instance, now_ns, group)
         if not all(within.values()):
-            one.due_ns = max(one.due_ns, budget.room_ns(stream.instance, now_ns))
+            one.due_ns = max(one.due_ns, budget.room_ns(stream.instance, now_ns, group))
             self._waits(one, "budget", within, now_ns)
             return
         self._attempt(one, stream, budget, within, now_ns)
@@ -236,11 +235,9 @@ class StandingMigrations:
 
     # One attempt.
 
-    def _attempt(
-        self, one: Standing, stream: OwnStream, budget: AttemptBudget, within: dict[str, bool], now_ns: int
-    ) -> None:
+    def _attempt(self, one: Standing, stream: OwnStream, budget: Budget, within: dict[str, bool], now_ns: int) -> None:
         request, instance = one.key[:3], stream.instance
-        budget.begin(request, instance, now_ns)
+        budget.begin(request, instance, now_ns, self._group_of(one))
         one.is_open = True
         one.attempts += 1
         decision = replace(
@@ -261,14 +258,14 @@ class StandingMigrations:
     def _settled(
         self,
         one: Standing,
-        budget: AttemptBudget,
+        budget: Budget,
         request: Hashable,
         instance: str,
         decision: Decision,
         how: Settled,
     ) -> None:
         begun = how.outcome not in NOT_BEGUN
-        budget.end(request, instance, done=how.outcome == "done", begun=begun)
+        budget.end(request, instance, self._group_of(one), done=how.outcome == "done", begun=begun)
         one.is_open = False
         now_ns = self.clock.now_ns()
         if begun:
@@ -289,22 +286,21 @@ class StandingMigrations:
                     other.due_ns = min(other.due_ns, now_ns)
         self._look_soon()
 
-    def _budget_of(self, one: Standing) -> AttemptBudget:
+    def _budget_of(self, one: Standing) -> Budget:
         index = one.decision.action_index
         assert index is not None  # noqa: S101
-        group = self._group_of(one.rule.group, one.action.verb)
         name = (one.rule.hash, index)
         if name not in self._budgets:
-            self._budgets[name] = AttemptBudget(one.action.limits, group)
-        self._budgets[name].group = group
+            self._budgets[name] = Budget(one.action.limits)
         return self._budgets[name]
 
-    def _group_of(self, group: str, verb: Verb) -> Spends:
+    def _group_of(self, one: Standing) -> Spends:
         """Return the attempts of a group's rules, as many as the largest limit of its rules counts now."""
-        most = group_limits(self._rules).get((group, verb), 0)
-        found = self._groups.get((group, verb))
+        key = (one.rule.group, one.action.verb)
+        most = group_limits(self._rules).get(key, 0)
+        found = self._groups.get(key)
         if found is None or found.most < most:
-            found = self._groups[group, verb] = Spends(most, found)
+            found = self._groups[key] = Spends(most, found)
         return found
 
 

@@ -45,59 +45,91 @@ class Spends:
 
 
 class Budget:
-    """The spendings of one action of one rule; instants in ns on the collector's axis, never going back.
+    """The spendings of one action of one rule; instants in ns on one axis, never going back.
 
     `request` is the key of a limit `per_request`: a request's trace id and span id, which all its choices share; for
-    the scopes instance and class the labels. An action in shadow spends as if it were done. Its place in flight is
-    given back when its time to live is over: nothing is confirmed in shadow.
+    the scopes instance and class the labels. `group`: the spendings of the group's rules by the same verb, if one of
+    them limits these.
+
+    A decided action is taken (`take`): one in shadow spends as if it were done, and its place in flight is given back
+    when its time to live is over, since nothing is confirmed. An attempt begins and ends (`begin`, `end`): its place in
+    flight is given back at its end, and one that was not done does not count for its request.
     """
 
-    __slots__ = ("_ends", "_instances", "_limits", "_requests")
+    __slots__ = ("_ends", "_instances", "_limits", "_open", "_requests")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._requests: Counter[Hashable] = Counter()
-        self._instances: defaultdict[str, deque[int]] = defaultdict(deque)
+        most = 0 if limits.per_instance is None else limits.per_instance[0]
+        self._instances: defaultdict[str, Spends] = defaultdict(lambda: Spends(most))
         self._ends: list[int] = []
+        """A heap of the ends of the times to live."""
+        self._open = 0
 
-    def take(
-        self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None, group: Spends | None = None
-    ) -> dict[str, bool]:
-        """Spend one action if every limit allows it; return whether each set limit does.
+    def within(self, request: Hashable, instance: str, now_ns: int, group: Spends | None = None) -> dict[str, bool]:
+        """Return for each limit that is set whether one more is within it.
 
-        `group`: the spendings of the group's rules, where one of them limits these. A spending counts in a window of
-        length D until D after it, exclusive.
+        A spending counts in a window of length D until D after it, exclusive.
         """
         limits = self._limits
         within: dict[str, bool] = {}
         if limits.per_request is not None:
             within["per_request"] = self._requests[request] < limits.per_request
         if limits.per_instance is not None:
-            count, window_ns = limits.per_instance
-            spent = self._instances[instance]
-            while spent and spent[0] <= now_ns - window_ns:
-                spent.popleft()
-            within["per_instance"] = len(spent) < count
+            within["per_instance"] = self._instances[instance].within(limits.per_instance, now_ns)
         if limits.per_group is not None and group is not None:
             within["per_group"] = group.within(limits.per_group, now_ns)
         if limits.in_flight is not None:
             while self._ends and self._ends[0] <= now_ns:
                 heappop(self._ends)
-            within["in_flight"] = len(self._ends) < limits.in_flight
-        if all(within.values()):
-            self._spend(request, instance, now_ns, ttl_ns)
-            if group is not None:
-                group.spend(now_ns)
+            within["in_flight"] = self._open + len(self._ends) < limits.in_flight
         return within
 
+    def room_ns(self, instance: str, now_ns: int, group: Spends) -> int:
+        """Return when the windows have room for one more; the other limits depend on what is open."""
+        limits = self._limits
+        dues = [now_ns]
+        if limits.per_instance is not None:
+            dues.append(self._instances[instance].room_ns(limits.per_instance, now_ns))
+        if limits.per_group is not None:
+            dues.append(group.room_ns(limits.per_group, now_ns))
+        return max(dues)
+
+    def take(
+        self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None, group: Spends | None = None
+    ) -> dict[str, bool]:
+        """Spend one action if every limit allows it; return whether each set limit does."""
+        within = self.within(request, instance, now_ns, group)
+        if all(within.values()):
+            self._spend(request, instance, now_ns, group)
+            if self._limits.in_flight is not None and ttl_ns is not None:
+                heappush(self._ends, now_ns + ttl_ns)
+        return within
+
+    def begin(self, request: Hashable, instance: str, now_ns: int, group: Spends) -> None:
+        """Count an attempt that begins."""
+        self._spend(request, instance, now_ns, group)
+        self._open += 1
+
+    def end(self, request: Hashable, instance: str, group: Spends, *, done: bool, begun: bool = True) -> None:
+        """Count an attempt no longer as open; `begun`: whether a backend was asked at all."""
+        self._open -= 1
+        if not done and self._requests[request] > 0:
+            self._requests[request] -= 1
+        if not begun:
+            if self._limits.per_instance is not None:
+                self._instances[instance].take_back()
+            group.take_back()
+
     def forget(self, request: Hashable) -> None:
-        """Drop the count of a request without streams."""
+        """Drop the count of a request that is over."""
         self._requests.pop(request, None)
 
-    def _spend(self, request: Hashable, instance: str, now_ns: int, ttl_ns: int | None) -> None:
+    def _spend(self, request: Hashable, instance: str, now_ns: int, group: Spends | None) -> None:
         if self._limits.per_request is not None:
             self._requests[request] += 1
         if self._limits.per_instance is not None:
-            self._instances[instance].append(now_ns)
-        if self._limits.in_flight is not None and ttl_ns is not None:
-            heappush(self._ends, now_ns + ttl_ns)
+            self._instances[instance].spend(now_ns)
+        if group is not None:
+            group.spend(now_ns)

@@ -107,3 +107,23 @@ def test_rules_of_a_group_share_their_verb_and_keep_it_when_reloaded() -> None:
     assert fire(again, one, 14) == "shadow"
     assert one.canonical()["actions"][0]["budget"]["per_group"] == [2, 10 * S]
     assert "per_group" not in two.canonical()["actions"][0]["budget"]
+
+
+def test_an_attempt_keeps_its_place_until_it_ends() -> None:
+    budget, group = Budget(Limits(per_request=1, per_instance=(1, 10 * S), in_flight=1)), Spends(0)
+    budget.begin(A, "i", 0, group)
+    assert budget.within(B, "j", 99 * S, group) == {"per_request": True, "per_instance": True, "in_flight": False}
+    budget.end(A, "i", group, done=False)
+    assert budget.within(A, "i", 9 * S, group) == {"per_request": True, "per_instance": False, "in_flight": True}
+    assert budget.room_ns("i", 9 * S, group) == 10 * S
+    budget.begin(A, "i", 10 * S, group)
+    budget.end(A, "i", group, done=True)
+    assert budget.within(A, "i", 20 * S, group)["per_request"] is False
+
+
+def test_an_attempt_that_never_began_gives_back_its_windows() -> None:
+    budget, group = Budget(Limits(per_instance=(1, 10 * S), per_group=(1, 20 * S))), Spends(1)
+    budget.begin(A, "i", 0, group)
+    assert budget.room_ns("i", 1 * S, group) == 20 * S
+    budget.end(A, "i", group, done=False, begun=False)
+    assert budget.within(A, "i", 1 * S, group) == {"per_instance": True, "per_group": True}
