@@ -186,14 +186,14 @@ class Engine(NamedSection):
 class ActionSettings(SettingsModel):
     """The engines that do actions, and the limits for all of them."""
 
-    engines: Annotated[dict[str, Engine], BeforeValidator(plain_names), AfterValidator(named)] = Field(
-        default_factory=dict
-    )
-    """The engines by the names of their groups."""
     kill_switch: FilePath | None = None
     """While this file exists no action is done."""
     wedge_timeout_s: Seconds = Field(default=10.0, validation_alias="wedge_timeout")
     """How long an unconfirmed action keeps others off the same instance."""
+    engines: Annotated[dict[str, Engine], BeforeValidator(plain_names), AfterValidator(named)] = Field(
+        default_factory=dict
+    )
+    """The engines by the names of their groups."""
 
     @model_validator(mode="after")
     def _one_engine_does_it(self) -> Self:

@@ -43,6 +43,8 @@ class Headers(NamedTuple):
 def _headers(value: object, info: ValidationInfo) -> Headers:
     if isinstance(value, Headers):
         return value
+    if value is None:
+        return Headers()
     path = file_name(value, info)
     try:
         return Headers(read_headers(path), path)

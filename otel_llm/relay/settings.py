@@ -135,12 +135,12 @@ class Failover(SettingsModel):
     """Whether a broken reply is continued on another backend if that is exact."""
     first_byte_s: Seconds = Field(default=60.0, validation_alias="first_byte")
     """How long a backend may be silent before its first token until another one is asked, at the latest."""
-    hedge_after_s: Seconds | None = Field(default=None, validation_alias="hedge_after")
-    """The same, within the budget of hedges; absent: by the backend's own times to the first token."""
-    hedge_share: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """The share of requests that may be sent to a second backend for being late."""
     idle_s: OptionalSeconds = Field(default=20.0, validation_alias="idle")
     """How long a serving backend may be silent before its stream is resumed elsewhere; 0: for ever."""
+    hedge_after_s: Seconds | None = Field(default=None, validation_alias="hedge_after")
+    """How long a silent backend may take before it is hedged; absent: by its own times to the first token."""
+    hedge_share: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """The share of requests that may be sent to a second backend for being late."""
     detokenize_s: Annotated[Seconds, NOT_A_KEY] = 5.0
     """How long a backend may take to give the text of ids."""
 

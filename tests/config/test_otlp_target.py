@@ -75,3 +75,8 @@ def test_certificates_are_read_at_the_start(tmp_path: Path) -> None:
 def test_a_timeout_is_a_positive_number(timeout_s: float) -> None:
     with pytest.raises(ValidationError, match="not a positive number of seconds"):
         OtlpTarget(endpoint="http://gateway:4317", timeout_s=timeout_s)
+
+
+def test_no_file_of_headers_may_be_said(tmp_path: Path) -> None:
+    section = {"endpoint": "http://gateway:4317", "headers_file": None}
+    assert OtlpTarget.model_validate(section, context=tmp_path) == OtlpTarget(endpoint="http://gateway:4317")
