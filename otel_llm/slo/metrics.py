@@ -24,7 +24,7 @@ _NS_PER_S: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A value computed from a verdict, `top` or `top` / `under`; `Judged` applies it to the arrays of many verdicts.
+    """A value computed from a verdict: the field `top`, or `top` / `under`; `Judged` applies it to the arrays of many.
 
     It is null when one of the fields of `Verdict` in `needs` is null, or `under` is not above 0.
     """
@@ -37,15 +37,16 @@ class Formula:
 
     def of(self, verdict: object) -> Any:
         """Return the value of one verdict."""
+        if self.under is None:  # `top` is one field
+            value = self.top(verdict)
+            return value / _NS_PER_S if self.in_ns and value is not None else value
         for name in self.needs:
             if getattr(verdict, name) is None:
                 return None
-        value = self.top(verdict)
-        if self.under is not None:
-            under = self.under(verdict)
-            if under <= 0:
-                return None
-            value = value / under
+        under = self.under(verdict)
+        if under <= 0:
+            return None
+        value = self.top(verdict) / under
         return value / _NS_PER_S if self.in_ns else value
 
 
