@@ -22,7 +22,7 @@ import json, sys
 from pathlib import Path
 from click.testing import CliRunner
 from otel_llm.cli.main import main
-from otel_llm.relay.settings.file import load_settings
+from otel_llm.relay.settings import load_settings
 
 name, relay, simulated = sys.argv[1:]
 ran = CliRunner().invoke(main, ["simulate", simulated, "--set", f"policy.placement={name}", "--format", "json"])
