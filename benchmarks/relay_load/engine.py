@@ -22,6 +22,13 @@ KEY: Final = "sk-bench"
 """The key that clients send: LiteLLM is to have one in production. The others pass it on."""
 SENT: Final = re.compile(rb'"content": ?"(\d+)"')
 PACE: Final = re.compile(rb"at ([\d.]+) tokens a second")
+IDS: Final = re.compile(rb"with (\d+) prompt ids")
+FINISH: Final = re.compile(rb'"finish_reason": ?"')
+ERROR: Final = re.compile(rb'"error": ?[{"]')
+PROMPT_IDS: Final = b"[1,2,3,4,5,6,7,8]"
+FAIL_AFTER: Final = 20
+"""Tokens before a fault in mid-stream."""
+TOO_LONG: Final = "it took too long"
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 ABOUT: Final = {
     "object": "list",
@@ -71,11 +78,40 @@ def framed(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+@dataclass(slots=True)
+class Server:
+    """What one backend is to do, and what it sees.
+
+    `faults`: those of the next chats: `end` without a finish, `reset`, an `error` event, `status` 503. While `goes_on`
+    is not set it writes nothing. `resumed_ns`: when it was asked to continue a reply; `last_ns`: when it wrote last.
+    """
+
+    faults: list[str] = field(default_factory=list)
+    goes_on: asyncio.Event = field(default_factory=asyncio.Event)
+    resumed_ns: list[int] = field(default_factory=list)
+    last_ns: int = 0
+    resumed_pace: float = 0.0
+    """The pace of replies that it continues, whose prompts name none."""
+    serving: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer chats as `serve` does."""
+        await serve(reader, writer, self)
+
+
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, server: Server | None = None) -> None:
     """Answer chats with as many tokens as they ask for, at the pace that the prompt names; 0: as they are taken."""
     try:
         while (asked := await request(reader, writer)) is not None:
-            await answer(writer, json.loads(asked), float((PACE.search(asked) or (b"", b"0"))[1]))
+            pace = float((PACE.search(asked) or (b"", b"0"))[1])
+            if server is None:
+                await answer(writer, json.loads(asked), pace, int((IDS.search(asked) or (b"", b"0"))[1]))
+                continue
+            server.serving += 1
+            try:
+                await _answer_faulty(writer, json.loads(asked), pace, server)
+            finally:
+                server.serving -= 1
     except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
         pass
     finally:
@@ -110,10 +146,59 @@ async def request(
     return None
 
 
-async def answer(writer: asyncio.StreamWriter, asked: dict[str, Any], pace: float) -> None:
+async def _answer_faulty(writer: asyncio.StreamWriter, asked: dict[str, Any], pace: float, server: Server) -> None:
+    resumes = "prompt" in asked
+    if resumes:
+        server.resumed_ns.append(time.monotonic_ns())
+        pace = server.resumed_pace
+    fault = "" if resumes or not server.faults else server.faults.pop()
+    if fault == "status":
+        writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
+        return
+    loop, ids = asyncio.get_running_loop(), asked.get("return_token_ids") is True
+    writer.write(HEAD + framed(role_event(PROMPT_IDS if ids else None)))
+    tokens = asked.get("max_completion_tokens") or asked["max_tokens"]
+    due_s = loop.time()
+    for number in range(tokens):
+        if fault and number == FAIL_AFTER:
+            if fault == "reset":
+                writer.transport.abort()
+                raise ConnectionResetError
+            if fault == "error":
+                writer.write(
+                    framed(b'data: {"error":{"message":"out of memory","type":"server_error","code":500}}\n\n')
+                )
+            writer.write(b"0\r\n\r\n")
+            return
+        if pace:
+            due_s += 1 / pace
+            await asyncio.sleep(max(0.0, due_s - loop.time()))
+        if not server.goes_on.is_set():
+            await server.goes_on.wait()
+        if writer.transport.is_closing():
+            raise ConnectionResetError
+        server.last_ns = time.monotonic_ns()
+        writer.write(framed(token_event(10 + number % 1000, ids=ids)))
+    writer.write(framed(last_events(ids=ids)) + b"0\r\n\r\n")
+    await writer.drain()
+
+
+async def post(port: int, path: str) -> None:
+    """Post an empty object to a port of this machine; raises RuntimeError unless the answer is 200."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+    writer.write(f"{head}content-length: 2\r\n\r\n{{}}".encode())
+    answered = await reader.read()
+    writer.close()
+    if b" 200 " not in answered.partition(b"\r\n")[0]:
+        raise RuntimeError(f"{path}: {answered[:200]!r}")
+
+
+async def answer(writer: asyncio.StreamWriter, asked: dict[str, Any], pace: float, prompt: int = 0) -> None:
     loop = asyncio.get_running_loop()
     ids = asked.get("return_token_ids") is True
-    writer.write(HEAD + framed(role_event(b"[1,2,3,4,5,6,7,8]" if ids else None)))
+    of_prompt = b"[%b]" % b",".join([b"100000"] * prompt) if prompt else PROMPT_IDS
+    writer.write(HEAD + framed(role_event(of_prompt if ids else None)))
     tokens, due_s = asked.get("max_completion_tokens") or asked["max_tokens"], loop.time()
     for number in range(tokens):
         if pace:
@@ -141,6 +226,10 @@ class Reply:
     read_ns: array[int] = field(default_factory=lambda: array("q"))
     """When the client read it."""
     ended_ns: int = 0
+    finish: bool = False
+    """Whether a finish reason came."""
+    error: bool = False
+    """Whether an error event came."""
     done: bool = False
     """Whether the end of the stream, and of the HTTP message, came."""
     trouble: str = ""
@@ -185,6 +274,8 @@ class Client(asyncio.Protocol):
             reply.read_ns.append(self.now_ns)
         if text.find(DONE, 0, cut) >= 0:
             reply.done = True
+        reply.finish = reply.finish or FINISH.search(text, 0, cut) is not None
+        reply.error = reply.error or ERROR.search(text, 0, cut) is not None
 
     def on_message_complete(self) -> None:
         status = self.parser.get_status_code()
@@ -228,5 +319,5 @@ async def read(port: int, request: bytes, tokens: int) -> Reply:
     try:
         await client.over
     except asyncio.CancelledError:
-        client.end("it took too long")
+        client.end(TOO_LONG)
     return client.reply

@@ -34,6 +34,8 @@ class Load:
     tokens: int
     pace: float
     replies: int = 1
+    within_s: float | None = None
+    """The time over which the first streams begin; None: as long as one lasts."""
 
     @property
     def lasts_s(self) -> float:
@@ -80,7 +82,8 @@ async def put(port: int, load: Load) -> list[engine.Reply]:
     asked, replies = engine.chat(load.tokens, prompt), list[engine.Reply]()
 
     async def one(number: int) -> None:
-        await asyncio.sleep(number / load.streams * load.lasts_s)
+        begins_s = load.lasts_s if load.within_s is None else load.within_s
+        await asyncio.sleep(number / load.streams * begins_s)
         for _ in range(load.replies):
             replies.append(await engine.read(port, asked, load.tokens))
 

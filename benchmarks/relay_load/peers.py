@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from relay_load import engine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 HERE: Final = Path(__file__).parents[1]
 ENVIRONMENTS: Final = HERE.parent / ".venv-peers"
@@ -54,18 +54,23 @@ def _python(peer: str) -> str:
     return str(python)
 
 
-def _relay(backend: str, port: int, folder: Path) -> Launch:
-    command = [sys.executable, "-m", "otel_llm.cli.main", "relay", "--backend", backend]
-    command += ["--listen", f"127.0.0.1:{port}", "--web", "127.0.0.1:0"]
-    exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
+def relay_of(backends: Sequence[str], port: int, folder: Path, web: int = 0, rules: str = "") -> Launch:
+    """Return how a relay before backends is started; `rules`: the text of a file of them, "" for the shipped ones."""
+    command = [sys.executable, "-m", "otel_llm.cli.main", "relay"]
+    command += [part for name, one in zip("ab", backends, strict=False) for part in ("--backend", f"{name}={one}")]
+    command += ["--listen", f"127.0.0.1:{port}", "--web", f"127.0.0.1:{web}"]
+    if rules:
+        (folder / "rules.yaml").write_text(rules)
+        command += ["--rules", str(folder / "rules.yaml")]
+    exporting = {"OTEL_EXPORTER_OTLP_ENDPOINT": backends[0], "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     return Launch(command, port, "otel-llm", exporting, folder)
 
 
-def _litellm(backend: str, port: int, folder: Path) -> Launch:
+def litellm_of(backends: Sequence[str], port: int, folder: Path) -> Launch:
     """Follow docs.litellm.ai/docs/proxy/prod, without a database; `openai/` is what its load tests recommend."""
-    model = {"model": f"openai/{engine.MODEL}", "api_base": f"{backend}/v1", "api_key": engine.KEY}
+    models = [{"model": f"openai/{engine.MODEL}", "api_base": f"{one}/v1", "api_key": engine.KEY} for one in backends]
     settings = {
-        "model_list": [{"model_name": engine.MODEL, "litellm_params": model}],
+        "model_list": [{"model_name": engine.MODEL, "litellm_params": model} for model in models],
         "litellm_settings": {
             "request_timeout": 600,
             "set_verbose": False,
@@ -103,11 +108,15 @@ def _stack(name: str) -> Callable[[str, int, Path], Launch]:
 
 
 PEERS: Final[Mapping[str, Callable[[str, int, Path], Launch]]] = {
-    "litellm": _litellm,
+    "litellm": lambda backend, port, folder: litellm_of([backend], port, folder),
     "sglang-router": _router("sglang_router", "warn"),
     "vllm-router": _router("vllm_router", "warning"),
 }
-KNOWN: Final = {RELAY: _relay, **PEERS, **{name: _stack(name) for name in STACKS}}
+KNOWN: Final = {
+    RELAY: lambda backend, port, folder: relay_of([backend], port, folder),
+    **PEERS,
+    **{name: _stack(name) for name in STACKS},
+}
 
 
 def free_port() -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from relay_load.load import Figures
 
 PEER: Final = "litellm"
@@ -107,11 +109,53 @@ def _flat(load: dict[str, Any]) -> str:
     return f"{title}\n{aligned(rows)}{_troubles(load)}"
 
 
+def _starts(found: dict[str, Any]) -> str:
+    rows = [["50 streams that begin within 20 ms", "first p50", "added"]]
+    for name, first_ms in found["first_p50_ms"].items():
+        rows.append([name, number(first_ms, " ms"), number(found["added_ms"][name], " ms", sign=True)])
+    return aligned(rows)
+
+
+def _bodies(found: dict[str, Any]) -> str:
+    columns = list(next(iter(found.values())))
+    rows = [["another reader's longest wait grows by", *columns]]
+    rows += [[name, *(number(of[one], " ms", sign=True) for one in columns)] for name, of in found.items()]
+    return aligned(rows)
+
+
+def _faults(found: dict[str, Any]) -> str:
+    faults = list(next(iter(found.values())))
+    rows = [["one of two backends", *faults]]
+    for name, of in found.items():
+        rows.append([name, *(", ".join(f"{count} {end}" for end, count in sorted(of[one].items())) for one in faults)])
+    return aligned(rows)
+
+
+def _storm(found: list[dict[str, float]]) -> str:
+    rows = [["storm of 200", "stalled", "asked", "whole", "asked p50", "last asked", "this process late by"]]
+    for count, one in enumerate(found, 1):
+        whole = [f"{one[key]:.0f}" for key in ("stalled", "asked", "whole")]
+        rows.append(
+            [str(count), *whole, *(number(one[key], " ms") for key in ("asked_p50_ms", "asked_p100_ms", "late_ms"))]
+        )
+    return aligned(rows)
+
+
+SITUATIONS: Final[Mapping[str, Callable[[Any], str]]] = {
+    "starts": _starts,
+    "bodies": _bodies,
+    "faults": _faults,
+    "storm": _storm,
+}
+
+
 def table(found: dict[str, Any]) -> str:
     """Return all that was found, and what was not."""
     on = found["machine"]
     versions = ", ".join(f"{name} {version}".strip() for name, version in found["versions"].items())
-    parts = [f"{on['cpu']}, {on['cores']} cores, Python {on['python']}\n{versions}"]
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    parts = [f"{on['cpu']}, {on['cores']} cores, Python {on['python']}, load at the end {load}\n{versions}"]
+    parts += [show(found[name]) for name, show in SITUATIONS.items() if name in found]
     parts += [_paced(load) for load in found["paced"]]
     if found["flat_out"]:
         parts.append(_flat(found["flat_out"]))

@@ -26,9 +26,11 @@ class Relay:
 
 
 @contextmanager
-def relay(*arguments: str | Path, more: Mapping[str, str] | None = None) -> Iterator[Relay]:
+def relay(
+    *arguments: str | Path, more: Mapping[str, str] | None = None, module: str = "otel_llm.cli.main"
+) -> Iterator[Relay]:
     """Run a relay on free ports, unless `arguments` say otherwise; they name its backends, rules and files."""
-    command = [sys.executable, "-m", "otel_llm.cli.main", "relay", "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"]
+    command = [sys.executable, "-m", module, "relay", "--listen", "127.0.0.1:0", "--web", "127.0.0.1:0"]
     process = subprocess.Popen(
         [*command, *map(str, arguments)],
         stdout=subprocess.PIPE,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import aiohttp
 from aiohttp import web
+from support.relay.counted_tasks import TASKS_FILE
 from support.relay.fake_engine import Asked, FakeEngine, Fault, FaultKind
 from support.relay.fake_model import FakeModel, Json
 from support.relay.process import Relay, relay
@@ -47,7 +49,8 @@ actions: {secret_file: relay.secret}
 QUIET_S: Final = 60.0
 """How long the relay may take to come to rest."""
 KEPT: Final = 20
-"""Files that may be open at rest beside those of the start: probes keep some connections of the pool alive."""
+"""Files and tasks that may be left at rest beside those of the start: probes keep some connections alive."""
+TESTS: Final = Path(__file__).parents[2]
 _BEFORE: Final[tuple[FaultKind, ...]] = (
     "refuse",
     "status",
@@ -81,11 +84,21 @@ class _LeftError(Exception):
 class Soak:
     """One run."""
 
-    def __init__(self, engines: list[FakeEngine], running: Relay, chance: random.Random, found: Soaked) -> None:
+    def __init__(
+        self,
+        engines: list[FakeEngine],
+        running: Relay,
+        chance: random.Random,
+        found: Soaked,
+        faults: float,
+        tasks_file: Path,
+    ) -> None:
         self.engines = engines
         self.running = running
         self.chance = chance
         self.found = found
+        self.faults = faults
+        self._tasks_file = tasks_file
         sent = aiohttp.TraceConfig()
         sent.on_request_chunk_sent.append(_note_sent)
         self.session = aiohttp.ClientSession(
@@ -105,7 +118,7 @@ class Soak:
         chance = self.chance
         if self._all_dead:
             return self._noted(Fault("refuse" if chance.random() < 0.5 else "status", status=503))
-        if chance.random() < 0.65:
+        if chance.random() >= self.faults:
             return None
         kind = chance.choice((*_BEFORE, *_HELD, *_WITHIN, *_WITHIN))
         fault = Fault(kind, after=chance.randint(1, 40) if kind in _WITHIN else 0)
@@ -261,7 +274,10 @@ class Soak:
             return "vanished"
         except TimeoutError:
             return "vanished" if manner == "vanishes" else "WRONG: no end"
-        return judged(reply, body)
+        end = judged(reply, body)
+        if manner == "reads" and end == "whole":
+            self.found.gaps_s.append(reply.gap_s)
+        return end
 
     async def _pass(self, path: str, body: Json, headers: dict[str, str]) -> str:
         del body["stream_options"]
@@ -287,7 +303,17 @@ class Soak:
         pid = self.running.process.pid
         rss = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * PAGE
         files = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-        return Sample(time.monotonic() - self._begun_s, files, rss, int(flying), Counter(self.found.ends))
+        tasks = await self._tasks()
+        return Sample(time.monotonic() - self._begun_s, files, rss, int(flying), tasks, Counter(self.found.ends))
+
+    async def _tasks(self) -> int:
+        """Ask the relay how many tasks it has."""
+        self._tasks_file.unlink(missing_ok=True)
+        self.running.process.send_signal(signal.SIGUSR2)
+        async with asyncio.timeout(QUIET_S):
+            while not self._tasks_file.exists():
+                await asyncio.sleep(0.01)
+        return int(self._tasks_file.read_text())
 
     async def watch(self, every_s: float, say: Callable[[Sample], None]) -> None:
         while True:
@@ -299,16 +325,19 @@ class Soak:
     async def rest(self) -> Sample:
         """Wait until nothing is in flight and kept connections are closed; return what is left then."""
         until_s = time.monotonic() + QUIET_S
-        files = self.found.samples[0].open_files
+        files, tasks = self.found.samples[0].open_files, self.found.samples[0].tasks
         while True:
             now = await self.sample()
             async with self.session.get(self.running.web + "/v1/streams") as response:
                 shown = (await response.json())["streams"]
-            if (not now.in_flight and not shown and now.open_files <= files + KEPT) or time.monotonic() > until_s:
+            kept = now.open_files > files + KEPT or now.tasks > tasks + KEPT
+            if not (now.in_flight or shown or kept) or time.monotonic() > until_s:
                 if shown or now.in_flight:
                     self.found.problems.append(f"{now.in_flight} streams in flight, {len(shown)} shown, at rest")
                 if now.open_files > files + KEPT:
                     self.found.problems.append(f"{now.open_files} files open at rest, {files} before")
+                if now.tasks > tasks + KEPT:
+                    self.found.problems.append(f"{now.tasks} tasks at rest, {tasks} before")
                 return now
             await asyncio.sleep(0.2)
 
@@ -332,9 +361,14 @@ async def _receiving(receiver: Receiver) -> AsyncIterator[str]:
 
 
 async def soak(
-    folder: Path, seconds: float, clients: int = 24, seed: int = 1, say: Callable[[Sample], None] = lambda _: None
+    folder: Path,
+    seconds: float,
+    clients: int = 24,
+    seed: int = 1,
+    say: Callable[[Sample], None] = lambda _: None,
+    faults: float = 0.35,
 ) -> Soaked:
-    """Run it in this loop; the relay is a process of its own."""
+    """Run it in this loop; the relay is a process of its own. `faults`: the share of requests that meet one."""
     (folder / "rules.yaml").write_text(RULES)
     (folder / "relay.yaml").write_text(SETTINGS)
     write_secret(folder)
@@ -346,9 +380,15 @@ async def soak(
         arguments = [part for engine in engines for part in ("--backend", engine.url)]
         process = relay(
             *arguments, "--rules", folder / "rules.yaml", "--config", folder / "relay.yaml",
-            more={"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
+            more={
+                "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "PYTHONPATH": str(TESTS),
+                TASKS_FILE: str(folder / "tasks"),
+            },
+            module="support.relay.counted_tasks",
         )  # fmt: skip
-        run = Soak(engines, await asyncio.to_thread(process.__enter__), chance, found)
+        run = Soak(engines, await asyncio.to_thread(process.__enter__), chance, found, faults, folder / "tasks")
         try:
             await run.clients(2, 0.5)  # what is made once is made
             await asyncio.sleep(0.5)

@@ -26,6 +26,7 @@ class Sample:
     open_files: int
     rss_bytes: int
     in_flight: int
+    tasks: int
     counts: Counter[str]
 
 
@@ -35,6 +36,8 @@ class Soaked:
 
     ends: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    gaps_s: list[float] = field(default_factory=list)
+    """The longest gap of each whole reply whose client read as fast as it came."""
     samples: list[Sample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     actions: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -165,7 +168,8 @@ def table(one: Sample) -> str:
     for end, count in one.counts.items():
         counts[next(name for name in counts if end.startswith(name))] += count
     told = "".join(f"{count:10d}" for count in counts.values())
-    return f"{one.at_s:7.0f}s{told}{one.in_flight:10d}{one.open_files:8d}{one.rss_bytes / 2**20:9.1f}"
+    now = f"{one.in_flight:10d}{one.open_files:8d}{one.tasks:8d}{one.rss_bytes / 2**20:9.1f}"
+    return f"{one.at_s:7.0f}s{told}{now}"
 
 
 HEAD: Final = (
@@ -175,5 +179,5 @@ HEAD: Final = (
             *(f"{name:>10}" for name in ("whole", "cut", "vanished", "answered", "passed", "WRONG", "in flight")),
         )
     )
-    + f"{'files':>8}{'MiB':>9}"
+    + f"{'files':>8}{'tasks':>8}{'MiB':>9}"
 )
