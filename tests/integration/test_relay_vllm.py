@@ -1,4 +1,4 @@
-"""Real vLLM behind the relay: one of two stopped in mid-stream, and one overloaded by two classes.
+"""Real vLLM behind the relay: one of two stopped, slowed, drained or killed in mid-stream, or full of two classes.
 
 No reader gets a wrong token. `OTEL_LLM_RELAY_ROUNDS=10 pytest -s` makes it the long form, which is run by hand: a round
 is 20 streams and one stop, or one overload. It prints the readers' idle time in mid-reply, through the relay and
@@ -14,7 +14,9 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.integration.vllm_server import VllmServer
 from support.otlp_receiver import HttpReceiver
-from support.relay.process import relay
+from support.relay.process import Relay, relay
 from support.relay.readers import Reply, read, read_all
 
 from otel_llm.rules.files.slo_file import load_slo
@@ -203,6 +205,105 @@ def test_readers_of_a_stopped_server_get_every_token(two_vllm: tuple[VllmServer,
     assert sorted(migrations(spans)) == sorted((one["from"], one["to"], one["tokens_carried"]) for one in moves)
 
 
+DRAINS = "version: 1\ndrain: {migrate: true}\n"
+SLOW_S = 0.5, 0.1
+"""How long a slow server is stopped, and runs, in turns."""
+
+
+UNDER_WAY = 3
+"""Streams of the server with text, of which some are in mid-reply when something happens to it."""
+
+Act = Callable[[VllmServer, str, threading.Event], None]
+"""Does something to the first backend of a relay until an event is set, and then undoes it."""
+
+
+def frozen(server: VllmServer, _web: str, over: threading.Event) -> None:
+    os.killpg(server.group, signal.SIGSTOP)
+    over.wait(STOPPED_S)
+    os.killpg(server.group, signal.SIGCONT)
+
+
+def slowed(server: VllmServer, _web: str, over: threading.Event) -> None:
+    while not over.wait(SLOW_S[1]):
+        os.killpg(server.group, signal.SIGSTOP)
+        over.wait(SLOW_S[0])
+        os.killpg(server.group, signal.SIGCONT)
+
+
+def drained(_server: VllmServer, web: str, over: threading.Event) -> None:
+    def ask(what: str) -> None:
+        headers = {"Content-Type": "application/json"}
+        urllib.request.urlopen(urllib.request.Request(f"{web}/v1/backends/a/{what}", b"{}", headers)).read()
+
+    ask("drain")
+    over.wait()
+    ask("undrain")
+
+
+def killed(server: VllmServer, _web: str, over: threading.Event) -> None:
+    server.kill()
+    over.wait()
+    server.start()
+
+
+@contextmanager
+def disturbed(act: Act, server: VllmServer, web: str) -> Iterator[None]:
+    """Disturb the first backend of a relay once it serves some streams in mid-reply."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(0.02):
+            rows = json.load(urllib.request.urlopen(web + "/v1/streams"))["streams"]
+            if sum(one["instance"] == "a" and one["tokens"] > 5 for one in rows) >= UNDER_WAY:
+                act(server, web, over)
+                return
+
+    acting = threading.Thread(target=run)
+    acting.start()
+    try:
+        yield
+    finally:
+        over.set()
+        acting.join()
+
+
+@pytest.mark.parametrize("how", [frozen, slowed, drained, killed], ids=["frozen", "slowed", "drained", "killed"])
+def test_every_stream_is_whole(two_vllm: tuple[VllmServer, VllmServer], tmp_path: Path, how: Act) -> None:
+    name = getattr(how, "__name__", "")
+    first, second = two_vllm
+    (tmp_path / "rules.yaml").write_text(RULES)
+    (tmp_path / "slo.yaml").write_text(SLO)
+    (tmp_path / "relay.yaml").write_text(DRAINS)
+    slo = load_slo(tmp_path / "slo.yaml").get("reader")
+    asked = bodies(1)
+    undisturbed = read_all([second.url], asked, APART_S)
+    backends = ["--backend", f"a={first.url.removesuffix('/v1')}", "--backend", f"b={second.url.removesuffix('/v1')}"]
+    files: list[str | Path] = ["--rules", tmp_path / "rules.yaml", "--slo", tmp_path / "slo.yaml"]
+    replies, moved_on = list[Reply](), 0.0
+    with relay(*backends, *files, "--config", tmp_path / "relay.yaml") as running:
+        report(f"{name}: before", read_all([running.url + "/v1"], asked, APART_S), slo)
+        for turn in range(ROUNDS + MOST_ROUNDS_MORE):
+            if turn >= ROUNDS and moved_on:
+                break
+            with disturbed(how, first, running.web):
+                replies += read_all([running.url + "/v1"], asked, APART_S)
+            moved_on = done_moves(running.web)
+    report(f"{name}: after", replies, slo)
+    print(f"{name}: {moved_on:.0f} of {len(replies)} streams moved; load {os.getloadavg()[0]:.1f}")
+    assert moved_on, f"no reply was hit in mid-stream in {len(replies) // STREAMS} rounds"
+    for got, whole in zip(replies, itertools.cycle(undisturbed), strict=False):
+        assert (got.errors, got.done, len(got.heads)) == ([], True, 1)
+        assert got.content() == whole.content()
+
+
+def done_moves(web: str) -> float:
+    """Return how many moves of streams a relay has done, failovers too."""
+    time.sleep(1.1)  # `/metrics` is rendered once a second
+    lines = urllib.request.urlopen(web + "/metrics").read().decode().splitlines()
+    found = [one for one in lines if one.startswith("otel_llm_relay_migrations_total") and 'outcome="done"' in one]
+    return sum(float(one.rpartition(" ")[2]) for one in found)
+
+
 OVERLOAD = """\
 version: 1
 groups:
@@ -221,11 +322,13 @@ TWO_CLASSES = """\
 version: 1
 default: chat
 classes:
-  chat: {reading_speed: 5, priority: 0, deadline: {policy: reading, max_idle: 1s}}
+  chat: {reading_speed: 2, priority: 0, deadline: {policy: reading, max_idle: 1s}}
   code: {reading_speed: 20, priority: 10, deadline: {policy: reading, max_idle: 1s}}
 """
 SEATS = 16
 """Requests that the server runs at once; the others wait for one of them to end."""
+AHEAD_S = 5.0
+"""The text that readers of chats are to have left; below 3 s none of them can be paused."""
 
 
 def overload(seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -240,25 +343,19 @@ def overload(seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return [body(430) for _ in range(SEATS)], [body(40) for _ in range(6)]
 
 
-def read_overload(url: str, chats: Sequence[dict[str, Any]], codes: Sequence[dict[str, Any]]) -> list[Reply]:
-    """Read chats at once; the others begin, one behind the other, once every chat has text for 8 s, or is over."""
+def read_overload(running: Relay, chats: Sequence[dict[str, Any]], codes: Sequence[dict[str, Any]]) -> list[Reply]:
+    """Read chats at once; the others begin, one behind the other, once enough chats can be paused, or all are over."""
+    url = running.url + "/v1"
 
     async def go() -> list[Reply]:
-        ahead = asyncio.Semaphore(0)
-
         async def chat(body: dict[str, Any]) -> Reply:
-            has_text = False
+            return await read(session, url, body, headers={"x-slo-class": "chat"})
 
-            async def between(reply: Reply) -> None:
-                nonlocal has_text
-                if not has_text and len(reply.times_ns) >= 40:
-                    has_text = True
-                    ahead.release()
-
-            reply = await read(session, url, body, headers={"x-slo-class": "chat"}, between=between)
-            if not has_text:  # it broke: the others are not to wait for it
-                ahead.release()
-            return reply
+        async def ahead() -> int:
+            """Return how many readers have text left, as the relay sees it, while the server runs all of them."""
+            async with session.get(running.web + "/v1/streams") as response:
+                rows = (await response.json())["streams"]
+            return sum((one["runway_s"] or 0.0) > AHEAD_S for one in rows) if len(rows) == SEATS else 0
 
         async def code(body: dict[str, Any]) -> Reply:
             return await read(session, url, body, headers={"x-slo-class": "code"})
@@ -266,8 +363,8 @@ def read_overload(url: str, chats: Sequence[dict[str, Any]], codes: Sequence[dic
         timeout = aiohttp.ClientTimeout(total=240)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
             begun = [asyncio.create_task(chat(body)) for body in chats]
-            for _ in chats:
-                await ahead.acquire()
+            while not all(one.done() for one in begun) and await ahead() < len(codes):
+                await asyncio.sleep(0.05)
             for body in codes:
                 begun.append(asyncio.create_task(code(body)))
                 await asyncio.sleep(APART_S)
@@ -304,7 +401,7 @@ def test_preempt_takes_from_readers_with_text_left(two_vllm: tuple[VllmServer, V
                     # The seats may be free again before a short request has waited: overload it once more.
                     if turn >= ROUNDS and paused(decisions):
                         break
-                    seen[mode] += read_overload(running.url + "/v1", *rounds[turn % ROUNDS])
+                    seen[mode] += read_overload(running, *rounds[turn % ROUNDS])
             spans = received.spans()
         assert [(reply.status, reply.errors) for reply in seen[mode] if not reply.done] == []
         whose = [number % (SEATS + 6) < SEATS for number in range(len(seen[mode]))]

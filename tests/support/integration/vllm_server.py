@@ -73,16 +73,25 @@ class VllmServer:
 
     def __enter__(self) -> Self:
         self.received.__enter__()
-        environment = {**self._environment, "OTEL_EXPORTER_OTLP_ENDPOINT": self.received.endpoint}
-        self._process = subprocess.Popen(
-            self._command, env=environment, stdout=self._log, stderr=self._log, start_new_session=True
-        )
         try:
-            self._wait()
+            self.start()
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def start(self) -> None:
+        """Start it, also after it was killed, and wait until it serves."""
+        environment = {**self._environment, "OTEL_EXPORTER_OTLP_ENDPOINT": self.received.endpoint}
+        self._process = subprocess.Popen(
+            self._command, env=environment, stdout=self._log, stderr=self._log, start_new_session=True
+        )
+        self._wait()
+
+    def kill(self) -> None:
+        """Kill it at once."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     def _wait(self) -> None:
         limit = time.monotonic() + WAIT_S
@@ -95,12 +104,13 @@ class VllmServer:
             time.sleep(0.5)
 
     def __exit__(self, *exc_info: object) -> None:
-        os.killpg(self._process.pid, signal.SIGTERM)
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(self._process.pid, signal.SIGTERM)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
         self._log.close()
         self.received.__exit__()
 
