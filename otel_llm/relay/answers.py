@@ -15,7 +15,7 @@ from otel_llm.relay.backends.upstream import read_some
 from otel_llm.relay.headers import end_to_end, head_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from aiohttp.http import RawResponseMessage
     from multidict import CIMultiDict
@@ -112,7 +112,7 @@ async def pass_response(
     request: web.BaseRequest,
     response: aiohttp.ClientResponse,
     begun: bytes = b"",
-    seen: Callable[[bytes], None] | None = None,
+    seen: Callable[[bytes], Awaitable[None]] | None = None,
 ) -> tuple[web.StreamResponse, bool]:
     """Pass on a backend's answer chunk by chunk, as fast as the client reads it; return it, and whether it is whole.
 
@@ -128,7 +128,7 @@ async def pass_response(
         while data := begun or await read_some(response):
             begun = b""
             if seen is not None:
-                seen(data)
+                await seen(data)
             await answer.write(data)
             await request.writer.drain()
         await answer.end(response)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.instrumentation.parse.http_body import coding_of, unpacked
 from otel_llm.relay.callers import Shares
+from otel_llm.relay.connection import Connection
 from otel_llm.relay.seam.large_body import LARGE_BYTES
 from otel_llm.relay.seam.request import OwnedRequest, RequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aiohttp import web
 
     from otel_llm.relay.callers import Caller
@@ -71,6 +74,8 @@ class Body:
         """The body as it came; None while it is not read."""
         self.packed = False
         """Whether the body is compressed."""
+        self.trailers: Sequence[bytes] = ()
+        """The trailer fields behind it, known once it is read."""
         self._bodies = bodies
         self.caller = caller
         self._request = request
@@ -80,6 +85,8 @@ class Body:
         """Receive it. Raises: BodyError where it is too large or too slow, or there is no room."""
         limits = self._bodies.limits
         parts: list[bytes] = []
+        if self._request.headers.get("Transfer-Encoding"):
+            self._request.content.on_eof(self._ended)
         try:
             async with asyncio.timeout(limits.body_s):
                 while data := await self._part(limits.idle_connection_s):
@@ -89,7 +96,8 @@ class Body:
                     parts.append(data)
         except TimeoutError:
             raise BodyError(408, f"the body is not here after {limits.body_s:g} s", "too_slow") from None
-        self.received = b"".join(parts)
+        # Beyond a mebibyte `join` lets go of the interpreter's lock, so in a thread it does not hold the loop.
+        self.received = _joined(parts) if self._held <= LARGE_BYTES else await asyncio.to_thread(_joined, parts)
 
     async def request(self, path: str) -> OwnedRequest | None:
         """Return the streamed completion that a received body asks for, None where it asks for no stream.
@@ -118,6 +126,12 @@ class Body:
             self._bodies.give_back(self.caller, self._held)
             self._held = 0
 
+    def _ended(self) -> None:
+        """Note the trailers at once: more of the connection may be here soon."""
+        connection = self._request.protocol
+        if isinstance(connection, Connection):
+            self.trailers = connection.trailers()
+
     async def _take(self, amount: int) -> None:
         await self._bodies.take(self.caller, amount)
         self._held += amount
@@ -128,3 +142,10 @@ class Body:
                 return await self._request.content.readany()
         except TimeoutError:
             raise BodyError(408, f"the body did not go on within {within_s:g} s", "too_slow") from None
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """Return the parts of a body as one, and free them."""
+    whole = b"".join(parts)
+    parts.clear()
+    return whole

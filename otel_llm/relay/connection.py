@@ -14,13 +14,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from otel_llm.relay.answers import error_response
+from otel_llm.relay.headers import Newest
 from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.web.acceptor import Acceptor
 
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.acceptor import ConnectionTracker
@@ -33,7 +34,7 @@ log = logging.getLogger(__name__)
 class Connection(web.RequestHandler):
     """One connection to `server`, made when `door` accepts it; a handler calls `begun` first."""
 
-    __slots__ = ("_door", "_established", "_late", "_looks", "_stall_s", "_unread", "_unread_s")
+    __slots__ = ("_door", "_established", "_late", "_looks", "_newest", "_stall_s", "_unread", "_unread_s")
 
     def __init__(self, server: web.Server, limits: Limits, door: ConnectionTracker[Connection], **more: Any) -> None:
         super().__init__(
@@ -51,6 +52,7 @@ class Connection(web.RequestHandler):
         self._looks: asyncio.TimerHandle | None = None
         self._unread = 0
         self._unread_s = 0.0
+        self._newest = Newest()
         # From the instant of acceptance: the limit covers the TLS handshake.
         self._late: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(limits.header_s, self._give_up)
 
@@ -77,6 +79,15 @@ class Connection(web.RequestHandler):
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what was received, and keep the newest bytes for trailers."""
+        self._newest.add(data)
+        super().data_received(data)
+
+    def trailers(self) -> Sequence[bytes]:
+        """Return the trailers of the chunked body that has just ended; none if more requests are here already."""
+        return () if self._messages else self._newest.trailers()
 
     # A client that stops reading.
 

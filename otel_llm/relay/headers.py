@@ -6,9 +6,12 @@ aiohttp reads header bytes that are no UTF-8 as lone surrogates; its own writers
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from multidict import CIMultiDict
+
+from otel_llm.instrumentation.request.propagation import SLO_CLASS_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +36,15 @@ _TARGET: Final = re.compile(r"(?:https?://[^/?#]+)?(/[^#]*)", re.IGNORECASE)
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[\t\x20-\x7e\x80-\xff]*")
 _LAST_CHUNK: Final = re.compile(rb"0+[ \t]*(?:;.*)?", re.DOTALL)
-_NO_TRAILERS: Final = frozenset({*HOP_BY_HOP, "content-length", "host", "trailer"})
+_NO_TRAILERS: Final = frozenset(
+    {
+        *HOP_BY_HOP,
+        *("content-length", "content-encoding", "content-range", "content-type", "host", "trailer"),
+        *("authorization", "cookie", "set-cookie", "expect", "range", "max-forwards"),
+        *("traceparent", "tracestate", "baggage", SLO_CLASS_HEADER),
+    }
+)
+"""Fields that frame, route or authorize a message, or say how it is read: they count in its head only."""
 
 
 def path_of(target: str) -> str | None:
@@ -48,7 +59,7 @@ def path_of(target: str) -> str | None:
 def to_backend(headers: Mapping[str, str], *without: str) -> CIMultiDict[str]:
     """Return a client's headers for a backend; `without`: further ones to leave out (lower case).
 
-    Trailers of an answer are passed on, so a client that takes them may ask for them; those of a request are not.
+    A client that takes trailers of an answer may ask for them. Which ones a request has, its body says: `Trailer` goes.
     """
     sent = end_to_end(headers, "host", "expect", "trailer", *without)
     codings = [value for name, value in headers.items() if name.lower() == "te"]
@@ -81,6 +92,40 @@ def head_bytes(first: str, headers: Mapping[str, str]) -> bytes:
     if any(_CONTROL.search(line) for line in lines):
         raise ValueError("a header has a control character")
     return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+class Newest:
+    """The newest bytes of a connection, as many as trailers may have."""
+
+    __slots__ = ("_count", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: deque[bytes] = deque()
+        self._count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def clear(self) -> None:
+        """Forget them: another message begins."""
+        self._parts.clear()
+        self._count = 0
+
+    def add(self, data: bytes) -> None:
+        """Note what was received."""
+        self._parts.append(data)
+        self._count += len(data)
+        while self._count - len(self._parts[0]) > TRAILER_BYTES:
+            self._count -= len(self._parts.popleft())
+
+    def trailers(self) -> Sequence[bytes]:
+        """Return the trailers of the chunked body that has just ended; see `trailers_of`."""
+        return trailers_of(b"".join(self._parts))
+
+
+def names_of(trailers: Sequence[bytes]) -> str:
+    """Return the value of `Trailer` for these fields."""
+    return ", ".join(one.partition(b":")[0].decode("ascii") for one in trailers)
 
 
 def trailers_of(end: bytes) -> Sequence[bytes]:

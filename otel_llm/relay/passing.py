@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import CLIENT_LEFT, NO_BACKEND, pass_response, unserved
 from otel_llm.relay.backends.backend import ANYTHING, Needs
 from otel_llm.relay.backends.blame import Blame
 from otel_llm.relay.backends.upstream import REFUSED, TRY_ELSEWHERE, UpstreamError
+from otel_llm.relay.seam.large_body import LARGE_BYTES
+from otel_llm.relay.seam.request import model_of
 from otel_llm.scheduling.placement import Demand
 from otel_llm.shared.clock import monotonic_s
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from multidict import CIMultiDict
 
     from otel_llm.relay.backends.pool import Pool
+    from otel_llm.relay.bodies import Body
 
 SAFE: Final = frozenset({"GET", "HEAD"})
 """Methods that may be repeated though a backend has received them."""
@@ -31,20 +34,25 @@ class Passing:
         self._pool = pool
 
     async def serve(
-        self, request: web.BaseRequest, path: str, headers: CIMultiDict[str], body: bytes | None, client: str
+        self, request: web.BaseRequest, path: str, headers: CIMultiDict[str], body: Body
     ) -> web.StreamResponse:
-        """Pass on a request of a client; `body`: the part that was read already, None where it is streamed.
+        """Pass on a request of a client; a `body` that was not received is streamed.
 
         Its body weighs as a prompt does: without a weight all would go to the backend whose streams have fewer tokens.
         After a refused connection another backend is tried; for GET and HEAD after a broken one too.
         """
         served, code = "", CLIENT_LEFT
         pool, tried, reason = self._pool, set[str](), NO_BACKEND
-        tokens = pool.lengths.prompt(None, (request.content_length or 0) if body is None else len(body))
-        needs = ANYTHING if body is None or pool.backends.alike else Needs(_model_of(body))
-        blame = Blame(pool.backends, client)
-        again = request.method in SAFE and (body is not None or not request.body_exists)
+        received = body.received
+        tokens = pool.lengths.prompt(None, (request.content_length or 0) if received is None else len(received))
+        blame = Blame(pool.backends, body.caller.name)
+        again = request.method in SAFE and (received is not None or not request.body_exists)
+        begun, needs = b"", ANYTHING
         try:
+            if not pool.backends.alike:
+                if received is None and request.body_exists:
+                    begun = await _beginning(request)
+                needs = Needs(await _model_of(begun if received is None else received))
             while len(tried) <= pool.settings.failover.connect_retries:
                 backend = pool.backends.choose(pool.settings.direct_placement, tried, Demand(tokens), needs)
                 if backend is None:
@@ -52,8 +60,8 @@ class Passing:
                 tried.add(backend.name)
                 pool.backends.begin(backend, tokens)
                 try:
-                    data = body if body is not None else _chunks(request) if request.body_exists else None
-                    response = await pool.upstream.open(backend, request.method, path, headers, data)
+                    data = _chunks(request, begun) if received is None and request.body_exists else received
+                    response = await pool.upstream.open(backend, request.method, path, headers, data, body.trailers)
                     served, code = backend.name, response.status
                     pool.backends.heard(backend, monotonic_s())
                     if code not in TRY_ELSEWHERE and request.method not in SAFE:
@@ -79,16 +87,21 @@ class Passing:
             pool.metrics.request(served, code)
 
 
-def _model_of(body: bytes) -> str:
-    """Return the model that a completion asks for, "" if that cannot be read."""
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return ""
-    model = value.get("model") if isinstance(value, dict) else None
-    return model if isinstance(model, str) else ""
+async def _model_of(body: bytes) -> str:
+    """Return the model that a body names, "" if that cannot be read."""
+    return await asyncio.to_thread(model_of, body) if len(body) > LARGE_BYTES else model_of(body)
 
 
-async def _chunks(request: web.BaseRequest) -> AsyncIterator[bytes]:
+async def _beginning(request: web.BaseRequest) -> bytes:
+    """Return the beginning of a body that is streamed, as much as is read for its model."""
+    begun = bytearray()
+    while len(begun) < LARGE_BYTES and (data := await request.content.read(LARGE_BYTES - len(begun))):
+        begun += data
+    return bytes(begun)
+
+
+async def _chunks(request: web.BaseRequest, begun: bytes) -> AsyncIterator[bytes]:
+    if begun:
+        yield begun
     while data := await request.content.readany():
         yield data

@@ -60,7 +60,7 @@ class ClientConnection(Connection):
 
 
 class ClientServer(web.Server):
-    """The server for clients. `owned` gets each streamed completion with its path, and its body if that is compressed.
+    """The server for clients. `owned` gets each streamed completion with its path and its body.
 
     The server calls `counted` with the backend ("": none) and the status of each request that it refuses. `passing` and
     `owned` count the requests that they serve.
@@ -70,7 +70,7 @@ class ClientServer(web.Server):
         self,
         limits: Limits,
         passing: Passing,
-        owned: Callable[[web.BaseRequest, str, OwnedRequest, Caller, bytes | None], Awaitable[web.StreamResponse]],
+        owned: Callable[[web.BaseRequest, str, OwnedRequest, Body], Awaitable[web.StreamResponse]],
         tokens: Tokens | None,
         classes: Mapping[str, frozenset[str]],
         counted: Callable[[str, int], None],
@@ -200,14 +200,14 @@ class ClientServer(web.Server):
                 self._counted("", CLIENT_LEFT)
                 raise
         if owned is not None:
-            return await self._owned(request, path, owned, body.caller, body.received if body.packed else None)
+            return await self._owned(request, path, owned, body)
         # The token was for us; the body was read, so its length is known.
         without = (
             *(("authorization",) if self._tokens is not None else ()),
             *(("content-length",) if body.received is not None else ()),
         )
         headers = to_backend(body.caller.headers(request.headers), *without)
-        return await self._passing.serve(request, path, headers, body.received, body.caller.name)
+        return await self._passing.serve(request, path, headers, body)
 
     def refuse(self, response: web.Response) -> web.Response:
         """Count an answer of our own."""

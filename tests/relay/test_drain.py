@@ -58,6 +58,31 @@ def test_a_drain(tmp_path: Path, migrate: bool, after: int, body: dict[str, Any]
     asyncio.run(go())
 
 
+def test_a_drained_source_goes_on_if_the_destination_is_silent(tmp_path: Path) -> None:
+    """The move is decisive, but the reader does not wait for a destination beside a source that has text."""
+    settings = "drain: {migrate: true}\nmove: {start: 50ms}\nfailover: {first_byte: 1h}\n"
+
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(rate=50), FakeEngine(rate=50), settings=settings) as running:
+            undisturbed = await running.direct(CHAT)
+            for engine in running.engines:
+                engine.asked.clear()
+                engine.fault_of = lambda asked: Fault("slow_prefill") if "prompt" in asked.json else None
+            reading = asyncio.create_task(running.read(CHAT))
+            async with asyncio.timeout(WAIT_S):
+                while not running.asked or running.asked[0].chunks_sent < 4:
+                    await asyncio.sleep(0.005)
+            source = "a" if running.engines[0].streams else "b"
+            async with running.session.post(f"{running.web}/v1/backends/{source}/drain", json={}) as response:
+                assert response.status == 200
+            reply = await reading
+            assert (reply.errors, reply.done) == ([], True)
+            assert reply.content() == undisturbed.content()
+            assert len(running.asked) > 1, "a destination was asked"
+
+    asyncio.run(go())
+
+
 def test_a_relay_that_stops_leaves_both_ports_to_the_next_at_once(tmp_path: Path) -> None:
     async def go() -> None:
         async with rig(tmp_path, FakeEngine()) as running:

@@ -89,6 +89,45 @@ def test_trailers_of_an_answer_pass(tmp_path: Path, form: str) -> None:
     assert b"\r\nTrailer: X-Sum, X-Latin\r\n" in got
 
 
+def chunked(form: str, *parts: bytes, trailers: bytes = b"") -> bytes:
+    """Return a request whose body comes in chunks."""
+    head = post(form, b"Transfer-Encoding: chunked", b"Trailer: X-Sum", body=b"").replace(b"Content-Length: 0\r\n", b"")
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n" + trailers + b"\r\n"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("parts", [(OWNED,), (OWNED[:9], OWNED[9:] + b" " * 100_000)], ids=["short", "long"])
+def test_trailers_of_a_request_pass(tmp_path: Path, form: str, parts: tuple[bytes, ...]) -> None:
+    trailers = b"X-Sum: 12\r\nX-Latin: caf\xe9\r\n"
+    left_out = b"Authorization: Bearer x\r\nBaggage: llm.slo_class=a\r\nContent-Type: a/b\r\n"
+    _, (asked,) = through(tmp_path, chunked(form, *parts, trailers=left_out + trailers), answered(form))
+    head, _, body = asked.partition(b"\r\n\r\n")
+    assert body.endswith(b"\r\n0\r\n" + trailers + b"\r\n")
+    sent = body.removesuffix(b"0\r\n" + trailers + b"\r\n")
+    assert b"".join(sent.split(b"\r\n")[1::2]) == b"".join(parts)
+    assert b"\r\nTrailer: X-Sum, X-Latin" in head
+    assert b"content-length" not in head.lower()
+
+
+def test_a_request_in_chunks_without_trailers_has_a_length(tmp_path: Path) -> None:
+    _, (asked,) = through(tmp_path, chunked("passed", OWNED), answered("passed"))
+    assert asked.endswith(b"\r\n\r\n" + OWNED)
+    assert b"railer" not in asked
+
+
+def test_trailers_are_not_taken_from_the_request_behind(tmp_path: Path) -> None:
+    async def go() -> None:
+        backend = RawBackend(lambda _connection, _request: answered("passed"))
+        async with rig(tmp_path, backend) as running:
+            first = chunked("passed", OWNED).replace(b"Connection: close\r\n", b"")
+            await ask(running.url, first + chunked("passed", b"{}", trailers=b"X-Sum: 1\r\n"))
+        one, two = [request for _, request in backend.requests]
+        assert b"X-Sum" not in one
+        assert two.endswith(b"0\r\nX-Sum: 1\r\n\r\n")
+
+    asyncio.run(go())
+
+
 def test_early_hints_pass_before_the_answer(tmp_path: Path) -> None:
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
     for form in FORMS:

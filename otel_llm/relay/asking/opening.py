@@ -25,7 +25,7 @@ from otel_llm.relay.seam.leg import DIFFERS, MAX_PROMPT, Leg
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from multidict import CIMultiDict
 
@@ -50,6 +50,7 @@ class Opening(Destinations):
     backend that is asked the unchanged request, not one that is to continue it: until that has won, the source serves.
     The first backend is that of `turn`, where there is a queue. `client`: the name of the client.
     `packed`: the body as the client compressed it, None if it did not; it is sent unless the request must be changed.
+    `trailers`: those of the request.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Opening(Destinations):
         turn: QueueTurn | None,
         client: str,
         packed: bytes | None = None,
+        trailers: Sequence[bytes] = (),
     ) -> None:
         super().__init__(pool, owned, prompt, recorded)
         self.last_reason = NO_BACKEND
@@ -71,6 +73,7 @@ class Opening(Destinations):
         self._headers = headers
         self._sent = owned.body if packed is None else packed
         self._own_headers = headers if packed is None else end_to_end(headers, "content-encoding")
+        self._trailers = trailers
         self._turn = turn
         self._blame = Blame(pool.backends, client)
         self._tried: set[str] = set()
@@ -141,14 +144,9 @@ class Opening(Destinations):
 
         def hedge() -> None:
             policy, backends = self._pool.settings.direct_placement, self._pool.backends
-            chosen = backends.pick(policy, self._hedge_to(backend), self.demand(policy, reply))
-            self._tries += 1
-
-            def failed(problem: UpstreamError) -> None:
-                self.hedging.settled("failed")
-                self.broke(chosen, problem.reason)
-
-            race.beside(self.destination(chosen.name, reply), failed)
+            ranked = backends.rank(policy, self._hedge_to(backend), self.demand(policy, reply))
+            names = [candidate.name for candidate in ranked]
+            race.beside(self.hedge_race(names, reply).run(), lambda _: self.hedging.settled("failed"))
 
         self.hedging.begin(backend, self._prompt)
         self.hedging.sends(hedge)
@@ -160,12 +158,19 @@ class Opening(Destinations):
             self.hedging.settled("done")
         else:
             run.patient = True
-            self.hedging.sends(self._move_as_hedge)
+            self.hedging.sends(self.hedge)
         return run
 
-    def _move_as_hedge(self) -> None:
+    def hedge_race(self, names: Sequence[str], reply: Reply) -> Race:
+        """Return a walk through backends; one at a time gets the request beside the one that is late.
+
+        Each counts as a try.
+        """
+        left = self._pool.settings.failover.connect_retries + 1 - self._tries
+        return Race(self, reply, names[: max(0, left)], None, asks=self._count_try)
+
+    def _count_try(self) -> None:
         self._tries += 1
-        self.hedge()
 
     def _others(self, serving: Backend) -> list[Backend]:
         return self._hedge_to(serving) or super()._others(serving)
@@ -290,7 +295,8 @@ class Opening(Destinations):
         sent_ns = monotonic_ns()
         try:
             async with asyncio.timeout(limit_s):
-                response = await self._pool.upstream.open(backend, "POST", path, headers, body)
+                trailers = self._trailers if carried is None else ()
+                response = await self._pool.upstream.open(backend, "POST", path, headers, body, trailers)
         except BaseException as problem:
             if placement is not None:
                 placement.end(whole=False)

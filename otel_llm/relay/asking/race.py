@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 MOST_ASKED: Final = 2
 """Destinations that prefill at one time for one stream."""
 SLOW: Final = "slow"
+SILENT: Final = "silent"
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class Asked(Protocol):
@@ -43,10 +48,21 @@ class Race:
 
     One that fails gives way to the next at once. One without a first token within its start limit gives way too, if
     there is another; while the reader has no text left it goes on beside the next, two at most. `is_dry` tells whether
-    the reader has no text left.
+    the reader has no text left. Without it only one that answers with a failure gives way: a slow one is waited for,
+    and after one that stays silent no other one is asked: the fleet may be overloaded. `asks` is called for each one.
+    `late` is called if the last destination has no first token within its start limit, and goes on.
     """
 
-    def __init__(self, opening: Asked, reply: Reply, names: Sequence[str], is_dry: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        opening: Asked,
+        reply: Reply,
+        names: Sequence[str],
+        is_dry: Callable[[], bool] | None,
+        *,
+        asks: Callable[[], None] = _nothing,
+        late: Callable[[], None] | None = None,
+    ) -> None:
         self.to = names[0] if names else ""
         """The destination that was asked last, or has won."""
         self.failures: list[tuple[str, str]] = []
@@ -55,6 +71,8 @@ class Race:
         self._reply = reply
         self._waiting = deque(names)
         self._is_dry = is_dry
+        self._asks = asks
+        self._late = late
         self._asked: dict[asyncio.Task[Run], str] = {}
         self._until_s = 0.0
         """The end of the start limit of the destination that was asked last."""
@@ -79,7 +97,8 @@ class Race:
 
     async def _step(self) -> Run | None:
         """Wait for an answer, or for the end of the start limit; return the destination that has won."""
-        limit_s = max(0.0, self._until_s - _now_s()) if self._waiting else None
+        limited = self._is_dry is not None and (self._waiting or self._late is not None)
+        limit_s = max(0.0, self._until_s - _now_s()) if limited else None
         done, _ = await asyncio.wait(self._asked, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         newest = next(reversed(self._asked))
         for task in done:
@@ -88,6 +107,8 @@ class Race:
             except UpstreamError as problem:
                 name = self._asked.pop(task)
                 self.failures.append((name, problem.reason))
+                if self._is_dry is None and problem.reason == SILENT:
+                    self._waiting.clear()
                 self._opening.failed(name, problem.reason)
             else:
                 self.to = self._asked.pop(task)
@@ -98,10 +119,13 @@ class Race:
             if not done:
                 self._make_room(newest)
             self._ask_next()
+        elif not done and self._late is not None:
+            late, self._late = self._late, None
+            late()
         return None
 
     def _make_room(self, newest: asyncio.Task[Run]) -> None:
-        if not self._is_dry():
+        if self._is_dry is not None and not self._is_dry():
             self.failures.append((self._asked[newest], SLOW))
             self._leave(newest)
         elif len(self._asked) >= MOST_ASKED:
@@ -111,6 +135,7 @@ class Race:
 
     def _ask_next(self) -> None:
         self.to = self._waiting.popleft()
+        self._asks()
         task = asyncio.get_running_loop().create_task(self._opening.destination(self.to, self._reply))
         self._asked[task] = self.to
         self._until_s = _now_s() + self._opening.start_s(self.to, self._reply)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
@@ -82,6 +83,12 @@ class Run:
         """The instant of the last token; 0 where that is not known."""
         self._read_bytes = 0
         self._heard = False
+        self._parsing: asyncio.Future[list[Piece]] | None = None
+        """The pieces of the last read, while a thread makes them."""
+        self._ended = False
+        """Whether the last read found the end of the body."""
+        self._late = False
+        """Whether the bytes of the last read were there before."""
         self._ends = False
         self._begun = False
         self._done = False
@@ -105,7 +112,9 @@ class Run:
     @property
     def unread(self) -> bool:
         """Tell whether `read` will return something that was received already."""
-        return not self._closed and (bool(self.begun) or self.response.content.total_bytes > self._read_bytes)
+        if self._closed:
+            return False
+        return bool(self.begun) or self._parsing is not None or self.response.content.total_bytes > self._read_bytes
 
     async def sniff(self, silent_s: float | None) -> None:
         """Find out whether the answer is an event stream: as its content type says, or else its first bytes.
@@ -138,10 +147,13 @@ class Run:
 
         `silent_s`: the longest wait for the first event (s). Raises UpstreamError: `silent`, `broken`.
         """
+        if self._parsing is not None:  # the wait for it was ended
+            return self._noted(await self._parsed())
         if self.begun:
             data, self.begun = self.begun, b""
-            return self._noted(self.leg.feed(data), late=False)
-        late = self.response.content.total_bytes > self._read_bytes
+            self._late = False
+            return self._noted(await self.pieces(data))
+        late = self._late = self.response.content.total_bytes > self._read_bytes
         patient = self._heard or self.patient
         limit_s = TAIL_S if self._done else REST_S if self._ends else None if patient else silent_s
         before_ns = self.read_ns
@@ -150,10 +162,23 @@ class Run:
             received_ns = self.response.received_ns
             if received_ns is not None:
                 self.arrived_ns = max(before_ns, self.lag.arrived_ns(min(received_ns, self.read_ns)))
-        if not data:
-            self.over = True
-            return self._noted(self.leg.end(), late=late)
-        return self._noted(self.leg.feed(data), late=late)
+        return self._noted(await self.pieces(data))
+
+    async def pieces(self, data: bytes) -> list[Piece]:
+        """Return the pieces of the next bytes of the body, b"" at its end; a thread reads large ones."""
+        parse = partial(self.leg.feed, data) if data else self.leg.end
+        self._ended = not data
+        if not self.leg.is_long(data):
+            self.over = self._ended
+            return parse()
+        self._parsing = asyncio.get_running_loop().run_in_executor(None, parse)
+        return await self._parsed()
+
+    async def _parsed(self) -> list[Piece]:
+        assert self._parsing is not None  # noqa: S101
+        pieces = await asyncio.shield(self._parsing)
+        self._parsing, self.over = None, self._ended
+        return pieces
 
     async def _received(self, limit_s: float | None = None) -> bytes:
         """Return the next bytes of the answer, b"" at its end. Raises UpstreamError."""
@@ -189,7 +214,7 @@ class Run:
                 self._placement.end(whole=self._done)
             self._loads.end(self.backend, self._tokens, self._waiting)
 
-    def _noted(self, pieces: list[Piece], *, late: bool) -> list[Piece]:
+    def _noted(self, pieces: list[Piece]) -> list[Piece]:
         if not self._heard:
             self._heard = any(piece.chunk is not None or piece.done for piece in pieces)
         for piece in pieces:
@@ -198,7 +223,7 @@ class Run:
         if self._estimate is not None:
             self._weigh(self._estimate, pieces)
         if not self._closed:
-            self._time(pieces, late=late)
+            self._time(pieces, late=self._late)
         return pieces
 
     def _time(self, pieces: list[Piece], *, late: bool) -> None:

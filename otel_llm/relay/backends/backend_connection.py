@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections import deque
 from contextvars import ContextVar
 from functools import partial
 from types import FunctionType
@@ -14,7 +13,7 @@ from aiohttp import client_reqrep
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import StreamWriter
 
-from otel_llm.relay.headers import TRAILER_BYTES, head_bytes, trailers_of
+from otel_llm.relay.headers import Newest, head_bytes
 from otel_llm.shared.clock import monotonic_ns, monotonic_s
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ INTERIM: Final = range(100, 200)
 
 passes_interim: ContextVar[Callable[[RawResponseMessage], None] | None] = ContextVar("passes_interim", default=None)
 """Gets each interim answer (1xx, but not 100 and 101) to the requests of a task."""
+sends_trailers: ContextVar[Sequence[bytes]] = ContextVar("sends_trailers", default=())
+"""The trailer fields of the request that a task sends now, whose body is chunked."""
 
 
 class IdleClosedError(aiohttp.ServerDisconnectedError):
@@ -45,8 +46,7 @@ class BackendProtocol(ResponseHandler):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
-        self._newest: deque[bytes] = deque()
-        self._newest_bytes = 0
+        self._newest = Newest()
         self._answers = 0
         self._asked_s = 0.0
         self.received_ns = 0
@@ -55,7 +55,6 @@ class BackendProtocol(ResponseHandler):
     def set_response_params(self, **params: Any) -> None:
         """Begin a request."""
         self._newest.clear()
-        self._newest_bytes = 0
         self._asked_s = monotonic_s()
         super().set_response_params(**params)
 
@@ -63,10 +62,7 @@ class BackendProtocol(ResponseHandler):
         """Parse what was received, and keep the newest bytes; without data aiohttp goes on where it paused."""
         if data:
             self.received_ns = monotonic_ns()
-            self._newest.append(data)
-            self._newest_bytes += len(data)
-            while self._newest_bytes - len(self._newest[0]) > TRAILER_BYTES:
-                self._newest_bytes -= len(self._newest.popleft())
+            self._newest.add(data)
         super().data_received(data)
 
     async def read(self) -> tuple[RawResponseMessage, StreamReader]:
@@ -87,7 +83,7 @@ class BackendProtocol(ResponseHandler):
 
     def trailers(self) -> Sequence[bytes]:
         """Return the trailers of the chunked body that has just ended."""
-        return trailers_of(b"".join(self._newest))
+        return self._newest.trailers()
 
 
 class Answer(aiohttp.ClientResponse):
@@ -118,11 +114,23 @@ class Answer(aiohttp.ClientResponse):
 
 
 class _Writer(StreamWriter):
-    """A writer of requests that keeps the bytes of headers that are no UTF-8."""
+    """A writer of requests that keeps the bytes of headers that are no UTF-8, and ends a chunked one with trailers."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._trailers = sends_trailers.get()
 
     async def write_headers(self, status_line: str, headers: CIMultiDict[str]) -> None:
         await super().write_headers(status_line, headers)
         self._headers_buf = head_bytes(status_line, headers)
+
+    async def write_eof(self, chunk: bytes = b"") -> None:
+        if self._trailers and self.chunked:
+            await self.write(chunk)
+            self.send_headers()
+            self.chunked = False  # the last chunk is written here
+            chunk = b"\r\n".join([b"0", *self._trailers, b"", b""])
+        await super().write_eof(chunk)
 
 
 class Request(aiohttp.ClientRequest):

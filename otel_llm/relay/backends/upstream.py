@@ -12,10 +12,18 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from otel_llm.config.secret_files import read_bearer
-from otel_llm.relay.backends.backend_connection import SWITCHING, Answer, Connector, IdleClosedError, Request
+from otel_llm.relay.backends.backend_connection import (
+    SWITCHING,
+    Answer,
+    Connector,
+    IdleClosedError,
+    Request,
+    sends_trailers,
+)
+from otel_llm.relay.headers import names_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
     from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.settings import BackendSettings
@@ -80,18 +88,23 @@ class Upstream:
         path: str,
         headers: Mapping[str, str],
         body: Sendable | AsyncIterator[bytes] | None,
+        trailers: Sequence[bytes] = (),
     ) -> aiohttp.ClientResponse:
         """Send a request and return the answer once its headers are received; `path`: unchanged, with its query.
 
-        `headers`: those to send, see `to_backend`; a body of a known length needs none. Raises UpstreamError.
+        `headers`: those to send, see `to_backend`; a body of a known length needs none, and is chunked if there are
+        `trailers`. Raises UpstreamError.
         """
         sent = CIMultiDict(headers)
         if isinstance(body, (bytes, tuple)):
             parts = (body,) if isinstance(body, bytes) else body
             size = sum(map(len, parts))
-            sent["Content-Length"] = str(size)
+            if trailers:
+                sent["Trailer"] = names_of(trailers)
+            else:
+                sent["Content-Length"] = str(size)
             # A large body is written as fast as the backend reads it, and not copied as a whole.
-            body = b"".join(parts) if size <= PIECE_BYTES else _pieces(parts)
+            body = b"".join(parts) if size <= PIECE_BYTES and not trailers else _pieces(parts)
         key = self._keys.get(backend.name)
         if key is not None:
             sent.popall("Authorization", None)
@@ -105,6 +118,7 @@ class Upstream:
             allow_redirects=False,
             ssl=self._tls.get(backend.name, True),
         )
+        ends = sends_trailers.set(trailers)
         try:
             if body is None or isinstance(body, bytes):
                 try:
@@ -121,6 +135,8 @@ class Upstream:
             raise UpstreamError("silent") from problem
         except (aiohttp.ClientError, OSError, ValueError) as problem:
             raise UpstreamError("broken") from problem
+        finally:
+            sends_trailers.reset(ends)
         if response.status == SWITCHING:  # the relay sends no Upgrade, so this answer is wrong
             response.close()
             raise UpstreamError("broken")
@@ -155,6 +171,7 @@ async def _pieces(parts: Iterable[bytes | memoryview]) -> AsyncIterator[bytes]:
     for part in parts:
         for begin in range(0, len(part), PIECE_BYTES):
             yield bytes(part[begin : begin + PIECE_BYTES])
+            await asyncio.sleep(0)  # a backend that takes all at once does not hold the loop
 
 
 async def read_some(response: aiohttp.ClientResponse) -> bytes:

@@ -14,7 +14,7 @@ from otel_llm.readers.spans.finish_reasons import finish_reason
 from otel_llm.relay.loop_lag import NOTICED_NS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Sized
 
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.segments.chunks import Reading
@@ -45,7 +45,7 @@ class StatedChunk(Protocol):
         """Return its choices."""
 
     @property
-    def prompt_ids(self) -> Sequence[int] | None:
+    def prompt_ids(self) -> Sized | None:
         """Return the ids of a prompt, None where the chunk has none."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 from otel_llm.instrumentation.segments.statements import FAILURES, UNKNOWN, reason_of
+from otel_llm.relay.seam.large_body import LARGE_BYTES, PromptIds, cut_prompt_ids
 from otel_llm.relay.seam.members import DECODER
 from otel_llm.relay.seam.stated_error import choice_error, stated_error
 
@@ -46,28 +47,33 @@ class Choice:
 
 
 class Chunk:
-    """The JSON of an event. `odd`: why a stream with this chunk cannot be resumed, None where it can."""
+    """The JSON of an event. `odd`: why a stream with this chunk cannot be resumed, None where it can.
 
-    __slots__ = ("choices", "error", "odd", "prompt_ids", "usage", "value")
+    `prompt_ids`: those of a large chunk were cut out of it before it was parsed; `rest` is its JSON without them.
+    """
 
-    def __init__(self, value: dict[str, Any]) -> None:
+    __slots__ = ("choices", "error", "odd", "prompt_ids", "rest", "usage", "value")
+
+    def __init__(self, value: dict[str, Any], prompt_ids: PromptIds | None = None, rest: bytes | None = None) -> None:
         self.value = value
         self.choices: list[Choice] = []
-        self.prompt_ids: list[int] | None = None
+        self.prompt_ids = prompt_ids
+        self.rest = rest
         self.usage: dict[str, Any] | None = None
         self.error: StatedError | None = None
         self.odd: str | None = None
 
 
 def parse(data: bytes) -> Chunk | None:
-    """Return the chunk in the data of an event, None where that is no JSON object."""
+    """Return the chunk in the data of an event, None where that is no JSON object. Large ones: in a thread."""
+    rest, cut = (data, None) if len(data) <= LARGE_BYTES else cut_prompt_ids(data)
     try:
-        value = DECODER.decode(data.decode("utf-8"))
+        value = DECODER.decode(rest.decode("utf-8"))
     except (ValueError, RecursionError):
         return None
     if type(value) is not dict:
         return None
-    chunk = Chunk(value)
+    chunk = Chunk(value, cut, None if cut is None else rest)
     get = value.get
     usage = get("usage")
     if type(usage) is dict:
@@ -173,7 +179,7 @@ def _kind_of(name: str) -> Kind:
 
 def _take_prompt_ids(chunk: Chunk, prompt_ids: object) -> None:
     if _are_ids(prompt_ids):
-        chunk.prompt_ids = prompt_ids
+        chunk.prompt_ids = PromptIds(prompt_ids)
     else:
         chunk.odd = "prompt ids of a wrong type"
 

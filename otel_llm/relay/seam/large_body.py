@@ -1,10 +1,14 @@
-"""The members of a large request: only small values are read, so that no parser holds the process for long.
+"""Large JSON: of a request only small members are read, of a reply the ids of a long prompt stay the text they came as.
+
+So no parser holds the process for long.
 
 Made for a thread: the positions are found without the interpreter's lock, and each text that is parsed is small.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -13,7 +17,7 @@ import numpy as np
 from otel_llm.relay.seam.members import DECODER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -23,6 +27,11 @@ LARGE_BYTES: Final = 2**16
 """A larger body is read by this module, and so much of it is parsed at one time."""
 MOST_CHILDREN: Final = 2**14
 """Members or elements that are looked at; a list of more is as if it could not be read."""
+
+_PROMPT_IDS: Final = b'"prompt_token_ids"'
+_LIST: Final = re.compile(rb"\s*:\s*(?=\[)")
+_BLANK: Final = b" \t\r\n"
+_IN_IDS: Final = b"0123456789," + _BLANK
 
 
 def load_kernels() -> None:
@@ -35,6 +44,12 @@ def _children(data: Bytes, at: int, rows: npt.NDArray[np.int64]) -> int:
     from otel_llm.core.json_spans import children  # a relay that gets no large body needs no kernels
 
     return int(children(data, at, rows))
+
+
+def count_elements(data: bytes, begin: int) -> tuple[int, int]:
+    """Return the number of elements of the array at `begin`, -1 where there is none, and the index behind it."""
+    rows = np.zeros((1, 4), np.int64)
+    return _children(np.frombuffer(data, np.uint8), begin, rows), int(rows[0, 1])
 
 
 class Unread:
@@ -156,3 +171,49 @@ class LargeBody:
         if span.end - span.begin > LARGE_BYTES:
             return UNREAD
         return DECODER.decode(self._body[span.begin : span.end].decode())
+
+
+class PromptIds:
+    """Token ids: a list of numbers, or `text`, the JSON of so many numbers without the brackets."""
+
+    __slots__ = ("_count", "_ids", "_text")
+
+    def __init__(self, ids: Sequence[int] = (), text: bytes = b"", count: int | None = None) -> None:
+        self._ids = ids
+        self._text = text
+        self._count = len(ids) if count is None else count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def text(self) -> bytes:
+        """Return their JSON without the brackets."""
+        return self._text or json.dumps(self._ids, separators=(",", ":")).encode()[1:-1]
+
+    def last(self, count: int) -> list[int]:
+        """Return the last ids, at most so many."""
+        if not self._text:
+            return list(self._ids[-count:])
+        return [int(one) for one in self._text.rsplit(b",", count)[-count:]]
+
+
+def cut_prompt_ids(data: bytes) -> tuple[bytes, PromptIds | None]:
+    """Return the JSON of an object without its first `prompt_token_ids`, and these; the JSON as it is without any.
+
+    Made for a thread: most of the work is done without the interpreter's lock.
+    """
+    key = data.find(_PROMPT_IDS)
+    # An unescaped quotation mark with a letter behind it begins a string, and before a colon that is a key.
+    if key < 0 or data[key - 1 : key] == b"\\" or (opening := _LIST.match(data, key + len(_PROMPT_IDS))) is None:
+        return data, None
+    begin = opening.end()
+    count, end = count_elements(data, begin)
+    if count <= 0 or (inner := data[begin + 1 : end - 1]).translate(None, _IN_IDS):
+        return data, None
+    before, behind = data[:key].rstrip(_BLANK), data[end:].lstrip(_BLANK)
+    if before.endswith(b","):
+        before = before[:-1]
+    elif behind.startswith(b","):
+        behind = behind[1:]
+    return before + behind, PromptIds(text=inner.strip(_BLANK), count=count)

@@ -9,6 +9,7 @@ from otel_llm.instrumentation.segments.statements import UNKNOWN
 from otel_llm.relay.seam import chunk as chunks
 from otel_llm.relay.seam.chunk import Chunk
 from otel_llm.relay.seam.dialect import dialect_of
+from otel_llm.relay.seam.large_body import LARGE_BYTES
 from otel_llm.relay.seam.lines import MAX_LINE, LineReader
 from otel_llm.relay.seam.piece import Piece, ending_of
 
@@ -110,6 +111,11 @@ class Leg:
         # Ids that the client has and that are received again.
         self._expected = reply.ids_from(carried) if carried is not None and reply.request.asked_ids else []
         self.strips = reply.request.endpoint in self.dialect.ids_of and not reply.request.asked_ids
+
+    def is_long(self, data: bytes) -> bool:
+        """Return whether `feed` of these bytes, of none `end`, may parse a large text: call it in a thread then."""
+        held = self._reader.begun + self._held_bytes
+        return held + len(data) > LARGE_BYTES and (not data or b"\n" in data or b"\r" in data)
 
     def feed(self, data: bytes) -> list[Piece]:
         """Return the pieces of the lines that end in `data`, except those of an event whose data is not whole yet."""
@@ -222,6 +228,9 @@ class Leg:
 
     def _fill_chunk(self, piece: Piece, chunk: Chunk) -> None:
         piece.chunk = chunk
+        if chunk.rest is not None and self.strips:  # the client gets no ids: the long text of them is let go
+            piece.flat = (b"" if self._json else b"data: ") + chunk.rest + ending_of(piece.line)
+            piece.line = piece.before + piece.flat
         if chunk.prompt_ids is not None:
             self._reader.limit = self._max_line
         if self._json and chunk.error is not None:  # an answer, as one with another content type is

@@ -25,6 +25,11 @@ class LineReader:
         self._begun = bytearray()  # of the line that has not ended yet
         self._over = False  # in the midst of a line that is over the limit
 
+    @property
+    def begun(self) -> int:
+        """Return the number of bytes that are held."""
+        return len(self._begun)
+
     def feed(self, data: bytes) -> list[Line]:
         """Return the lines that end in `data`."""
         if b"\n" not in data and b"\r" not in data:

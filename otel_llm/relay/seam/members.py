@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -40,13 +41,26 @@ def members(text: str, at: int = 0) -> tuple[list[Member], int]:
 
     Raises: ValueError where it is not an object of JSON, RecursionError where it is too deep.
     """
+    found: list[Member] = []
+    return found, _read(text, at, found)
+
+
+def begun_members(text: str) -> list[Member]:
+    """Return the members at the beginning of a text that need not be whole, up to the first that is not."""
+    found: list[Member] = []
+    with suppress(ValueError, RecursionError):
+        _read(text, 0, found)
+    return found
+
+
+def _read(text: str, at: int, found: list[Member]) -> int:
+    """Add the members of an object to `found` one by one; return the position of its end."""
     at = _space(text, at)
     if text[at : at + 1] != "{":
         raise ValueError("not an object")
-    found: list[Member] = []
     at = _space(text, at + 1)
     if text[at : at + 1] == "}":
-        return found, at + 1
+        return at + 1
     while True:
         key_start = at
         if text[at : at + 1] != '"':
@@ -60,7 +74,7 @@ def members(text: str, at: int = 0) -> tuple[list[Member], int]:
         found.append(Member(key, value, key_start, start, end))
         at = _space(text, end)
         if text[at : at + 1] == "}":
-            return found, at + 1
+            return at + 1
         if text[at : at + 1] != ",":
             raise ValueError("no comma behind a member")
         at = _space(text, at + 1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.seam.chunk import Chunk
     from otel_llm.relay.seam.dialect import Dialect
+    from otel_llm.relay.seam.large_body import PromptIds
     from otel_llm.relay.seam.leg import Leg
     from otel_llm.relay.seam.piece import Piece
     from otel_llm.relay.seam.request import OwnedRequest
@@ -37,7 +38,7 @@ class Reply:
         self.reason = reason
         if reason is None and request.choices != 1:
             self.reason = f"{request.choices} choices"
-        self.prompt_ids: list[int] | None = None
+        self.prompt_ids: PromptIds | None = None
         self.prompt_tokens: int | None = None
         self.begun = False
         self.finish: str | None = None

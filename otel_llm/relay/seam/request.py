@@ -59,6 +59,22 @@ def endpoint_of(path: str) -> Endpoint | None:
     return "completions" if path.endswith("/completions") else None
 
 
+def model_of(body: bytes) -> str:
+    """Return the model that a JSON body names, "" if it names none; call it in a thread for more than `LARGE_BYTES`.
+
+    Of a body that is not whole what is there is read.
+    """
+    if len(body) > LARGE_BYTES:
+        try:
+            model = LargeBody(body).values().get("model")
+        except (ValueError, RecursionError):
+            return ""
+    else:
+        found = members.begun_members(body.decode("utf-8", "replace"))
+        model = next((one.value for one in found if one.key == "model"), None)
+    return model if isinstance(model, str) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class OwnedRequest:
     """A request whose reply the relay owns.

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.relay.seam.eligibility import carried_keys
+from otel_llm.relay.seam.large_body import PromptIds
 
 if TYPE_CHECKING:
     from otel_llm.relay.seam.reply import Reply
@@ -44,7 +45,8 @@ class Carry:
         self.count = reply.carried  # ids after the last complete one have no text yet: they are generated again
         if self.count is not None:
             return
-        self._context = [*(reply.prompt_ids or [])[-_CONTEXT:], *ids[: self._whole]][-_CONTEXT:]
+        prompt = reply.prompt_ids or PromptIds()
+        self._context = [*prompt.last(_CONTEXT), *ids[: self._whole]][-_CONTEXT:]
         self._fewest = max(1, len(self._candidates) - MAX_DROPPED)
         self.asks = self._context
         if not self._context:
@@ -111,9 +113,11 @@ def resume_body(reply: Reply, carried: int, tokens_left: int) -> bytes:
     if reply.reason is not None or reply.prompt_ids is None:
         raise ValueError("not resumable")
     request = reply.request
-    prompt = json.dumps(reply.prompt_ids + reply.ids[:carried], separators=(",", ":"))
-    parts = [f"{json.dumps(key)}:{request.raw[key]}" for key in carried_keys(request, reply.dialect)]
-    parts += [f'"prompt":{prompt}', f'"max_tokens":{tokens_left}', '"stream":true', '"return_token_ids":true']
+    output = json.dumps(reply.ids[:carried], separators=(",", ":"))[1:-1].encode()
+    prompt = b",".join(part for part in (reply.prompt_ids.text, output) if part)
+    sent = "".join(f"{json.dumps(key)}:{request.raw[key]}," for key in carried_keys(request, reply.dialect))
+    parts = [f'"max_tokens":{tokens_left}', '"stream":true', '"return_token_ids":true']
     if request.wants_usage:
         parts.append('"stream_options":{"include_usage":true}')
-    return f"{{{','.join(parts)}{reply.dialect.resume_members}}}".encode()
+    rest = f"{','.join(parts)}{reply.dialect.resume_members}"
+    return b"".join((b"{", sent.encode(), b'"prompt":[', prompt, b"],", rest.encode(), b"}"))

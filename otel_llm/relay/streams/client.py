@@ -10,7 +10,7 @@ from otel_llm.relay.answers import CLIENT_LEFT, Passed, pass_response, reader_he
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     import aiohttp
     from aiohttp.http import StreamWriter
@@ -89,7 +89,9 @@ class Client:
         """Answer with a response of the relay's own."""
         self._response = response
 
-    async def pass_on(self, upstream: aiohttp.ClientResponse, begun: bytes, seen: Callable[[bytes], None]) -> bool:
+    async def pass_on(
+        self, upstream: aiohttp.ClientResponse, begun: bytes, seen: Callable[[bytes], Awaitable[None]]
+    ) -> bool:
         """Pass on an answer that is no stream; return whether the client has all of it. See `pass_response`."""
         self._response, whole = await pass_response(self._request, upstream, begun, seen)
         return whole

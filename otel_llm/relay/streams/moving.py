@@ -2,13 +2,15 @@
 
 Usually both may go on, and the first with new text does; the other's text is dropped. A decisive move does not read the
 source any more, so that a source that drips cannot win against a destination that is faster. Its bytes wait in the
-kernel: if no destination can go on, the source does.
+kernel: if no destination can go on, the source does. It also does if the last destination is late with its first token:
+the source may have text all the while.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.relay.asking.destinations import NO_PEER
@@ -106,12 +108,12 @@ class Moving:
         settle: Settle,
         *,
         decisive: bool = False,
-        most: int | None = None,
+        hedge: bool = False,
     ) -> None:
         """Begin to move the stream that `run` serves by a placement policy; `settle` gets the outcome, once.
 
         `decisive`: whatever the source does meanwhile; else that follows from the reader's text and the two paces.
-        `most`: the destinations to ask at most.
+        `hedge`: the source is late with its first token, so one other backend is to have the request at one time.
         """
         move = Move(run.backend.name, why, settle)
         if self._reply.begun and (reason := self._opening.exact_reason(run.backend, self._reply)) is not None:
@@ -126,7 +128,11 @@ class Moving:
         move.decisive = self._reply.begun and (decisive or self._should_be_decisive(run, move.to))
         self._move = move
         self._life.on(Event.MOVE)
-        race = Race(self._opening, self._reply, [candidate.name for candidate in ranked[:most]], self._is_dry)
+        names = [candidate.name for candidate in ranked]
+        if hedge:
+            race = self._opening.hedge_race(names, self._reply)
+        else:
+            race = Race(self._opening, self._reply, names, self._is_dry, late=partial(self._read_source, move))
         move.task = asyncio.get_running_loop().create_task(self._race(move, race, run))
         if move.decisive:
             self._wake()
@@ -151,6 +157,12 @@ class Moving:
             and source < needed <= destination
             and run.backend.name != to
         )
+
+    def _read_source(self, move: Move) -> None:
+        """Read the source of a move again, which is decisive no longer."""
+        if move.decisive and not move.over:
+            move.decisive = False
+            self._wake()
 
     def _is_dry(self) -> bool:
         """Tell whether the reader has no text left."""

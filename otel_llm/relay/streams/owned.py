@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otel_llm.readers.records import RequestKey
     from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.backends.pool import Pool
-    from otel_llm.relay.callers import Caller
+    from otel_llm.relay.bodies import Body
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.queueing.request_queue import RequestQueue
@@ -56,9 +56,10 @@ class Owned:
         """Returns the streams that a `preempt` of an instance (for a stream, if given) may take, first choice first."""
 
     async def __call__(
-        self, request: web.BaseRequest, path: str, owned: OwnedRequest, caller: Caller, packed: bytes | None = None
+        self, request: web.BaseRequest, path: str, owned: OwnedRequest, body: Body
     ) -> web.StreamResponse:
-        """Serve a request; `packed`: its body as the client compressed it, None if it did not."""
+        """Serve a request; `body`: it as it came."""
+        caller, packed = body.caller, body.received if body.packed else None
         lengths, size = self._pool.lengths, len(owned.body)
         prompt, known = owned.prompt_tokens, None
         if prompt is None:
@@ -74,10 +75,10 @@ class Owned:
         if self._queue is not None:
             output = lengths.output(recorded.slo.name, owned.model, owned.max_tokens)
             turn = QueueTurn(self._queue, recorded, prompt, output, caller.name)
-        opening = Opening(self._pool, owned, path, headers, prompt, recorded, turn, caller.name, packed)
+        opening = Opening(self._pool, owned, path, headers, prompt, recorded, turn, caller.name, packed, body.trailers)
         session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses, turn)
-        policy = self._pool.settings.direct_placement
-        opening.hedge = partial(session.migrate, policy, {"reason": "hedge"}, hedge_settled(opening.hedging), most=1)
+        policy, settled = self._pool.settings.direct_placement, hedge_settled(opening.hedging)
+        opening.hedge = partial(session.migrate, policy, {"reason": "hedge"}, settled, hedge=True)
         try:
             return await session.serve()
         finally:

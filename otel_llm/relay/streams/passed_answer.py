@@ -26,13 +26,13 @@ class PassedAnswer:
         self._error: str | None = None
         self._whole = False
 
-    def seen(self, data: bytes) -> None:
-        """Note the next bytes of the answer."""
+    async def seen(self, data: bytes) -> None:
+        """Note the next bytes of the answer, b"" at its end."""
         if self._reads:
-            for piece in self._run.leg.feed(data):
+            for piece in await self._run.pieces(data):
                 self._note(piece)
 
-    def outcome(self, *, whole: bool) -> tuple[str, str | None]:
+    async def outcome(self, *, whole: bool) -> tuple[str, str | None]:
         """Return the outcome of the request and its `error.type`; `whole`: the client has all of the answer.
 
         An answer that is compressed, or too long to be read, completes the request without a token.
@@ -41,9 +41,7 @@ class PassedAnswer:
             return ERROR, "broken"
         if self._run.response.status != OK:
             return ERROR, str(self._run.response.status)
-        if self._reads:
-            for piece in self._run.leg.end():
-                self._note(piece)
+        await self.seen(b"")
         if self._error is not None:
             return ERROR, self._error
         if not self._reads:

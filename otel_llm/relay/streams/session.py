@@ -145,7 +145,7 @@ class Session:
         settle: Settle,
         *,
         decisive: bool = False,
-        most: int | None = None,
+        hedge: bool = False,
     ) -> None:
         """Begin to move the stream to another backend by a placement policy; see `Moving.begin`."""
         run = self._run
@@ -154,7 +154,7 @@ class Session:
         elif not self._life.takes(Event.MOVE):
             settle("failed", MOVING, {})
         else:
-            self._moving.begin(run, to, why, settle, decisive=decisive, most=most)
+            self._moving.begin(run, to, why, settle, decisive=decisive, hedge=hedge)
 
     def leave(self, reason: str, still: Callable[[], bool]) -> None:
         """Move the stream off its backend, without a rule: attempt it until it is done, or no longer to be done."""
@@ -256,7 +256,7 @@ class Session:
             whole = await self._client.pass_on(answer.response, answer.begun, passed.seen)
         finally:
             answer.close()
-        return passed.outcome(whole=whole)
+        return await passed.outcome(whole=whole)
 
     async def _follow(self, run: Run) -> str:
         """Pass on a backend's stream until it ends or breaks, or is left; return the reason of a break."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,59 @@ def test_several_models_behind_one_relay(tmp_path: Path, settings: str, *, strea
                         assert response.status == 200
                         await response.read()
                 assert asked(running) == [count, count]
+
+    asyncio.run(go())
+
+
+LARGE = "x" * (5 << 16)
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"model": "two", "input": "x"}), ("/v1/embeddings", {"model": "two", "input": LARGE}),
+        ("/v1/embeddings", {"input": "x" * 60_000, "model": "two", "user": LARGE}),
+        ("/v1/chat/completions", {"messages": [], "user": LARGE, "model": "two"}),
+    ],
+    ids=["short", "first", "within what is read", "received"],
+)  # fmt: skip
+def test_a_request_that_is_not_owned_goes_where_its_model_is(
+    tmp_path: Path, path: str, body: dict[str, Any], *, chunked: bool
+) -> None:
+    data = json.dumps(body).encode()
+
+    async def parts() -> AsyncIterator[bytes]:
+        yield data
+
+    async def go() -> None:
+        async with rig(tmp_path, of("one"), of("two"), of("one")) as running:
+            for _ in range(3):
+                async with running.session.post(running.url + path, data=parts() if chunked else data) as response:
+                    await response.read()
+            got = [[one.body for one in engine.asked if one.path == path] for engine in running.engines]
+            assert got == [[], [data] * 3, []]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"input":"' + LARGE.encode() + b'","model":"two"}',
+        b'{"model":"tw',
+        b'{"model":2}',
+        b"\xff" * 99_999,
+        b"",
+    ],
+    ids=["behind it", "cut", "no name", "no text", "empty"],
+)
+def test_a_body_whose_model_is_not_read_passes_whole(tmp_path: Path, body: bytes) -> None:
+    async def go() -> None:
+        async with rig(tmp_path, of("one"), of("two")) as running:
+            async with running.session.post(running.url + "/v1/embeddings", data=body) as response:
+                await response.read()
+            assert [one.body for engine in running.engines for one in engine.asked if one.method == "POST"] == [body]
 
     asyncio.run(go())
 

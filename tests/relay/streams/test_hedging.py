@@ -182,6 +182,41 @@ def test_if_the_second_fails_the_first_goes_on(tmp_path: Path, kind: FaultKind, 
 
 
 @pytest.mark.parametrize("kind", LATE)
+@pytest.mark.parametrize("fails", ["status", "reset"])
+def test_a_third_is_asked_at_once_if_the_second_fails(tmp_path: Path, kind: FaultKind, fails: FaultKind) -> None:
+    settings = "failover: {first_byte: 1h, hedge_after: 300ms, hedge_share: 0.05}\n"
+
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(), FakeEngine(), FakeEngine(), settings=settings) as running:
+            reading = await begun(running, Fault(kind), Fault(fails, status=503))
+            reply = await reading
+            assert (reply.done, reply.errors) == (True, [])
+            assert [len(engine.streams) for engine in running.engines] == [1, 1, 1]
+            assert await hedges(running) == {"done": 1.0}
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("kind", LATE)
+def test_hedges_count_as_tries(tmp_path: Path, kind: FaultKind) -> None:
+    settings = "failover: {connect_retries: 2, hedge_after: 300ms, hedge_share: 1}\n"
+
+    async def go() -> None:
+        async with rig(tmp_path, *(FakeEngine() for _ in range(4)), settings=settings) as running:
+            first = Fault(kind)
+            reading = await begun(running, first, Fault("status", status=503), Fault("status", status=503))
+            async with asyncio.timeout(WAIT_S):
+                while not await hedges(running):
+                    await asyncio.sleep(0.005)
+            assert await hedges(running) == {"failed": 1.0}
+            first.released.set()
+            assert (await reading).done
+            assert len(running.asked) == 3
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("kind", LATE)
 def test_a_third_is_asked_if_the_second_is_silent_too(tmp_path: Path, kind: FaultKind) -> None:
     """One at a time: the second is given up once there is another one; the first never."""
     settings = "failover: {first_byte: 300ms, hedge_after: 300ms, hedge_share: 1}\n"

@@ -18,6 +18,10 @@ from otel_llm.shared.clock import FakeClock
 START_S = 1.0
 
 
+def loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
 class Answer:
     """The stream of a destination."""
 
@@ -61,10 +65,10 @@ class Destinations:
 
 
 def walk(
-    found: Destinations, *, dry: bool = False, until: Callable[[Race], Awaitable[Any]] | None = None
+    found: Destinations, *, dry: bool | None = False, until: Callable[[Race], Awaitable[Any]] | None = None
 ) -> tuple[str, Race]:
-    """Return who has won, or the reason why nobody has."""
-    race = Race(cast("Any", found), cast("Any", None), list(found.answers), lambda: dry)
+    """Return who has won, or the reason why nobody has; `dry` None: a hedge."""
+    race = Race(cast("Any", found), cast("Any", None), list(found.answers), None if dry is None else lambda: bool(dry))
 
     async def go() -> str:
         try:
@@ -108,6 +112,31 @@ def test_two_prefill_at_most() -> None:
     assert won == "d"
     assert found.asked == [("a", 0.0), ("b", 1.0), ("c", 2.0), ("d", 3.0)]
     assert found.left == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("dry", [True, False])
+def test_the_last_one_is_said_to_be_late_once(dry: bool) -> None:
+    found, late = Destinations(a=5.0, b=9.0), list[float]()
+    race = Race(cast("Any", found), cast("Any", None), ["a", "b"], lambda: dry, late=lambda: late.append(loop_time()))
+
+    async def go() -> None:
+        await race.run()
+
+    run(FakeClock(), go())
+    assert late == [2.0]
+
+
+def test_a_hedge_asks_the_next_where_one_fails_and_not_where_one_is_slow() -> None:
+    found = Destinations(a="503", b="broken", c=50.0, d=0.1)
+    assert walk(found, dry=None)[0] == "c"
+    assert found.asked == [("a", 0.0), ("b", 0.0), ("c", 0.0)]
+    assert found.left == []
+
+
+def test_a_hedge_asks_nobody_behind_one_that_is_silent() -> None:
+    found = Destinations(a="503", b="silent", c=0.1)
+    assert walk(found, dry=None)[0] == "silent"
+    assert [name for name, _ in found.asked] == ["a", "b"]
 
 
 def test_the_last_one_has_time() -> None:

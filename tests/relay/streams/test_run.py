@@ -12,7 +12,9 @@ import pytest
 from otel_llm.relay.asking.run import Run
 from otel_llm.relay.backends.backend import Backend
 from otel_llm.relay.backends.backends import Backends
+from otel_llm.relay.seam.large_body import LARGE_BYTES
 from otel_llm.relay.seam.leg import Leg
+from otel_llm.relay.seam.piece import Piece
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.request import OwnedRequest
 
@@ -150,3 +152,37 @@ def test_a_run_that_is_closed_before_its_first_token_takes_its_prompt_along() ->
     served.run.close()
     served.reads(10, 1)
     assert (served.backend.waiting_tokens, served.backend.streams, served.backend.tokens) == (0, 0, 0)
+
+
+def test_what_a_thread_reads_is_not_lost_if_the_wait_for_it_ends() -> None:
+    """The ids of a long prompt, and then the end of the body behind a large rest, each with waits that are ended."""
+
+    async def read(served: Served) -> list[Piece]:
+        while True:
+            reading = asyncio.create_task(served.run.read())
+            while not (served.run.unread or reading.done()):
+                await asyncio.sleep(0)
+            if reading.done():
+                return reading.result()
+            reading.cancel()
+            await asyncio.wait({reading})
+            assert reading.cancelled()
+            assert not served.run.over
+            return await served.run.read()
+
+    async def go() -> None:
+        served = Served()
+        ids = list(range(100_000, 100_000 + LARGE_BYTES // 6))
+        chunk = {"id": "i", "prompt_token_ids": ids, "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
+        served.body.come(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        (piece,) = await read(served)
+        assert piece.chunk is not None
+        assert piece.chunk.prompt_ids is not None
+        assert len(piece.chunk.prompt_ids) == len(ids)
+        served.body.come(b"data: " + b"x" * LARGE_BYTES)
+        assert await served.run.read() == []
+        (rest,) = await read(served)
+        assert len(rest.line) > LARGE_BYTES
+        assert served.run.over
+
+    asyncio.run(go())

@@ -123,6 +123,7 @@ class FakeEngine:
         app = web.Application(client_max_size=64 << 20)
         app.router.add_post("/v1/chat/completions", self._generate)
         app.router.add_post("/v1/completions", self._generate)
+        app.router.add_post("/v1/embeddings", self._embeddings)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_post("/tokenize", self._tokenize)
@@ -194,6 +195,10 @@ class FakeEngine:
         await self._ask(request)
         model = {"id": self.model.name, "object": "model", "owned_by": "vllm", "parent": None}
         return web.json_response({"object": "list", "data": [model | {"max_model_len": self.model.max_model_len}]})
+
+    async def _embeddings(self, request: web.Request) -> web.Response:
+        await self._ask(request)
+        return web.json_response({"object": "list", "data": []})
 
     async def _health(self, request: web.Request) -> web.Response:
         self.probes += 1
