@@ -141,7 +141,7 @@ async def storm(source: engine.Server, other: engine.Server, port: int, web: int
     late_s = await _until(lambda: len(other.resumed_ns) >= stalled)
     asked_ns, due_ns = sorted(other.resumed_ns), source.last_ns + int(THRESHOLD_S * 1e9)
     source.goes_on.set()
-    await asyncio.wait(reading, timeout=LIMIT_S)
+    await asyncio.wait(reading, timeout=2 * LIMIT_S)
     found = {
         "late_ms": late_s * 1e3,
         "stalled": float(stalled),
