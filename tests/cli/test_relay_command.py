@@ -56,7 +56,7 @@ def test_the_help_names_every_placement_policy() -> None:
 def test_the_settings_in_the_help_are_read_and_are_the_defaults(tmp_path: Path) -> None:
     (tmp_path / "b.key").write_text("a-key-of-this-test\n")
     (tmp_path / "relay.secret").write_text(f"whsec_{'A' * 44}\n")
-    _, _, below = (command.help or "").partition("relay.yaml:\n")
+    _, _, below = (command.epilog or "").partition("relay.yaml:\n")
     (tmp_path / "relay.yaml").write_text(dedent(below))
     found, default = load_settings(tmp_path / "relay.yaml", ()), RelaySettings()
     assert [name for name in ORDERS if name not in below] == []
