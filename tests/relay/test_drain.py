@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.patience import WAIT_S
-from support.relay.fake_engine import FakeEngine, Fault
+from support.relay.fake_engine import Asked, FakeEngine, Fault
 from support.relay.rig import rig
 
 from otel_llm.config.errors import StartError
@@ -79,6 +79,35 @@ def test_a_drained_source_goes_on_if_the_destination_is_silent(tmp_path: Path) -
             assert (reply.errors, reply.done) == ([], True)
             assert reply.content() == undisturbed.content()
             assert len(running.asked) > 1, "a destination was asked"
+
+    asyncio.run(go())
+
+
+def test_a_drain_moves_a_stream_to_a_destination_that_starts_late(tmp_path: Path) -> None:
+    """The source has a token within each start limit; every move that it refutes gives the destination more time."""
+    settings = "drain: {migrate: true}\nmove: {start: 100ms}\n"
+
+    def late(asked: Asked) -> Fault | None:
+        if "prompt" not in asked.json:
+            return None
+        fault = Fault("slow_prefill")
+        asyncio.get_running_loop().call_later(0.4, fault.released.set)
+        return fault
+
+    async def go() -> None:
+        async with rig(tmp_path, FakeEngine(rate=20), FakeEngine(rate=20), settings=settings) as running:
+            for engine in running.engines:
+                engine.fault_of = late
+            reading = asyncio.create_task(running.read({**CHAT, "max_tokens": 1000}))
+            async with asyncio.timeout(WAIT_S):
+                while not running.asked or running.asked[0].chunks_sent < 4:
+                    await asyncio.sleep(0.005)
+                source = "a" if running.engines[0].streams else "b"
+                async with running.session.post(f"{running.web}/v1/backends/{source}/drain", json={}) as response:
+                    assert response.status == 200
+                while (await running.get("/v1/streams"))["streams"][0]["instance"] == source:
+                    await asyncio.sleep(0.01)
+            reading.cancel()
 
     asyncio.run(go())
 

@@ -50,7 +50,7 @@ class Race:
     there is another; while the reader has no text left it goes on beside the next, two at most. `is_dry` tells whether
     the reader has no text left. Without it only one that answers with a failure gives way: a slow one is waited for,
     and after one that stays silent no other one is asked: the fleet may be overloaded. `asks` is called for each one.
-    `late` is called if the last destination has no first token within its start limit, and goes on.
+    `late` is called if the last destination has no first token within `patience` start limits, and goes on.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Race:
         *,
         asks: Callable[[], None] = _nothing,
         late: Callable[[], None] | None = None,
+        patience: int = 1,
     ) -> None:
         self.to = names[0] if names else ""
         """The destination that was asked last, or has won."""
@@ -73,6 +74,7 @@ class Race:
         self._is_dry = is_dry
         self._asks = asks
         self._late = late
+        self._patience = patience
         self._asked: dict[asyncio.Task[Run], str] = {}
         self._until_s = 0.0
         """The end of the start limit of the destination that was asked last."""
@@ -138,7 +140,8 @@ class Race:
         self._asks()
         task = asyncio.get_running_loop().create_task(self._opening.destination(self.to, self._reply))
         self._asked[task] = self.to
-        self._until_s = _now_s() + self._opening.start_s(self.to, self._reply)
+        limits = 1 if self._waiting else self._patience
+        self._until_s = _now_s() + limits * self._opening.start_s(self.to, self._reply)
 
     def _leave(self, task: asyncio.Task[Run]) -> None:
         """Leave a destination, which may have answered in this very instant."""

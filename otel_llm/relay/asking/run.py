@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TAIL_S: Final = 1.0
 """How long the end of a body is awaited after `[DONE]`: without it the connection cannot be reused."""
 REST_S: Final = 2.0
-"""How long anything more of a whole reply is awaited, its usage and `[DONE]`."""
+"""How long anything more of a whole reply is awaited, its usage and `[DONE]`; comments are nothing more."""
 EVENT_STREAM: Final = "text/event-stream"
 OK: Final = 200
 
@@ -89,6 +89,8 @@ class Run:
         """Whether the last read found the end of the body."""
         self._late = False
         """Whether the bytes of the last read were there before."""
+        self._waited_s = 0.0
+        """How long reads have waited since the last event."""
         self._ends = False
         self._begun = False
         self._done = False
@@ -155,9 +157,13 @@ class Run:
             return self._noted(await self.pieces(data))
         late = self._late = self.response.content.total_bytes > self._read_bytes
         patient = self._heard or self.patient
-        limit_s = TAIL_S if self._done else REST_S if self._ends else None if patient else silent_s
-        before_ns = self.read_ns
+        if self._ends or self._done:
+            limit_s: float | None = max(0.0, (TAIL_S if self._done else REST_S) - self._waited_s)
+        else:
+            limit_s = None if patient else silent_s
+        before_ns, began_ns = self.read_ns, self._clock_ns()
         data = await self._received(limit_s)
+        self._waited_s += (self.read_ns - began_ns) / 1e9
         if self.lag is not None and not late and isinstance(self.response, Answer):
             received_ns = self.response.received_ns
             if received_ns is not None:
@@ -215,8 +221,9 @@ class Run:
             self._loads.end(self.backend, self._tokens, self._waiting)
 
     def _noted(self, pieces: list[Piece]) -> list[Piece]:
-        if not self._heard:
-            self._heard = any(piece.chunk is not None or piece.done for piece in pieces)
+        if any(piece.chunk is not None or piece.done for piece in pieces):
+            self._heard = True
+            self._waited_s = 0.0
         for piece in pieces:
             self._ends = piece.ends is not None or (self._ends and not piece.goes_on)
             self._done = self._done or piece.done

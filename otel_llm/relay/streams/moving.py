@@ -3,7 +3,8 @@
 Usually both may go on, and the first with new text does; the other's text is dropped. A decisive move does not read the
 source any more, so that a source that drips cannot win against a destination that is faster. Its bytes wait in the
 kernel: if no destination can go on, the source does. It also does if the last destination is late with its first token:
-the source may have text all the while.
+the source may have text all the while. Each move that the source refutes gives the last destination of the next one
+twice as long, so that one that is merely slow gets the stream.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ UNREAD_S: Final = 0.005
 """How often a destination that has won checks whether the source's bytes were read meanwhile."""
 DECISIVE_AFTER: Final = 2
 """Moves of a stream that its source may refute; the next one is decisive."""
+MOST_DOUBLINGS: Final = 3
+"""How often refuted moves double the start limit of the last destination: a reader waits 8 start limits at most."""
 PACE_S: Final = 2.0
 """The time over which the pace of a source is measured."""
 MOVING: Final = "the stream is being moved already"
@@ -132,7 +135,8 @@ class Moving:
         if hedge:
             race = self._opening.hedge_race(names, self._reply)
         else:
-            race = Race(self._opening, self._reply, names, self._is_dry, late=partial(self._read_source, move))
+            late, patience = partial(self._read_source, move), 2 ** min(self._refuted, MOST_DOUBLINGS)
+            race = Race(self._opening, self._reply, names, self._is_dry, late=late, patience=patience)
         move.task = asyncio.get_running_loop().create_task(self._race(move, race, run))
         if move.decisive:
             self._wake()

@@ -11,7 +11,7 @@ import pytest
 from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine
 from support.relay.rig import Rig, rig
-from support.relay.scripted_engine import Part, ScriptedEngine
+from support.relay.scripted_engine import COMMENTS, Part, ScriptedEngine
 
 BODY: dict[str, Any] = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "tell me"}]}
 USAGE = {"stream_options": {"include_usage": True}}
@@ -36,8 +36,8 @@ def with_ids(*more: bytes) -> list[bytes]:
 
 
 TOLD = event({**HEAD, "choices": [], "usage": {"prompt_tokens": 3, "total_tokens": 6, "completion_tokens": 3}})
-ENDS: list[Any] = [[], [None], [NEVER], [b"data: {", None]]
-NAMES = ["ends", "breaks", "stalls", "breaks within an event"]
+ENDS: list[Any] = [[], [None], [NEVER], [COMMENTS], [b"data: {", None]]
+NAMES = ["ends", "breaks", "stalls", "sends comments", "breaks within an event"]
 
 
 def read(folder: Path, engine: FakeEngine, **asked: Any) -> tuple[list[Any], list[str]]:
@@ -53,7 +53,7 @@ def read(folder: Path, engine: FakeEngine, **asked: Any) -> tuple[list[Any], lis
             got = await ask(running)
             found = (await running.get("/v1/streams"))["recent"]
         assert got.endswith(b"\n\n")
-        events = [one.removeprefix(b"data: ") for one in got.split(b"\n\n")[:-1]]
+        events = [one.removeprefix(b"data: ") for one in got.split(b"\n\n")[:-1] if one != b": keep-alive"]
         return [one if one == b"[DONE]" else json.loads(one) for one in events], [row["outcome"] for row in found]
 
     return asyncio.run(go())

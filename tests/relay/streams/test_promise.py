@@ -93,6 +93,7 @@ def bound_s(attempts: list[dict[str, Any]]) -> float:
 )
 @example(seed=1, replicas=3, bad=2, share=1.0, streams=8)
 @example(seed=2, replicas=3, bad=1, share=1.0, streams=8)
+@example(seed=1929, replicas=4, bad=3, share=1.0, streams=5)  # comments behind the finish
 @settings(max_examples=examples(24), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_stream_is_whole(
     tmp_path_factory: pytest.TempPathFactory, seed: int, replicas: int, bad: int, share: float, streams: int

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Literal
 
 from aiohttp import web
 from support.relay.fake_engine import Asked, FakeEngine
 
-Part = bytes | asyncio.Event | None
-"""Bytes of the body; an event that is awaited first; None: the connection breaks."""
+COMMENTS = "comments"
+Part = bytes | asyncio.Event | Literal["comments"] | None
+"""Bytes of the body; an event that is awaited first; comments until the client leaves; None: the connection breaks."""
 SSE = {"Content-Type": "text/event-stream"}
 
 
@@ -32,6 +34,10 @@ class ScriptedEngine(FakeEngine):
         for part in self.parts:
             if part is None:
                 transport.abort()
+            elif isinstance(part, str):
+                while not transport.is_closing():
+                    transport.write(b"e\r\n: keep-alive\n\n\r\n")
+                    await asyncio.sleep(0.01)
             elif isinstance(part, bytes):
                 transport.write(b"%x\r\n%s\r\n" % (len(part), part))
                 await asyncio.sleep(0)
