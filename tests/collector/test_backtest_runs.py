@@ -75,7 +75,7 @@ def test_the_same_is_decided_in_the_same_order(tmp_path_factory: pytest.TempPath
 def write_limited(path: Path, decisions: list[Decision], limits: WriteLimits) -> Path:
     """Write a decision file with no more than the limits allow, and the counts of the others."""
     lines: list[dict[str, Any]] = []
-    for _, flip in groupby(decisions, key=lambda one: (one.key, one.now_ns)):
+    for _, flip in groupby(decisions, key=lambda one: (one.key.rule_hash, one.key.subject, one.flip_ns, one.now_ns)):
         made = list(flip)
         lines += [one.record(made[0].now_ns) for one in limits.due(made[0].now_ns)]
         lines += [

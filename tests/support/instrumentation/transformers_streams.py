@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from support.patience import WAIT_S
 from transformers import (
     AsyncTextIteratorStreamer,
     AutoModelForCausalLM,
@@ -191,7 +190,7 @@ def recorded(scenario: Callable[[], dict[str, Any]]) -> Iterator[dict[str, Any]]
     otel_llm.instrument(exporter=exporter)
     try:
         yield scenario()
-        otel_llm.flush(WAIT_S)
+        otel_llm.flush(600)
     finally:
         otel_llm.uninstrument()
     (OUT / f"{scenario.__name__}.pb").write_bytes(encode_spans(exporter.get_finished_spans()).SerializeToString())
