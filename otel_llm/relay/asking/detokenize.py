@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from otel_llm.relay.asking.run import OK
-from otel_llm.relay.backends.upstream import TRY_ELSEWHERE, UpstreamError, read_some
+from otel_llm.relay.backends.upstream import TRY_ELSEWHERE, UpstreamError
 from otel_llm.relay.seam import resume
 
 if TYPE_CHECKING:
@@ -17,27 +14,14 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.backends.pool import Pool
 
-MOST_BYTES: Final = 2**20
-
 
 async def text_of_ids(pool: Pool, backend: Backend, path: str, headers: CIMultiDict[str], body: bytes) -> str | None:
-    """Return a backend's text for the ids in a body, None where it has none; `path`: that of the API, without `/v1`.
+    """Return a backend's text for the ids in a body, None if it has none; `path`: that of the API, without `/v1`.
 
-    Raises UpstreamError where it does not answer, which says nothing about the ids.
+    Raises UpstreamError if it does not answer, which says nothing about the ids.
     """
-    try:
-        async with asyncio.timeout(pool.settings.failover.detokenize_s):
-            response = await pool.upstream.open(backend, "POST", path + resume.DETOKENIZE_PATH, headers, body)
-            text = b""
-            try:
-                while len(text) < MOST_BYTES and (data := await read_some(response)):
-                    text += data
-            finally:
-                response.close()
-    except TimeoutError:
-        raise UpstreamError("silent") from None
-    except (aiohttp.ClientError, OSError) as problem:
-        raise UpstreamError("broken") from problem
-    if response.status in TRY_ELSEWHERE:
-        raise UpstreamError(str(response.status))
-    return resume.detokenized(text) if response.status == OK else None
+    path, within_s = path + resume.DETOKENIZE_PATH, pool.settings.failover.detokenize_s
+    status, text = await pool.upstream.ask(backend, "POST", path, headers, body, within_s)
+    if status in TRY_ELSEWHERE:
+        raise UpstreamError(str(status))
+    return resume.detokenized(text) if status == OK else None

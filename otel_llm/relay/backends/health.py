@@ -7,10 +7,9 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import aiohttp
 from multidict import CIMultiDict
 
-from otel_llm.relay.backends.upstream import REFUSED, UpstreamError, read_some
+from otel_llm.relay.backends.upstream import REFUSED, UpstreamError
 from otel_llm.relay.seam.dialect import dialect_of
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.pool import Pool
 
 MODELS_PATH: Final = "/v1/models"
-MOST_BYTES: Final = 2**20
 MODELS_EVERY_S: Final = 30.0
 OK: Final = 200
 
@@ -84,20 +82,7 @@ class Probes:
 
     async def _get(self, backend: Backend, path: str, within_s: float) -> tuple[int, bytes]:
         """Return the status and the body of an answer. Raises UpstreamError."""
-        try:
-            async with asyncio.timeout(within_s):
-                response = await self._pool.upstream.open(backend, "GET", path, CIMultiDict(), None)
-                try:
-                    body = b""
-                    while len(body) < MOST_BYTES and (data := await read_some(response)):
-                        body += data
-                    return response.status, body
-                finally:
-                    response.close()
-        except TimeoutError:
-            raise UpstreamError("silent") from None
-        except (aiohttp.ClientError, OSError) as problem:
-            raise UpstreamError("broken") from problem
+        return await self._pool.upstream.ask(backend, "GET", path, CIMultiDict(), None, within_s)
 
 
 def models_of(body: bytes) -> dict[str, int | None]:

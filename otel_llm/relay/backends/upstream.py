@@ -36,6 +36,8 @@ TRY_ELSEWHERE: Final = frozenset({429, 500, 502, 503, 504})
 """Statuses after which another backend is tried."""
 READ_BYTES: Final = 2**15
 """Reading a stream pauses when twice as much, and one more read, waits in the process."""
+ANSWER_BYTES: Final = 2**20
+"""An answer of a backend to the relay itself is read up to here."""
 _OWN_HEADERS: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 """Headers that aiohttp would add to a request without them."""
 
@@ -143,6 +145,34 @@ class Upstream:
         _bound_reads(response)
         _follow_connection(response)
         return response
+
+    async def ask(
+        self,
+        backend: Backend,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Sendable | None,
+        within_s: float,
+    ) -> tuple[int, bytes]:
+        """Return the status and the body of an answer to the relay itself, and close it.
+
+        Raises UpstreamError.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                response = await self.open(backend, method, path, headers, body)
+                try:
+                    answer = b""
+                    while len(answer) < ANSWER_BYTES and (data := await read_some(response)):
+                        answer += data
+                    return response.status, answer
+                finally:
+                    response.close()
+        except TimeoutError:
+            raise UpstreamError("silent") from None
+        except (aiohttp.ClientError, OSError) as problem:
+            raise UpstreamError("broken") from problem
 
     async def close(self) -> None:
         """Close all connections."""
