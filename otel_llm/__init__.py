@@ -67,7 +67,7 @@ def instrument(
 
 
 def uninstrument() -> None:
-    """Send what was recorded and stop; streams that are being read go on, unobserved.
+    """Send what was recorded and stop; streams that are being read continue unobserved.
 
     It waits 2 s at most, or as long as `OTEL_LLM_EXIT_TIMEOUT` says.
     """

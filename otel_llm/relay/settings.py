@@ -243,7 +243,7 @@ class Limits(SettingsModel):
     client_stall_s: SecondsNumber = Field(default=60.0, validation_alias="client_stall_seconds")
     """A client that reads nothing of what waits for it for so long is cut."""
     drain_s: SecondsNumber = Field(default=30.0, validation_alias="drain_seconds")
-    """How long streams may go on at SIGTERM."""
+    """How long streams may continue after SIGTERM."""
 
     @model_validator(mode="after")
     def _one_body_fits(self) -> Self:

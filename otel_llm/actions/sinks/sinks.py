@@ -108,7 +108,7 @@ class Dispatcher(Protocol):
         """Do an order; `settled` is called once, now or later, in any thread."""
 
     def keep(self, decision: Decision) -> bool:
-        """Keep a decided action for as long as its firing goes on; return whether it will be recorded."""
+        """Keep a decided action until its firing ends; return whether it will be recorded."""
 
     def withdraw(self, decision: Decision) -> None:
         """Withdraw the unsent actions of a firing that has ended."""

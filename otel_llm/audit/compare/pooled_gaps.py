@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class PooledGaps:
-    """The gaps of a sample's complete requests, which are drawn in blocks of so many consecutive ones."""
+    """The gaps of a sample's complete requests, drawn in blocks of `block` consecutive requests."""
 
     def __init__(self, sample: Sample, block: int) -> None:
         gaps = sample.gaps

@@ -95,7 +95,7 @@ class Statements:
     def finish(self, choice: int, stated: object) -> bool:
         """Note why the model stopped on a choice; return whether it did, and the choice is whole.
 
-        A reason may be stated too early: text behind it shows that the choice goes on, see `goes_on`.
+        A reason may be stated too early: text behind it shows that the choice continues, see `goes_on`.
         """
         reason = reason_of(stated)
         if reason is None:

@@ -37,7 +37,7 @@ NOT_BEGUN: Final = frozenset({"shadow", "budget", "expired"})
 
 @dataclass(slots=True, eq=False)
 class Standing:
-    """One migration that a rule has decided, as long as its firing goes on.
+    """One migration that a rule has decided, until its firing ends.
 
     `attempts`: those that were begun; `rests`: the last one was done, and `when` has held since; `waits`: the outcome
     that was last recorded, "" behind an attempt.
