@@ -98,7 +98,7 @@ test-world: kernels ## the tests beside other people's software, each in its env
 	exit $$failed
 
 test-fast: kernels ## the arithmetic, readers, rules and evaluation: for the edit loop
-	@$(PYTEST) -n $(WORKERS) $(BY_FILE) -m first tests/slo tests/readers tests/rules tests/evaluate tests/test_house.py
+	@$(PYTEST) -n $(WORKERS) $(BY_FILE) -m first tests/slo tests/formats tests/rules tests/evaluate tests/test_house.py
 
 lint: $(VENV)/ready-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .

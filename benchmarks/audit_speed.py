@@ -151,9 +151,9 @@ def _cpu_s() -> float:
 
 def floor(path: Path) -> int:
     """Parse every record and read every token's time; return how many there were."""
-    from otel_llm.readers.io.bytestream import open_chunks
-    from otel_llm.readers.io.journal_format import split_stream
-    from otel_llm.readers.otlp.export_request import parse
+    from otel_llm.formats.io.bytestream import open_chunks
+    from otel_llm.formats.io.journal_format import split_stream
+    from otel_llm.formats.otlp.export_request import parse
 
     tokens = 0
     for record in split_stream(open_chunks(path, Counter()), Counter()):
@@ -168,9 +168,9 @@ def with_pandas(path: Path) -> int:
     """Audit as one does in a notebook: a DataFrame of tokens, and groupby; for one class, of whole requests only."""
     import pandas as pd
 
-    from otel_llm.readers.io.bytestream import open_chunks
-    from otel_llm.readers.io.journal_format import split_stream
-    from otel_llm.readers.otlp.export_request import parse
+    from otel_llm.formats.io.bytestream import open_chunks
+    from otel_llm.formats.io.journal_format import split_stream
+    from otel_llm.formats.otlp.export_request import parse
 
     requests: list[bytes] = []
     times: list[int] = []

@@ -25,7 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
-from otel_llm.readers.otlp.export_request import decode, parse, read_all
+from otel_llm.formats.otlp.export_request import decode, parse, read_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

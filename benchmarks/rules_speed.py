@@ -21,7 +21,7 @@ from importlib.metadata import version
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from otel_llm.readers.records import DEFAULT_TENANT, StreamKey
+from otel_llm.formats.records import DEFAULT_TENANT, StreamKey
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.ruleset import Rule, RuleSet

@@ -23,7 +23,7 @@ from collector_load.replies import healthy
 
 from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers.otlp import export_request as otlp
+from otel_llm.formats.otlp import export_request as otlp
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.ruleset import RuleSet

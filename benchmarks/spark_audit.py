@@ -30,7 +30,7 @@ from otel_llm.audit.input.stream_batch import STREAMS
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.window_totals import merge_partials, window_partials
 from otel_llm.audit.load import LATENESS_NS
-from otel_llm.readers.io.journal_format import frame
+from otel_llm.formats.io.journal_format import frame
 from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:

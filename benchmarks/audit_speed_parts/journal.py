@@ -16,7 +16,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm import semconv
-from otel_llm.readers.io.journal_format import frame
+from otel_llm.formats.io.journal_format import frame
 
 if TYPE_CHECKING:
     from pathlib import Path

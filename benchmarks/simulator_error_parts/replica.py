@@ -12,7 +12,7 @@ from support.integration.vllm_server import VllmServer
 
 from otel_llm.audit import load_streams
 from otel_llm.audit.input.stream_batch import from_batch
-from otel_llm.readers.io.journal_format import frame
+from otel_llm.formats.io.journal_format import frame
 from otel_llm.scheduling import load_profile
 from simulator_error_parts.load import Served
 

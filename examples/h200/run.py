@@ -32,8 +32,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 import otel_llm
 import otel_llm.audit
 from otel_llm.demo.children import Child
+from otel_llm.formats.io.journal_format import frame
 from otel_llm.journal.reader import records_since
-from otel_llm.readers.io.journal_format import frame
 
 HERE = Path(__file__).parent
 LISTENING = r"OTLP/gRPC (\S+),"

@@ -13,7 +13,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 import otel_llm
-from otel_llm.readers.io.journal_format import frame
+from otel_llm.formats.io.journal_format import frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pacing import MS, S
 
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClass

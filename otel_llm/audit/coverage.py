@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.audit.kernel.judged_columns import column_of, texts_of
-from otel_llm.readers.io.skipped import HARMLESS
+from otel_llm.formats.io.skipped import HARMLESS
 from otel_llm.shared.formatting import plural
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from otel_llm.audit.kernel.window_totals import Windows
 from otel_llm.audit.kernel.workers import Work, outcomes
 from otel_llm.audit.result import Audit
 from otel_llm.config.durations import parse_duration_ns
-from otel_llm.readers.assemble.stream_assembler import HELD_BYTES
+from otel_llm.formats.assemble.stream_assembler import HELD_BYTES
 from otel_llm.rules.files.slo_file import load_slo
 
 if TYPE_CHECKING:

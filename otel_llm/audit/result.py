@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from otel_llm.audit.input.retained import Retained
     from otel_llm.audit.report.compared import Compared
     from otel_llm.audit.report.report_model import ReportModel
-    from otel_llm.readers.assemble.resolved import Assembled
-    from otel_llm.readers.io.skipped import Skipped
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.assemble.resolved import Assembled
+    from otel_llm.formats.io.skipped import Skipped
+    from otel_llm.formats.rows import Row
     from otel_llm.slo.classes import SloClasses
     from otel_llm.slo.metrics import Kind
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_llm.audit.input.load_inputs import SeveralRunsError
 from otel_llm.audit.input.runs import run_name
 from otel_llm.audit.load import load
-from otel_llm.readers.input_paths import input_files
-from otel_llm.readers.io.bytestream import STDIN
-from otel_llm.readers.io.journal_format import is_journal
-from otel_llm.readers.io.skipped import Skipped
-from otel_llm.readers.records import InputError
+from otel_llm.formats.input_paths import input_files
+from otel_llm.formats.io.bytestream import STDIN
+from otel_llm.formats.io.journal_format import is_journal
+from otel_llm.formats.io.skipped import Skipped
+from otel_llm.formats.records import InputError
 from otel_llm.slo.figures import CLASSES
 
 if TYPE_CHECKING:

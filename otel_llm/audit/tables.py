@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from otel_llm.readers.rows import Cell
+    from otel_llm.formats.rows import Cell
     from otel_llm.slo.metrics import Kind
 
 _PANDAS: Final[dict[Kind, Any]] = {"text": "string", "integer": "Int64", "real": "Float64", "truth": "boolean"}

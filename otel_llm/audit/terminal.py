@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from otel_llm.audit.result import Audit
-    from otel_llm.readers.rows import Cell
+    from otel_llm.formats.rows import Cell
 
 MOST_WORST: Final = 5
 TIMELESS: Final = (

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from otel_llm.readers.rows import Cell
+    from otel_llm.formats.rows import Cell
     from otel_llm.shared.outputs import Inputs
     from otel_llm.slo.metrics import Kind
 

@@ -16,7 +16,7 @@ from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.intake import read_export
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers.records import DecodeError
+from otel_llm.formats.records import DecodeError
 from otel_llm.rules.engine.rule_engine import RuleEngine
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from otel_llm.collector.settings import Limits
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.usage import Metered
-    from otel_llm.readers.io.journal_format import Record
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.io.journal_format import Record
+    from otel_llm.formats.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses

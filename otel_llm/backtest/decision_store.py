@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from otel_llm.actions.execute.open_actions import CONFIRMATION
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.rules.decisions.decision_records import stream_of
 
 if TYPE_CHECKING:

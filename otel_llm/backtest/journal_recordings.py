@@ -8,12 +8,12 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.checkpoints import STOPPED_NS
+from otel_llm.formats.input_paths import input_files
+from otel_llm.formats.io.bytestream import open_chunks
+from otel_llm.formats.io.journal_format import Record, split_stream
+from otel_llm.formats.io.skipped import Skipped
+from otel_llm.formats.records import InputError
 from otel_llm.journal.checkpoint import read_resume
-from otel_llm.readers.input_paths import input_files
-from otel_llm.readers.io.bytestream import open_chunks
-from otel_llm.readers.io.journal_format import Record, split_stream
-from otel_llm.readers.io.skipped import Skipped
-from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,17 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_llm.readers.otlp import export_request as otlp
-from otel_llm.readers.otlp.cutting import cut_export
-from otel_llm.readers.otlp.length_delimited import refuse_many_parts
+from otel_llm.formats.otlp import export_request as otlp
+from otel_llm.formats.otlp.cutting import cut_export
+from otel_llm.formats.otlp.length_delimited import refuse_many_parts
 from otel_llm.shared.memory import HEAP_TRIMMER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_llm.collector.inbox import Export, Inbox
-    from otel_llm.readers.batch import Batch
-    from otel_llm.readers.spans.attributes import AttributeLimits
+    from otel_llm.formats.batch import Batch
+    from otel_llm.formats.spans.attributes import AttributeLimits
 
 BACKGROUND_DECODE_BYTES = 2**18
 """A larger request is decoded in another thread, so that the evaluator's thread continues."""

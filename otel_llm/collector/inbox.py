@@ -21,8 +21,8 @@ from otel_llm.shared.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from otel_llm.formats.batch import Batch
     from otel_llm.journal.writer import Position
-    from otel_llm.readers.batch import Batch
 
     Item: TypeAlias = "Export | Callable[[], None] | None"
     """An export, a function to run, or None: stop."""

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from otel_llm.collector.receive.grpc_worker.parent import GrpcWorker
     from otel_llm.collector.settings import Limits
     from otel_llm.evaluate.evaluator import Evaluator
+    from otel_llm.formats.batch import Batch
+    from otel_llm.formats.spans.attributes import IntakeLimits
     from otel_llm.journal.journal import Journal
-    from otel_llm.readers.batch import Batch
-    from otel_llm.readers.spans.attributes import IntakeLimits
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.classes import SloClasses

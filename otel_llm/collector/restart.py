@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.collector.checkpoints import BACK_NS, FROM_NS, WINDOWS_NS
 from otel_llm.evaluate.windowing import GROUP_NAMES
+from otel_llm.formats.otlp import export_request
+from otel_llm.formats.records import DecodeError
 from otel_llm.journal.checkpoint import read_resume
 from otel_llm.journal.reader import last_receipt_ns, read_since
-from otel_llm.readers.otlp import export_request
-from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.whole_files import whole_lines
 

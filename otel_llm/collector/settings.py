@@ -25,9 +25,9 @@ from otel_llm.config.settings_model import (
     load_model,
 )
 from otel_llm.config.strict_model import wrong
+from otel_llm.formats.spans.attributes import AttributeLimits, IntakeLimits
 from otel_llm.live.feed import MOST_VIEWERS
 from otel_llm.live.labels import METRICS_BYTES
-from otel_llm.readers.spans.attributes import AttributeLimits, IntakeLimits
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError
-from otel_llm.readers.io.journal_format import TENANT
-from otel_llm.readers.io.open_input import open_input
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.io.journal_format import TENANT
+from otel_llm.formats.io.open_input import open_input
+from otel_llm.formats.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from pydantic import ValidationInfo, model_validator
 from otel_llm.config.errors import TlsFileError
 from otel_llm.config.settings_model import FilePath, SettingsModel
 from otel_llm.config.strict_model import wrong
-from otel_llm.readers.io.open_input import open_input
+from otel_llm.formats.io.open_input import open_input
 
 if TYPE_CHECKING:
     from pathlib import Path

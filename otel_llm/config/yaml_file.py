@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from otel_llm.readers.io.open_input import open_input
+from otel_llm.formats.io.open_input import open_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

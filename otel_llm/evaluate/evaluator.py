@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.timers import Timer
     from otel_llm.evaluate.windowing import Windowing
-    from otel_llm.readers.batch import Batch
-    from otel_llm.readers.records import RequestSpan, Segment, StreamKey
+    from otel_llm.formats.batch import Batch
+    from otel_llm.formats.records import RequestSpan, Segment, StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses

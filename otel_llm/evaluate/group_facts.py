@@ -14,7 +14,7 @@ import numpy as np
 
 from otel_llm.evaluate.subjects import MAX_SUBJECTS, Subjects
 from otel_llm.evaluate.usage import Charged
-from otel_llm.readers.spans.finish_reasons import CUT
+from otel_llm.formats.spans.finish_reasons import CUT
 from otel_llm.rules.engine.scope_engine import ScopeEngine
 from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, SECOND_NS, ScopeFacts, needs
 from otel_llm.rules.engine.sliding_window import Totals
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.subjects import Subject
-    from otel_llm.readers.assemble.resolved import Resolved
+    from otel_llm.formats.assemble.resolved import Resolved
     from otel_llm.rules.decisions.decision_records import Decision, Labels
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.slo.classes import Objective, SloClasses

@@ -9,8 +9,8 @@ from otel_llm.evaluate.streams.stream_in_flight import group_of
 
 if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group
-    from otel_llm.readers.assemble.received_request import ReceivedRequest
-    from otel_llm.readers.records import Attributes
+    from otel_llm.formats.assemble.received_request import ReceivedRequest
+    from otel_llm.formats.records import Attributes
     from otel_llm.slo.classes import SloClass, SloClasses
 
 _CACHED: Final = 1024

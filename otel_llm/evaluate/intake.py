@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from otel_llm import semconv
-from otel_llm.readers.otlp import export_request
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.otlp import export_request
+from otel_llm.formats.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
-    from otel_llm.readers.batch import Batch
-    from otel_llm.readers.spans.attributes import IntakeLimits
+    from otel_llm.formats.batch import Batch
+    from otel_llm.formats.spans.attributes import IntakeLimits
 
 
 def read_export(raw: bytes, receipt_ns: int, limits: IntakeLimits, tenant: str | None = None) -> Batch:

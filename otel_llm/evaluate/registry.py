@@ -17,10 +17,10 @@ from otel_llm.evaluate.streams.stream_in_flight import group_of
 from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
 from otel_llm.evaluate.subjects import MAX_SUBJECTS
 from otel_llm.evaluate.tombstones import Tombstones
-from otel_llm.readers.assemble.received_request import ReceivedRequest
-from otel_llm.readers.assemble.received_stream import MAX_HELD_BYTES, ReceivedStream
-from otel_llm.readers.assemble.resolved import shift_ns
-from otel_llm.readers.segment_columns import ids_of, key_suffix, request_of
+from otel_llm.formats.assemble.received_request import ReceivedRequest
+from otel_llm.formats.assemble.received_stream import MAX_HELD_BYTES, ReceivedStream
+from otel_llm.formats.assemble.resolved import shift_ns
+from otel_llm.formats.segment_columns import ids_of, key_suffix, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.timers import Timeouts, Timers
-    from otel_llm.readers.assemble.resolved import Resolved
-    from otel_llm.readers.batch import Batch
-    from otel_llm.readers.records import RequestKey, RequestSpan, Segment, StreamKey
+    from otel_llm.formats.assemble.resolved import Resolved
+    from otel_llm.formats.batch import Batch
+    from otel_llm.formats.records import RequestKey, RequestSpan, Segment, StreamKey
     from otel_llm.slo.classes import SloClass, SloClasses
 
     Ints = npt.NDArray[np.int64]

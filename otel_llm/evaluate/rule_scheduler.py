@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.streams.stream_table import StreamTable
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.engine.prefilter import PrefilterResult
     from otel_llm.rules.engine.rule_engine import RuleEngine

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.evaluate.usage import Metered
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict

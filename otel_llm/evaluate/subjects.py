@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.core.fair_shares import FairTable
 from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.rules.engine.scope_facts import GROUP_SCOPES, LABELS_OF, SECOND_NS, WINDOW_NS, InFlightCounts, Needs
 from otel_llm.rules.engine.sliding_window import SlidingWindow
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
 
 Timer = Literal["settle", "lost", "orphan", "forget"]
 """`settle`: judge a stream whose end was received. `lost`: judge a silent stream. `orphan`: judge a request span

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.formats.records import RequestKey
 
 
 @dataclass(slots=True)

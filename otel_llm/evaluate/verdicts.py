@@ -9,9 +9,9 @@ from otel_llm import semconv
 from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
 from otel_llm.evaluate.streams.lifecycle import StreamEvent
 from otel_llm.evaluate.streams.stream_in_flight import group_of
-from otel_llm.readers.assemble.received_stream import ReceivedStream, missing_segments
-from otel_llm.readers.foreign.foreign_spans import foreign_tokens
-from otel_llm.readers.rows import Row, unjudged_row, verdict_row
+from otel_llm.formats.assemble.received_stream import ReceivedStream, missing_segments
+from otel_llm.formats.foreign.foreign_spans import foreign_tokens
+from otel_llm.formats.rows import Row, unjudged_row, verdict_row
 from otel_llm.slo.ledger import Ledger
 from otel_llm.slo.token_events import NO_EVENTS, TokenEvents
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.timers import Timers
     from otel_llm.evaluate.usage import Meter
     from otel_llm.evaluate.windowing import Windowing
-    from otel_llm.readers.assemble.received_request import ReceivedRequest
-    from otel_llm.readers.assemble.resolved import Resolved
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.formats.assemble.received_request import ReceivedRequest
+    from otel_llm.formats.assemble.resolved import Resolved
+    from otel_llm.formats.records import RequestKey
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.verdict import Verdict
 

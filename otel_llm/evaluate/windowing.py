@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
-    from otel_llm.readers.assemble.resolved import Resolved
+    from otel_llm.formats.assemble.resolved import Resolved
     from otel_llm.slo.verdict import Verdict
 
 GROUP_NAMES: Final = ("slo_class", "model", "instance", "measured_at")

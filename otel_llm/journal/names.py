@@ -12,7 +12,7 @@ import time
 from calendar import timegm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.readers.io.journal_format import CLOSED_SUFFIX, JOURNAL_SUFFIX
+from otel_llm.formats.io.journal_format import CLOSED_SUFFIX, JOURNAL_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

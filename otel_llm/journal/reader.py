@@ -8,10 +8,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from otel_llm.formats.io.bytestream import open_chunks
+from otel_llm.formats.io.journal_format import Record, split_stream
+from otel_llm.formats.records import InputError
 from otel_llm.journal.names import list_files, newest_possible
-from otel_llm.readers.io.bytestream import open_chunks
-from otel_llm.readers.io.journal_format import Record, split_stream
-from otel_llm.readers.records import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,11 +6,11 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from otel_llm.formats.io.journal_format import envelope
+from otel_llm.formats.records import DecodeError
 from otel_llm.journal.file import WrittenFile
 from otel_llm.journal.journal_errors import JournalError
 from otel_llm.journal.names import NS_PER_S, JournalFile, file_name
-from otel_llm.readers.io.journal_format import envelope
-from otel_llm.readers.records import DecodeError
 from otel_llm.shared.errors import TooLargeError
 from otel_llm.shared.whole_files import reason_of
 

@@ -28,9 +28,9 @@ from otel_llm.shared.errors import UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from otel_llm.formats.records import StreamKey
     from otel_llm.live.history import Key, Load
     from otel_llm.live.selection import Filter, Selection
-    from otel_llm.readers.records import StreamKey
 
 EVERY_S: Final = 1.0
 MOST_VIEWERS: Final = 32

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
 
 _STREAM: Final = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-(\d{1,6})(?:-(.+))?", re.ASCII)
 

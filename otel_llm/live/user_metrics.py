@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from otel_llm.core.fair_shares import FairTable
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.live.exposition import text_of
 from otel_llm.live.histogram import NS_PER_S, Histogram
 from otel_llm.live.labels import METRICS_BYTES, escaped_bytes, shortened
 from otel_llm.live.stated_replies import FAMILY as STATED_REPLIES
 from otel_llm.live.stated_replies import StatedReplies
-from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.slo.classes import OUTCOMES
 from otel_llm.slo.metrics import COMPUTED, HISTOGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.rows import Row
     from otel_llm.slo.stated_total import StatedReply
     from otel_llm.slo.verdict import Verdict
 

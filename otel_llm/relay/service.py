@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.actions.sinks.console import Console
+    from otel_llm.formats.records import StreamKey
     from otel_llm.live.feed import Collected
     from otel_llm.live.selection import Filter, Selection
-    from otel_llm.readers.records import StreamKey
     from otel_llm.relay.settings import RelaySettings
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses

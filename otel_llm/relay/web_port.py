@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from otel_llm.formats.records import StreamKey
     from otel_llm.live.feed import Collected
     from otel_llm.live.selection import Filter, Selection
-    from otel_llm.readers.records import StreamKey
     from otel_llm.relay.backends.backends import Backends
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.guard import Guard

@@ -43,10 +43,10 @@ class Inputs:
     def listed(self) -> Iterator[Path]:
         """Yield each file that is read, except in folders that cannot be listed, which their reader reports."""
         from otel_llm.config.yaml_file import ConfigError
-        from otel_llm.readers.input_paths import input_files
-        from otel_llm.readers.io.journal_format import is_journal
-        from otel_llm.readers.io.skipped import Skipped
-        from otel_llm.readers.records import InputError
+        from otel_llm.formats.input_paths import input_files
+        from otel_llm.formats.io.journal_format import is_journal
+        from otel_llm.formats.io.skipped import Skipped
+        from otel_llm.formats.records import InputError
         from otel_llm.rules.decisions.files import decision_files
         from otel_llm.rules.files.load import rule_files
 
@@ -102,7 +102,7 @@ def _refuse_in_journal(path: Path, journals: Sequence[Path]) -> None:
     Raises:
         OutputError: it has.
     """
-    from otel_llm.readers.io.journal_format import is_journal
+    from otel_llm.formats.io.journal_format import is_journal
 
     folder = os.path.realpath(path.parent)
     if is_journal(path) and any(folder == os.path.realpath(journal) for journal in journals):
@@ -154,8 +154,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 def _mere_table(path: Path) -> bool:
     """Return whether a file is Parquet without token times: in a folder of inputs, an earlier output."""
-    from otel_llm.readers.formats import clickhouse, parquet_files
-    from otel_llm.readers.records import InputError
+    from otel_llm.formats.recordings import clickhouse, parquet_files
+    from otel_llm.formats.records import InputError
 
     try:
         columns = parquet_files.columns(path)

@@ -17,11 +17,11 @@ from otel_llm.actions.sinks.live_state import PAGE_STREAMS, live_state
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream
+from otel_llm.formats.records import StreamKey
 from otel_llm.live.feed import Collected
 from otel_llm.live.history import Load
 from otel_llm.live.selection import SORTS, Filter
 from otel_llm.live.user_metrics import RUNWAY_BANDS, UserMetrics
-from otel_llm.readers.records import StreamKey
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.shared.clock import FakeClock

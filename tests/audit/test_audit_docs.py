@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from support.formats.bench_files import NS, Asked, Chunk, vllm_run
 from support.otlp import T0_NS, export, stream_spans
-from support.readers.bench_files import NS, Asked, Chunk, vllm_run
 from support.recordings import journal
 
 from otel_llm.audit.columns_page import with_tables

@@ -17,7 +17,7 @@ from support.vectors import vectors
 import otel_llm.audit
 from otel_llm import semconv
 from otel_llm.audit import Audit
-from otel_llm.readers.io.journal_format import frame
+from otel_llm.formats.io.journal_format import frame
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
 

@@ -22,8 +22,8 @@ from otel_llm.audit import Audit
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.report.report import render
 from otel_llm.config.yaml_file import ConfigError
-from otel_llm.readers.io.journal_format import frame
-from otel_llm.readers.records import InputError
+from otel_llm.formats.io.journal_format import frame
+from otel_llm.formats.records import InputError
 from otel_llm.slo.classes import Curve, Fluidity, Objective, SloClass, SloClasses, UnknownClassError
 from otel_llm.slo.metrics import REQUESTS, WINDOWS
 

@@ -13,8 +13,8 @@ from support.patience import WAIT_S
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from audit_speed_parts.journal import Shape, check, write_journal
 
-from otel_llm.readers.io.journal_format import frame, split
-from otel_llm.readers.otlp.export_request import read
+from otel_llm.formats.io.journal_format import frame, split
+from otel_llm.formats.otlp.export_request import read
 
 CODE = """
 import json, resource, sys

@@ -28,9 +28,9 @@ from otel_llm.audit.kernel import workers
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.window_totals import PARTIALS, Windows, merge_partials, window_partials
 from otel_llm.audit.load import Limits
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.io.journal_format import frame
-from otel_llm.readers.otlp.export_request import decode
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.io.journal_format import frame
+from otel_llm.formats.otlp.export_request import decode
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import Benefit, SloClass, SloClasses
 from otel_llm.slo.figures import CLASSES

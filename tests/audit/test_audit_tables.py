@@ -13,7 +13,7 @@ import pytest
 from otel_llm.audit import write
 from otel_llm.audit.tables import frame
 from otel_llm.audit.write import ENDINGS, check_outputs, write_table, write_text
-from otel_llm.readers.rows import Row
+from otel_llm.formats.rows import Row
 from otel_llm.shared.outputs import Inputs, OutputError
 from otel_llm.slo.metrics import REQUESTS
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.readers.bench_files import NS, Asked, Chunk, vllm_run
+from support.formats.bench_files import NS, Asked, Chunk, vllm_run
 
 from otel_llm.audit import load
 
@@ -35,7 +35,7 @@ def test_failures_without_an_end_count_against_the_server(tmp_path: Path) -> Non
 def test_files_of_several_tools_are_audited_together(tmp_path: Path, packed: bool) -> None:
     import gzip
 
-    fixtures = Path(__file__).parents[1] / "readers" / "formats" / "bench" / "fixtures"
+    fixtures = Path(__file__).parents[1] / "formats" / "recordings" / "bench" / "fixtures"
     paths: list[Path] = []
     for name in ("vllm_chat.json", "aiperf/profile_export_raw.jsonl", "guidellm.json"):
         data = (fixtures / name).read_bytes()

@@ -30,12 +30,12 @@ from otel_llm.backtest.journal_recordings import Recording
 from otel_llm.collector.settings import Limits
 from otel_llm.core.limits import MAX_EVENT_TOKENS, MAX_TOKENS
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.assemble.packed_records import pack, unpack
-from otel_llm.readers.assemble.received_stream import MAX_HELD_BYTES, record_bytes
-from otel_llm.readers.io.journal_format import frame
-from otel_llm.readers.otlp.export_request import decode, read
-from otel_llm.readers.records import InputError
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.assemble.packed_records import pack, unpack
+from otel_llm.formats.assemble.received_stream import MAX_HELD_BYTES, record_bytes
+from otel_llm.formats.io.journal_format import frame
+from otel_llm.formats.otlp.export_request import decode, read
+from otel_llm.formats.records import InputError
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 
@@ -246,8 +246,8 @@ def test_what_claims_cost_in_an_audit(tmp_path: Path, ordered: bool) -> None:
 
 
 def _assembled(path: Path) -> list[Any]:
-    from otel_llm.readers.files import read_file
-    from otel_llm.readers.io.skipped import Received, Skipped
+    from otel_llm.formats.files import read_file
+    from otel_llm.formats.io.skipped import Received, Skipped
 
     assembler = Assembler()
     for one in read_file(path, Skipped()):

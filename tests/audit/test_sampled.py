@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.readers.bench_files import NS, Asked, Chunk, guidellm_entry
+from support.formats.bench_files import NS, Asked, Chunk, guidellm_entry
 
 from otel_llm.audit import Audit, load
 from otel_llm.audit.compare.comparison import compare

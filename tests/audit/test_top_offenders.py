@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from otel_llm.audit import objectives, top_offenders
-from otel_llm.readers.rows import Row
+from otel_llm.formats.rows import Row
 from otel_llm.slo.classes import Objective, SloClass, SloClasses
 from otel_llm.slo.metrics import REQUESTS
 

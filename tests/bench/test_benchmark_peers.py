@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.formats.bench_files import vllm_run
 from support.patience import WAIT_S
-from support.readers.bench_files import vllm_run
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from bench_load.truth_comparison import OURS, Row, truth_of, truth_server

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from support.formats.span_forms import SPAN_FORMS, jaeger
 from support.patience import WAIT_S
-from support.readers.span_forms import SPAN_FORMS, jaeger
 from support.recordings import vector_messages
 
 import otel_llm.audit
 from otel_llm.cli.main import main
-from otel_llm.readers import input_paths
-from otel_llm.readers.formats.form_table import form_of
+from otel_llm.formats import input_paths
+from otel_llm.formats.recordings.form_table import form_of
 
 MESSAGES = vector_messages()[:4]
 

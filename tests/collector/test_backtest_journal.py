@@ -11,10 +11,10 @@ import zstandard
 
 from otel_llm.backtest.journal_recordings import Recording
 from otel_llm.collector.checkpoints import STOPPED_NS
+from otel_llm.formats.io.journal_format import frame
+from otel_llm.formats.records import InputError
 from otel_llm.journal.checkpoint import write_resume
 from otel_llm.journal.names import file_name
-from otel_llm.readers.io.journal_format import frame
-from otel_llm.readers.records import InputError
 
 T = 1_790_000_000_000_000_000
 

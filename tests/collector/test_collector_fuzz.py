@@ -43,12 +43,12 @@ from otel_llm.collector.receive.listeners import Addresses
 from otel_llm.collector.service import Service
 from otel_llm.collector.settings import JournalSettings, Limits, Settings
 from otel_llm.evaluate.timers import Timeouts
+from otel_llm.formats.batch import Batch
+from otel_llm.formats.otlp.export_json import parse_json
+from otel_llm.formats.otlp.export_request import decode, parse, read
+from otel_llm.formats.otlp.length_delimited import refuse_many_parts
+from otel_llm.formats.records import DecodeError
 from otel_llm.live.exposition import SHARED_NS
-from otel_llm.readers.batch import Batch
-from otel_llm.readers.otlp.export_json import parse_json
-from otel_llm.readers.otlp.export_request import decode, parse, read
-from otel_llm.readers.otlp.length_delimited import refuse_many_parts
-from otel_llm.readers.records import DecodeError
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.errors import RefusalError
@@ -62,7 +62,7 @@ MIB = 2**20
 TINY_SHARE = 0.01
 """Of the messages: many tiny parts of one kind, about as many as are let in."""
 LOCAL = Address("127.0.0.1", 0)
-CAPTURED = Path(__file__).parent.parent / "readers" / "foreign" / "captured"
+CAPTURED = Path(__file__).parent.parent / "formats" / "foreign" / "captured"
 PROTOBUF = "application/x-protobuf"
 
 

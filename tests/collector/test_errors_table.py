@@ -18,8 +18,8 @@ from otel_llm.collector.receive.errors import (
     status,
 )
 from otel_llm.config.errors import CollectorError, StartError, TlsFileError
+from otel_llm.formats.records import DecodeError
 from otel_llm.journal.journal_errors import JournalError, JournalInUseError
-from otel_llm.readers.records import DecodeError
 from otel_llm.shared.errors import (
     AddressError,
     ForbiddenError,

@@ -37,10 +37,10 @@ from otel_llm.collector.receive.refusal_counts import SOURCE
 from otel_llm.collector.receive.senders import Sender
 from otel_llm.collector.settings import Limits
 from otel_llm.config.errors import StartError
+from otel_llm.formats.io.journal_format import split
+from otel_llm.formats.otlp.cutting import cut_export
+from otel_llm.formats.records import DecodeError
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.readers.io.journal_format import split
-from otel_llm.readers.otlp.cutting import cut_export
-from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import MonotonicClock
 from otel_llm.shared.errors import AddressError, RefusalError
 from otel_llm.shared.web.address import Address

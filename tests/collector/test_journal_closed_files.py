@@ -16,13 +16,13 @@ from support.collector.journal_states import plain_bytes, tick_until_closed, wai
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import received
 
+from otel_llm.formats.io.journal_format import frame
+from otel_llm.formats.io.skipped import Skipped
 from otel_llm.journal.compaction import compress_file
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import JournalFile, file_name, list_files, newest_possible, parse_name
 from otel_llm.journal.reader import records_since
 from otel_llm.journal.retention import Horizon, Retention, expired
-from otel_llm.readers.io.journal_format import frame
-from otel_llm.readers.io.skipped import Skipped
 
 S = 1_000_000_000
 RAW = export(segment_span(1, 0, [T0_NS])).SerializeToString()

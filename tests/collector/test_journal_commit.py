@@ -15,10 +15,10 @@ from support.otlp import T0_NS
 from support.patience import WAIT_S
 from support.recordings import received
 
+from otel_llm.formats.io.journal_format import split
 from otel_llm.journal.group_commit import IntervalFlush
 from otel_llm.journal.journal import FsyncPolicy, Journal
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.readers.io.journal_format import split
 
 RAW = b"\x0a\x00" * 50
 

@@ -17,9 +17,9 @@ from support.collector.journal_states import wait_until
 from support.namespaces import in_a_namespace_of_its_own
 from support.recordings import received
 
+from otel_llm.formats.io.skipped import Skipped
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.reader import records_since
-from otel_llm.readers.io.skipped import Skipped
 
 APPENDING = """
     import os, sys, threading

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from support.examples import examples
 from support.otlp import T0_NS
 
+from otel_llm.formats.io.journal_format import Record, frame
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import file_name
 from otel_llm.journal.reader import last_receipt_ns, records_since
-from otel_llm.readers.io.journal_format import Record, frame
 
 S = 1_000_000_000
 

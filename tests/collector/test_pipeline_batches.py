@@ -23,11 +23,11 @@ from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
 from otel_llm.collector.settings import Limits
 from otel_llm.core.compiling import mode
+from otel_llm.formats.io.journal_format import split
+from otel_llm.formats.otlp import export_request as otlp
+from otel_llm.formats.records import DecodeError
 from otel_llm.journal.journal import FsyncPolicy
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.readers.io.journal_format import split
-from otel_llm.readers.otlp import export_request as otlp
-from otel_llm.readers.records import DecodeError
 from otel_llm.shared.clock import FakeClock
 from otel_llm.shared.errors import UnavailableError
 

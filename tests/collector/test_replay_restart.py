@@ -27,7 +27,7 @@ from support.otlp import IDENTITY
 from otel_llm import semconv
 from otel_llm.collector.restart import Windows, written_windows
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.readers.rows import Row
+from otel_llm.formats.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo

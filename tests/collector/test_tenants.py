@@ -27,11 +27,11 @@ from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
 from otel_llm.collector.receive.senders import Sender
 from otel_llm.collector.restart import replay
 from otel_llm.evaluate.intake import read_export
+from otel_llm.formats.io.journal_format import TENANT, Splitter, frame, split
+from otel_llm.formats.records import DecodeError
+from otel_llm.formats.rows import Row
+from otel_llm.formats.spans.attributes import IntakeLimits
 from otel_llm.journal.journal import Journal
-from otel_llm.readers.io.journal_format import TENANT, Splitter, frame, split
-from otel_llm.readers.records import DecodeError
-from otel_llm.readers.rows import Row
-from otel_llm.readers.spans.attributes import IntakeLimits
 from otel_llm.rules.files.ruleset import RuleSet
 
 MS, S = 1_000_000, 1_000_000_000

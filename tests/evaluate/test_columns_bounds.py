@@ -25,10 +25,10 @@ from otel_llm.collector.settings import Limits, Settings
 from otel_llm.evaluate.intake import take_in
 from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.evaluate.timers import Timeouts
+from otel_llm.formats.otlp.export_request import read
+from otel_llm.formats.spans.attributes import IntakeLimits
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.readers.otlp.export_request import read
-from otel_llm.readers.spans.attributes import IntakeLimits
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo

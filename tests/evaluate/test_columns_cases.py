@@ -11,7 +11,7 @@ from support.core.core_spans import sent_segment
 from support.otlp import IDENTITY, export, request_span, segment_span, span_id, trace_id
 
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.readers.otlp.export_request import read
+from otel_llm.formats.otlp.export_request import read
 from otel_llm.rules.files.ruleset import RuleSet
 
 TWO_RULES = """version: 1

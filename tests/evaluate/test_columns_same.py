@@ -17,9 +17,9 @@ from support.core.core_spans import needs_kernels
 from support.examples import examples
 from support.otlp import export
 
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.rows import Row
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.otlp.export_request import decode
+from otel_llm.formats.rows import Row
 
 """A seed draws a whole fleet: there is nothing to be made smaller one draw at a time."""
 

@@ -18,10 +18,10 @@ from support.vectors import FOLDER, Vector, vectors
 from otel_llm import semconv
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.otlp.export_json import parse_json
-from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.rows import Row
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.otlp.export_json import parse_json
+from otel_llm.formats.otlp.export_request import decode
+from otel_llm.formats.rows import Row
 from otel_llm.rules.files.ruleset import Action, Limits, Rule, RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.language.condition import condition

@@ -19,7 +19,7 @@ from support.evaluate.groups import scoped
 from support.examples import examples
 
 from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
-from otel_llm.readers.rows import Row
+from otel_llm.formats.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision, Labels
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.slo.classes import Objective, SloClasses

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from otel_llm.evaluate.tombstones import Tombstones
-from otel_llm.readers.records import RequestKey
+from otel_llm.formats.records import RequestKey
 
 
 def key(number: int) -> RequestKey:

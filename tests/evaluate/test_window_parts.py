@@ -21,9 +21,9 @@ from support.otlp import IDENTITY, T0_NS, Value, export, request_span
 from otel_llm import semconv
 from otel_llm.evaluate.streams.stream_table import PARTS
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.rows import Row
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.otlp.export_request import decode
+from otel_llm.formats.rows import Row
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.formats.bench_figures import check_aiperf
+from support.formats.bench_read import read
 from support.integration.aiperf_run import COUNTED, FAILING, REQUESTS, kind_of, profile
-from support.readers.bench_figures import check_aiperf
-from support.readers.bench_read import read
 
 
 def test_aiperfs_figures_are_ours(tmp_path: Path) -> None:

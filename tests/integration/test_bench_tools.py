@@ -9,7 +9,7 @@ import pytest
 from support.bench_tools.figures import by_rules_of, check, check_latencies
 from support.bench_tools.paced import ASKED_TOKENS, REQUESTS, PacedServer, reply
 from support.bench_tools.tools import aiperf, guidellm, inference_perf, sglang_bench, vllm_bench
-from support.readers.bench_read import judged, read
+from support.formats.bench_read import judged, read
 
 TOGETHER = pytest.mark.parametrize("together", [1, 3])
 """How many tokens the server sends in a chunk."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.formats.bench_figures import check_vllm
+from support.formats.bench_read import judged, read
 from support.integration.vllm_server import VllmServer
 from support.patience import WAIT_S
-from support.readers.bench_figures import check_vllm
-from support.readers.bench_read import judged, read
 from support.requirements import VLLM
 
 from otel_llm.demo.demo_children import OFFLINE

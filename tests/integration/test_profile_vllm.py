@@ -16,7 +16,7 @@ from support.integration.vllm_server import VllmServer
 from support.patience import WAIT_S
 
 from otel_llm.audit import load_streams
-from otel_llm.readers.io.journal_format import frame
+from otel_llm.formats.io.journal_format import frame
 from otel_llm.scheduling import load_profile
 from otel_llm.scheduling.profiles.profile_fit import fit_profile, read_requests
 

@@ -29,9 +29,9 @@ from support.spans import records_of
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.assemble.resolved import Assembled
-from otel_llm.readers.otlp.export_request import decode
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.otlp.export_request import decode
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "h200" / "serve.py"
 

@@ -12,9 +12,9 @@ import pytest
 from support.requirements import VLLM, require
 
 from otel_llm import semconv
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.assemble.resolved import Assembled
-from otel_llm.readers.otlp.export_request import decode, parse
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.otlp.export_request import decode, parse
 
 SCRIPT = Path(__file__).parents[1] / "support" / "instrumentation" / "transformers_streams.py"
 

@@ -11,8 +11,8 @@ from support.integration.vllm_server import VllmServer
 from support.spans import records_of
 
 import otel_llm
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.assemble.resolved import Assembled
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.assemble.resolved import Assembled
 
 pytestmark = pytest.mark.alone
 

@@ -20,8 +20,8 @@ from support.patience import WAIT_S
 from support.spans import records_of
 
 import otel_llm
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.assemble.resolved import Assembled
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.assemble.resolved import Assembled
 
 REQUESTS = int(os.environ.get("OTEL_LLM_VLLM_REQUESTS", "60"))
 AT_ONCE = 8

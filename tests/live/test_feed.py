@@ -13,12 +13,12 @@ import pytest
 from support.live_feed import HOSTILE, Fed, events
 from support.patience import WAIT_S
 
+from otel_llm.formats.records import StreamKey
 from otel_llm.live.feed import MOST_AGE_S, VERDICT_COLUMNS, event
 from otel_llm.live.history import Load
 from otel_llm.live.page import FILE_HEADERS, static_files
 from otel_llm.live.selection import Filter, Selection, key_text
 from otel_llm.live.viewers import MOST_UNSENT, Viewer
-from otel_llm.readers.records import StreamKey
 from otel_llm.shared.errors import UnavailableError
 
 KEY, OTHER = (b"\1" * 16, b"\2" * 8, "default", 0), (b"\3" * 16, b"\4" * 8, "default", 1)

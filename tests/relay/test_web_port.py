@@ -24,10 +24,10 @@ from support.relay.rig import Rig, rig
 from support.relay.signed_actions import SETTINGS, write_secret
 
 from otel_llm.cli.output.live_view import view
+from otel_llm.formats.records import StreamKey
 from otel_llm.live.feed import Collected
 from otel_llm.live.page import EVENTS_TYPE
 from otel_llm.live.selection import Filter, Selection
-from otel_llm.readers.records import StreamKey
 from otel_llm.relay.backends.backend import Backend
 from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.web_port import WebPort

@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from otel_llm.readers.records import StreamKey
+from otel_llm.formats.records import StreamKey
 from otel_llm.rules.decisions.decision_records import Decided, Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.load import load_rules

@@ -24,11 +24,11 @@ from support.patience import WAIT_S
 from otel_llm.audit.input.load_inputs import Inputs
 from otel_llm.audit.input.parquet_streams import read_batches
 from otel_llm.audit.input.stream_batch import BATCH_TOKENS
+from otel_llm.formats.io.bytestream import CHUNK_BYTES, MOST_EXPANSION, open_chunks
+from otel_llm.formats.io.journal_format import Record, Splitter, frame, split
+from otel_llm.formats.recordings.parquet_claims import FREE_BYTES
+from otel_llm.formats.records import InputError
 from otel_llm.journal.reader import records_since
-from otel_llm.readers.formats.parquet_claims import FREE_BYTES
-from otel_llm.readers.io.bytestream import CHUNK_BYTES, MOST_EXPANSION, open_chunks
-from otel_llm.readers.io.journal_format import Record, Splitter, frame, split
-from otel_llm.readers.records import InputError
 
 MEMORY_BYTES = 700 * 2**20
 """An audit of next to nothing takes 250 MB."""

@@ -39,8 +39,8 @@ from otel_llm.collector.receive.senders import (
     sender_of,
 )
 from otel_llm.collector.settings import Limits
-from otel_llm.readers.batch import Batch
-from otel_llm.readers.io.journal_format import split
+from otel_llm.formats.batch import Batch
+from otel_llm.formats.io.journal_format import split
 from otel_llm.shared.clock import FakeClock
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.tokens import Bearer

@@ -21,7 +21,7 @@ SCRIPT = """
     from support.collector.http_client import PROTOBUF
     from support.otlp import IDENTITY, export, segment_span
     from support.recordings import received
-    from otel_llm.readers.io.skipped import Skipped
+    from otel_llm.formats.io.skipped import Skipped
 
     base = Path(sys.argv[1])
     (base / "other").write_bytes(bytes(2_500_000))

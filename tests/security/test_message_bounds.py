@@ -22,13 +22,13 @@ from otel_llm.collector.settings import Limits
 from otel_llm.core.kernel import COMPILED
 from otel_llm.core.scanning import span_columns as column
 from otel_llm.core.scanning.parts import FREE_NS, NS_PER_BYTE
-from otel_llm.readers.foreign.chunk_events import INFERENCE_EVENTS
-from otel_llm.readers.foreign.inference import INFERENCE_ATTRIBUTES
-from otel_llm.readers.otlp.export_json import parse_json
-from otel_llm.readers.otlp.export_request import read
-from otel_llm.readers.otlp.length_delimited import refuse_many_parts
-from otel_llm.readers.otlp.scanned import scan
-from otel_llm.readers.records import DecodeError
+from otel_llm.formats.foreign.chunk_events import INFERENCE_EVENTS
+from otel_llm.formats.foreign.inference import INFERENCE_ATTRIBUTES
+from otel_llm.formats.otlp.export_json import parse_json
+from otel_llm.formats.otlp.export_request import read
+from otel_llm.formats.otlp.length_delimited import refuse_many_parts
+from otel_llm.formats.otlp.scanned import scan
+from otel_llm.formats.records import DecodeError
 from otel_llm.shared.errors import TooLargeError
 from otel_llm.shared.web.address import Address
 

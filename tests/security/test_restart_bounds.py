@@ -27,10 +27,10 @@ from otel_llm.collector.restart import LOG_EVERY_S, MOST_NOTES, Progress
 from otel_llm.collector.service import Service
 from otel_llm.collector.settings import JournalSettings, Limits, Settings
 from otel_llm.evaluate.timers import Timeouts
+from otel_llm.formats.io.journal_format import frame
+from otel_llm.formats.otlp import export_request as otlp
 from otel_llm.journal.names import file_name
 from otel_llm.journal.reader import read_since
-from otel_llm.readers.io.journal_format import frame
-from otel_llm.readers.otlp import export_request as otlp
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.web.address import Address

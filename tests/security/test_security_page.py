@@ -28,11 +28,11 @@ from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.export import host_log
 from otel_llm.export import settings as export_settings
 from otel_llm.export.transport import whole_exchange
+from otel_llm.formats.io import bytestream, journal_format, skipped
+from otel_llm.formats.recordings import parquet_claims
 from otel_llm.journal import retention
 from otel_llm.live import exposition, feed, history, labels, user_metrics, viewers
 from otel_llm.live.page import PIECE_BYTES
-from otel_llm.readers.formats import parquet_claims
-from otel_llm.readers.io import bytestream, journal_format, skipped
 from otel_llm.relay import bodies
 from otel_llm.relay.seam import large_body
 from otel_llm.relay.settings import Limits as RelayLimits

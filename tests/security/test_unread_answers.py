@@ -20,9 +20,9 @@ from support.patience import WAIT_S
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.web.app import web_app
+from otel_llm.formats.records import StreamKey
 from otel_llm.live.feed import Collected
 from otel_llm.live.selection import Filter, Selection
-from otel_llm.readers.records import StreamKey
 from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.web_port import WebPort
 from otel_llm.shared.web.address import Address

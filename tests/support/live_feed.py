@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from otel_llm.formats.records import StreamKey
 from otel_llm.live.feed import Collected, Feed, Fleet
 from otel_llm.live.history import Key, Load
 from otel_llm.live.selection import Filter
-from otel_llm.readers.records import StreamKey
 from otel_llm.shared.clock import FakeClock
 
 HOSTILE = "<img src=x onerror=alert(1)>\n\ndata: {}\n\u202e"

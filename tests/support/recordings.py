@@ -15,11 +15,11 @@ from support.otlp import T0_NS, Event, Value, export, segment_span, stream_spans
 from support.vectors import Vector, vectors
 
 from otel_llm import semconv
-from otel_llm.readers.assemble.resolved import Assembled
-from otel_llm.readers.files import read_file
-from otel_llm.readers.input_paths import input_files
-from otel_llm.readers.io.journal_format import frame
-from otel_llm.readers.io.skipped import Received, Skipped
+from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.files import read_file
+from otel_llm.formats.input_paths import input_files
+from otel_llm.formats.io.journal_format import frame
+from otel_llm.formats.io.skipped import Received, Skipped
 from otel_llm.slo.classes import KINDS, SloClasses
 
 SEGMENT_TOKENS = 7

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 
-from otel_llm.readers.batch import Batch
-from otel_llm.readers.otlp.export_request import decode, parse
+from otel_llm.formats.batch import Batch
+from otel_llm.formats.otlp.export_request import decode, parse
 
 
 def records_of(spans: Sequence[ReadableSpan]) -> Batch:

@@ -24,7 +24,7 @@ from otel_llm.actions.delivery.channels import LOG, OTLP, WEBHOOK, channels_of, 
 from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS, bury
 from otel_llm.actions.delivery.durable_queue import BACKLOG, DurableQueue, Message
 from otel_llm.actions.execute.events import rfc3339
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.shared.clock import monotonic_s
 
 if TYPE_CHECKING:

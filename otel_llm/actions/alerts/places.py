@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from otel_llm.core.fair_shares import FairTable
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

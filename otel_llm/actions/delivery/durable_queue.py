@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from otel_llm.core.fair_shares import FairTable
 from otel_llm.export.transport.attempt import Attempt, backoff_s
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.execute.events import Order
     from otel_llm.actions.execute.executor import Executor, Reply
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
 
 MOST_WAITING: Final = 10_000

@@ -16,7 +16,7 @@ from otel_llm.rules.files.ruleset import DEFAULT_TTL_NS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
 
 CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"

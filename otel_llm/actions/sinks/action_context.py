@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
     from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
 
 MOST_CANDIDATES: Final = 5

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.readers.records import tenant_words
-from otel_llm.readers.spans.finish_reasons import CUT
+from otel_llm.formats.records import tenant_words
+from otel_llm.formats.spans.finish_reasons import CUT
 from otel_llm.shared.formatting import plural
 from otel_llm.shared.printable import LONGEST_LINE, printable
 
 if TYPE_CHECKING:
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.decisions.left_out import LeftOut
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.usage import Meter
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.rows import Row
 
     Ints = npt.NDArray[np.int64]
 

@@ -15,9 +15,9 @@ from otel_llm.actions.sinks.in_flight import (
     names_of,
     slots_of,
 )
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.live.feed import Collected, Fleet
 from otel_llm.live.history import Load
-from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.slo.live.reading_curve import curve_points, read_by_ns
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.usage import Meter
+    from otel_llm.formats.records import StreamKey
     from otel_llm.live.selection import Filter
-    from otel_llm.readers.records import StreamKey
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.slo.classes import SloClasses
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from otel_llm.actions.sinks.console import Console
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.usage import Metered
-    from otel_llm.readers.records import StreamKey
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.records import StreamKey
+    from otel_llm.formats.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.stated_total import StatedReply

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.stream_batch import batches, without_totals
-from otel_llm.readers.assemble.resolved import Assembled
-from otel_llm.readers.assemble.stream_assembler import HELD_BYTES, StreamAssembler
-from otel_llm.readers.files import read_raw
-from otel_llm.readers.formats.form import EXPECTED, all_broken
-from otel_llm.readers.formats.parquet_files import unpacked
-from otel_llm.readers.input_paths import input_files, size
-from otel_llm.readers.io.journal_format import is_journal
-from otel_llm.readers.io.skipped import HARMLESS, RawRecord, Skipped
-from otel_llm.readers.otlp.export_request import decode, read
-from otel_llm.readers.records import DecodeError, InputError
+from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.assemble.stream_assembler import HELD_BYTES, StreamAssembler
+from otel_llm.formats.files import read_raw
+from otel_llm.formats.input_paths import input_files, size
+from otel_llm.formats.io.journal_format import is_journal
+from otel_llm.formats.io.skipped import HARMLESS, RawRecord, Skipped
+from otel_llm.formats.otlp.export_request import decode, read
+from otel_llm.formats.recordings.form import EXPECTED, all_broken
+from otel_llm.formats.recordings.parquet_files import unpacked
+from otel_llm.formats.records import DecodeError, InputError
 from otel_llm.shared.formatting import plural
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from otel_llm.readers.assemble.stream_columns import Streams
-    from otel_llm.readers.batch import Batch
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.assemble.stream_columns import Streams
+    from otel_llm.formats.batch import Batch
+    from otel_llm.formats.records import StreamKey
 
 Tokens: TypeAlias = Literal["stated", "recorded"]
 """Which tokens are judged: the total that a reply states, or those that were recorded."""

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from otel_llm.audit.input.stream_batch import BATCH_STREAMS, BATCH_TOKENS, STREAMS, count_lists, lists, token_lists
 from otel_llm.core.limits import MAX_EVENT_TOKENS, MAX_TOKENS
-from otel_llm.readers.formats.parquet_claims import RowGroup, row_groups
-from otel_llm.readers.formats.parquet_files import columns, opened
-from otel_llm.readers.io.bytestream import STDIN
-from otel_llm.readers.records import DEFAULT_TENANT, InputError
+from otel_llm.formats.io.bytestream import STDIN
+from otel_llm.formats.recordings.parquet_claims import RowGroup, row_groups
+from otel_llm.formats.recordings.parquet_files import columns, opened
+from otel_llm.formats.records import DEFAULT_TENANT, InputError
 from otel_llm.slo.classes import KINDS, OUTCOMES
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from otel_llm.audit.input.stream_batch import from_batch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.formats.assemble.resolved import Assembled
 
 ALL_TOKENS: Final = 2_000_000
 """The size of an input whose deliveries are all kept."""

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm.audit.input.load_inputs import load_streams
-from otel_llm.readers.files import read_raw
-from otel_llm.readers.formats.form_table import form_of
-from otel_llm.readers.input_paths import input_files
-from otel_llm.readers.io.skipped import Skipped
-from otel_llm.readers.records import InputError
+from otel_llm.formats.files import read_raw
+from otel_llm.formats.input_paths import input_files
+from otel_llm.formats.io.skipped import Skipped
+from otel_llm.formats.recordings.form_table import form_of
+from otel_llm.formats.records import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from otel_llm.audit.tables import arrow_type
-from otel_llm.readers.assemble.resolved import Assembled, Resolved
-from otel_llm.readers.assemble.stream_columns import Streams, concatenate
-from otel_llm.readers.foreign.foreign_spans import Foreign
+from otel_llm.formats.assemble.resolved import Assembled, Resolved
+from otel_llm.formats.assemble.stream_columns import Streams, concatenate
+from otel_llm.formats.foreign.foreign_spans import Foreign
 from otel_llm.slo.metrics import IN_ATTRIBUTES
 from otel_llm.slo.token_events import tokens_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from otel_llm.readers.records import Scalar
+    from otel_llm.formats.records import Scalar
 
 STREAMS: Final = pa.schema(
     [

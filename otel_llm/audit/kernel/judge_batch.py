@@ -15,7 +15,7 @@ import pyarrow as pa
 from otel_llm.audit.input.resampled import Resampled, resampled
 from otel_llm.audit.input.stream_batch import dictionary_of, from_batch, token_times
 from otel_llm.audit.tables import arrow_type
-from otel_llm.readers.rows import unjudged_row
+from otel_llm.formats.rows import unjudged_row
 from otel_llm.slo.batch.gap_counts import GapCounting
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.batch.many import judge_many

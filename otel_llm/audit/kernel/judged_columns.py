@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.rows import Row
 
     Rows: TypeAlias = pa.Table | pd.DataFrame | Sequence[Mapping[str, Any]]
     """Requests with the columns of `--requests`, in any of these forms."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from otel_llm.audit.kernel.window_charges import Charged, Spread
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.rows import Row
     from otel_llm.slo.classes import SloClasses
 
     Ints = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ import numpy as np
 
 from otel_llm.audit.report.html_page import table, text
 from otel_llm.audit.report.report_model import by_class
-from otel_llm.readers.spans.finish_reasons import CONTENT_FILTER, CUT, LENGTH
+from otel_llm.formats.spans.finish_reasons import CONTENT_FILTER, CUT, LENGTH
 from otel_llm.shared.formatting import number, share
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.report.charts.timeline import Timeline
     from otel_llm.audit.report.report_model import ReportModel
-    from otel_llm.readers.assemble.resolved import Assembled
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.assemble.resolved import Assembled
+    from otel_llm.formats.rows import Row
     from otel_llm.slo.classes import SloClass
 
 MOST_STALL_ROWS: Final = 20

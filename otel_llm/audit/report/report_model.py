@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.compare.tiers import Tiers
     from otel_llm.audit.report.compared import Compared
-    from otel_llm.readers.assemble.resolved import Assembled
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.assemble.resolved import Assembled
+    from otel_llm.formats.rows import Row
     from otel_llm.slo.classes import SloClasses
 
 WALL_CLOCK_NS: Final = 1_000_000_000 * 1_000_000_000

@@ -22,7 +22,7 @@ from otel_llm.audit.kernel.judged_columns import column_of, texts_of
 from otel_llm.audit.metadata import KEY, decode
 from otel_llm.audit.report.report_model import ReportModel
 from otel_llm.audit.report.saved_tables import TableError, read_table
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import SloClasses
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from otel_llm.audit.input.retained import Key
-    from otel_llm.readers.assemble.resolved import Assembled
+    from otel_llm.formats.assemble.resolved import Assembled
 
 NO_TIMES: Final = (
     "The deliveries are not drawn: that takes the time of every token, which tables of requests do not hold. Give the "

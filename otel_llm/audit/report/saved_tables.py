@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from otel_llm.audit.csv_cells import GUARDED
 from otel_llm.audit.tables import arrow_type, pandas_types
-from otel_llm.readers.formats.parquet_claims import MAGIC
+from otel_llm.formats.recordings.parquet_claims import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from otel_llm.audit.spark.batch import in_order, judge_by, read_recordings, read_streams, settings
 from otel_llm.audit.spark.streaming import follow, follow_recordings, follow_streams
 from otel_llm.config.yaml_file import ConfigError
-from otel_llm.readers.io.skipped import HARMLESS
+from otel_llm.formats.io.skipped import HARMLESS
 from otel_llm.shared.printable import printable_lines
 from otel_llm.slo.classes import UnknownClassError
 

@@ -12,21 +12,21 @@ import pyarrow as pa
 
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.stream_batch import STREAMS, from_batch, to_batch
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.assemble.packed_records import pack, unpack
-from otel_llm.readers.assemble.resolved import Assembled
-from otel_llm.readers.batch import Batch
-from otel_llm.readers.files import read_file
-from otel_llm.readers.io.skipped import Skipped
-from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.records import InputError, Segment
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.assemble.packed_records import pack, unpack
+from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.batch import Batch
+from otel_llm.formats.files import read_file
+from otel_llm.formats.io.skipped import Skipped
+from otel_llm.formats.otlp.export_request import decode
+from otel_llm.formats.records import InputError, Segment
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
-    from otel_llm.readers.io.skipped import Received
-    from otel_llm.readers.records import RequestKey, RequestSpan, StreamKey
+    from otel_llm.formats.io.skipped import Received
+    from otel_llm.formats.records import RequestKey, RequestSpan, StreamKey
 
 RECORDS: Final = pa.schema(
     [

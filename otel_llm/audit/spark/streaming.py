@@ -24,7 +24,7 @@ from otel_llm.audit.kernel.window_totals import PARTIALS
 from otel_llm.audit.spark import decoding
 from otel_llm.audit.spark.batch import Judged, judge_by, recordings_of, settings
 from otel_llm.audit.spark.frames import spark_schema, through
-from otel_llm.readers.assemble.packed_records import unpack
+from otel_llm.formats.assemble.packed_records import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.state import GroupState
 
-    from otel_llm.readers.batch import Batch
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.formats.batch import Batch
+    from otel_llm.formats.records import RequestKey
     from otel_llm.slo.classes import SloClasses
 
 REQUESTS: Final = "requests"

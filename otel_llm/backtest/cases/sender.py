@@ -17,16 +17,16 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, Origin, RequestRecord
 from otel_llm.export.wire import export_request
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.instrumentation.process.flusher import next_look
 from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, Timeline
-from otel_llm.readers.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from otel_llm.backtest.cases.case_reader import Script
     from otel_llm.export.records import AttributeValue, Record
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
 
 T0_NS: Final = 1_767_225_600_000_000_000
 """The reading of all clocks at the start of a test: the first instant of 2026, UTC."""

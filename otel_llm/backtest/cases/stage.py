@@ -12,7 +12,7 @@ from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.intake import read_export
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers.spans.attributes import IntakeLimits
+from otel_llm.formats.spans.attributes import IntakeLimits
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.language.condition import read_facts
 from otel_llm.rules.language.snapshot import Snapshot
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from otel_llm.backtest.cases.case_reader import RuleTest, TestFile
     from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
     from otel_llm.evaluate.usage import Metered
-    from otel_llm.readers.rows import Row
+    from otel_llm.formats.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision, Labels, Subject
     from otel_llm.rules.language.tokens import Value
     from otel_llm.slo.stated_total import StatedReply

@@ -10,7 +10,7 @@ import shutil
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.bench.recording.run_journal import RequestRecords, RunJournal
-from otel_llm.readers.io.journal_format import is_journal
+from otel_llm.formats.io.journal_format import is_journal
 from otel_llm.shared.outputs import OutputError, replacing
 
 if TYPE_CHECKING:

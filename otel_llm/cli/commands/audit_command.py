@@ -21,7 +21,7 @@ from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.config.durations import DURATION_ADVICE, parse_duration_ns
 from otel_llm.config.yaml_file import ConfigError
-from otel_llm.readers.io.bytestream import STDIN
+from otel_llm.formats.io.bytestream import STDIN
 from otel_llm.shared.outputs import Inputs, replacing
 from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError

@@ -18,7 +18,7 @@ from otel_llm.audit.report.compared import Compared
 from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console
-from otel_llm.readers.records import InputError
+from otel_llm.formats.records import InputError
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.formatting import number, share
 from otel_llm.shared.printable import printable

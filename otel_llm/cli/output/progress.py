@@ -58,9 +58,9 @@ def reading_files(paths: Sequence[Path]) -> contextlib.AbstractContextManager[Ca
 
 
 def _size_of(paths: Sequence[Path]) -> int:
-    from otel_llm.readers.input_paths import input_files, size
-    from otel_llm.readers.io.skipped import Skipped
-    from otel_llm.readers.records import InputError
+    from otel_llm.formats.input_paths import input_files, size
+    from otel_llm.formats.io.skipped import Skipped
+    from otel_llm.formats.records import InputError
 
     try:
         return sum(size(path) for path in input_files(paths, Skipped()))

@@ -101,8 +101,8 @@ def backtest(
     from otel_llm.backtest.summary_json import summary
     from otel_llm.collector.settings import load_settings
     from otel_llm.evaluate.timers import Timeouts
+    from otel_llm.formats.records import InputError
     from otel_llm.journal.checkpoint import RESUME_FILE
-    from otel_llm.readers.records import InputError
 
     if against and decisions:
         raise click.UsageError("--against or --decisions, not both: each names the other side of the comparison")

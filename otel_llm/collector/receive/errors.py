@@ -38,8 +38,8 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from otel_llm.formats.records import DecodeError
 from otel_llm.journal.journal_errors import JournalError
-from otel_llm.readers.records import DecodeError
 from otel_llm.shared.errors import (
     ForbiddenError,
     RefusalError,

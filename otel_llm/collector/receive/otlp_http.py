@@ -37,7 +37,7 @@ from otel_llm.collector.receive.gunzip import gunzip
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.receive.senders import sender_of
 from otel_llm.collector.settings import Limits
-from otel_llm.readers.otlp.export_json import parse_json
+from otel_llm.formats.otlp.export_json import parse_json
 from otel_llm.shared.errors import ForbiddenError, RefusalError, TooLargeError
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from otel_llm.collector.pipeline import Pipeline
+    from otel_llm.formats.records import StreamKey
     from otel_llm.live.feed import Collected
     from otel_llm.live.selection import Filter, Selection
-    from otel_llm.readers.records import StreamKey
 
 LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "verdicts (JSON)": "/v1/requests"}
 

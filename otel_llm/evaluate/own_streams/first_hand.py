@@ -24,7 +24,7 @@ from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
 from otel_llm.evaluate.streams.stream_in_flight import Group
 from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.usage import Meter
-from otel_llm.readers.rows import verdict_row
+from otel_llm.formats.rows import verdict_row
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.slo.stream import Stream
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.evaluate.sink import Sink
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import RuleSet

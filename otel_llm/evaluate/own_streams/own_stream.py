@@ -9,8 +9,8 @@ import numpy as np
 
 from otel_llm import semconv
 from otel_llm.evaluate.streams.stream_in_flight import Grouped
-from otel_llm.readers.assemble.resolved import Resolved
-from otel_llm.readers.spans.attributes import text_of
+from otel_llm.formats.assemble.resolved import Resolved
+from otel_llm.formats.spans.attributes import text_of
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from otel_llm.evaluate.streams.stream_in_flight import Group
     from otel_llm.evaluate.streams.stream_table import StreamTable
-    from otel_llm.readers.records import Scalar, StreamKey
+    from otel_llm.formats.records import Scalar, StreamKey
     from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.ledger import Ledger

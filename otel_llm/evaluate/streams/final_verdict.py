@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from otel_llm import semconv
-from otel_llm.readers.spans.attributes import text_of
+from otel_llm.formats.spans.attributes import text_of
 from otel_llm.slo.stated_total import RESAMPLED, StatedReply, restated_events
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
-    from otel_llm.readers.assemble.resolved import Resolved
+    from otel_llm.formats.assemble.resolved import Resolved
     from otel_llm.slo.verdict import Verdict
 
 

@@ -11,8 +11,8 @@ from otel_llm import semconv
 from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT, StreamEvent, StreamState, following
 from otel_llm.evaluate.streams.stream_in_flight import UNGROUPED, Grouped
 from otel_llm.evaluate.streams.stream_table import PARTS
-from otel_llm.readers.segment_columns import key_bytes
-from otel_llm.readers.spans.attributes import text_of
+from otel_llm.formats.segment_columns import key_bytes
+from otel_llm.formats.spans.attributes import text_of
 from otel_llm.slo.ledger import Ledger
 from otel_llm.slo.stream import Stream
 from otel_llm.slo.token_events import TokenEvents, joined
@@ -20,10 +20,10 @@ from otel_llm.slo.token_events import TokenEvents, joined
 if TYPE_CHECKING:
     from otel_llm.evaluate.streams.stream_in_flight import Group
     from otel_llm.evaluate.streams.stream_table import StreamTable
-    from otel_llm.readers.assemble.received_request import ReceivedRequest
-    from otel_llm.readers.assemble.received_stream import ReceivedStream
-    from otel_llm.readers.assemble.resolved import Resolved
-    from otel_llm.readers.records import Segment, StreamKey
+    from otel_llm.formats.assemble.received_request import ReceivedRequest
+    from otel_llm.formats.assemble.received_stream import ReceivedStream
+    from otel_llm.formats.assemble.resolved import Resolved
+    from otel_llm.formats.records import Segment, StreamKey
     from otel_llm.slo.classes import SloClass
 
 

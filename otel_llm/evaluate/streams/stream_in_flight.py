@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.rules.language.snapshot import StreamView
 
 if TYPE_CHECKING:
-    from otel_llm.readers.assemble.resolved import Resolved
+    from otel_llm.formats.assemble.resolved import Resolved
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.ledger import Ledger
     from otel_llm.slo.stream import Stream

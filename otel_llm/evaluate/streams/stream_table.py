@@ -11,7 +11,7 @@ from otel_llm.core import stream_columns
 from otel_llm.core.stream_columns import BUFFERS_COUNTS, BUFFERS_NOTHING, BUFFERS_TIMES, INDEX_WIDTH, NEVER, WIDTH
 from otel_llm.evaluate.streams.column_views import ColumnViews
 from otel_llm.evaluate.streams.running_many import RunningMany
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     import numpy.typing as npt

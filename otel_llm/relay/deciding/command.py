@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from otel_llm.actions.execute.events import Order
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.formats.records import RequestKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from otel_llm.actions.execute.action_receiver import Response
 from otel_llm.actions.execute.executors import RELAY_DOES
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.relay.deciding.command import Command
 from otel_llm.rules.files.ruleset import DEFAULT_DESTINATION, Destination
 from otel_llm.shared.printable import one_line
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from otel_llm.actions.execute.action_receiver import ActionRequest
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.formats.records import RequestKey
 
 _DESTINATIONS: Final = frozenset(get_args(Destination))
 _TRACE_BYTES, _SPAN_BYTES = 16, 8

@@ -23,8 +23,8 @@ from otel_llm.actions.sinks.live_state import followed_stream, live_state
 from otel_llm.actions.sinks.sinks import Sinks
 from otel_llm.config.otlp_target import user_agent
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.live.selection import Selection
-from otel_llm.readers.records import DEFAULT_TENANT
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.relay.deciding.record_writer import RecordWriter
 from otel_llm.relay.deciding.standing import StandingMigrations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from otel_llm.actions.settings import ServiceSettings
     from otel_llm.actions.sinks.console import Console
     from otel_llm.actions.sinks.sinks import Latency, UserCounters
+    from otel_llm.formats.records import RequestKey, StreamKey
     from otel_llm.live.feed import Collected
     from otel_llm.live.selection import Filter
-    from otel_llm.readers.records import RequestKey, StreamKey
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.own_actions import Actor
     from otel_llm.rules.decisions.files import DecisionFiles

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.action_attempts import NotSent
     from otel_llm.actions.execute.dispatcher import ActionDispatcher
     from otel_llm.actions.execute.events import Order
-    from otel_llm.readers.records import RequestKey, StreamKey
+    from otel_llm.formats.records import RequestKey, StreamKey
     from otel_llm.relay.deciding.standing import StandingMigrations
     from otel_llm.rules.decisions.decision_records import Decision, Outcome
     from otel_llm.shared.clock import Clock

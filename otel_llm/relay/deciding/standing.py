@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.events import Order
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
     from otel_llm.evaluate.own_streams.own_stream import OwnStream
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.decisions.decision_records import Decision, Outcome
     from otel_llm.rules.files.ruleset import Action, Rule, RuleSet
     from otel_llm.shared.clock import Clock

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
     from otel_llm.evaluate.own_streams.own_stream import OwnStream
     from otel_llm.export.records import AttributeValue
+    from otel_llm.formats.records import RequestKey
     from otel_llm.instrumentation.core.committed_request import Request
     from otel_llm.instrumentation.core.recording import Recording
-    from otel_llm.readers.records import RequestKey
     from otel_llm.relay.recording.environment import Environment
     from otel_llm.relay.recording.reply_facts import ReplyFacts, StatedChunk
     from otel_llm.slo.classes import SloClass

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
+    from otel_llm.formats.records import RequestKey
     from otel_llm.instrumentation.process.runtime import Runtime
-    from otel_llm.readers.records import RequestKey
     from otel_llm.relay.recording.environment import Later
     from otel_llm.shared.clock import Clock
 

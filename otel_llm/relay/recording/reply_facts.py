@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.own_stream import Statement
+from otel_llm.formats.spans.finish_reasons import finish_reason
 from otel_llm.instrumentation.segments.chunks import FRAMING, ChoiceState
 from otel_llm.instrumentation.segments.statements import Statements, count_of
-from otel_llm.readers.spans.finish_reasons import finish_reason
 from otel_llm.relay.loop_lag import NOTICED_NS
 
 if TYPE_CHECKING:

@@ -10,15 +10,15 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.instrumentation.request.propagation import TRACEPARENT
-from otel_llm.readers.records import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from opentelemetry.trace import SpanContext
 
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.formats.records import RequestKey
 
 TRACE_HEADERS: Final = (TRACEPARENT, "tracestate", "baggage")
 """Headers of the client that `trace_headers` replaces."""

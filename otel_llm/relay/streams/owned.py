@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from otel_llm.readers.records import RequestKey
+    from otel_llm.formats.records import RequestKey
     from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.bodies import Body

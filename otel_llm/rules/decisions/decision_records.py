@@ -7,12 +7,12 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from otel_llm.readers.records import DEFAULT_TENANT, tenant_words
+from otel_llm.formats.records import DEFAULT_TENANT, tenant_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.files.ruleset import Mode, Verb
     from otel_llm.rules.language.facts import Scope
     from otel_llm.rules.language.tokens import Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.readers.records import tenant_words
+from otel_llm.formats.records import tenant_words
 from otel_llm.rules.decisions.decision_records import Outcome, shown, stream_of
 from otel_llm.rules.language.facts import FACTS
 

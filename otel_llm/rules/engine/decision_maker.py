@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.rules.decisions.decision_records import Decided, Decision, Outcome
 from otel_llm.rules.engine.budget import Budget, Spends
 from otel_llm.rules.engine.history import snapshot_at
@@ -15,7 +15,7 @@ from otel_llm.rules.language.condition import read_facts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.files.ruleset import Action, Rule, RuleSet, Verb
     from otel_llm.rules.language.condition import Condition

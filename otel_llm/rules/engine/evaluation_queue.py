@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.engine.rule_state import RuleState
     from otel_llm.rules.language.snapshot import StreamView
     from otel_llm.rules.language.tokens import Value

@@ -37,7 +37,7 @@ from otel_llm.rules.language.snapshot import COUNTING, IDENTITY, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from otel_llm.readers.records import RequestKey, StreamKey
+    from otel_llm.formats.records import RequestKey, StreamKey
     from otel_llm.rules.decisions.decision_records import Decided, Decision
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.rules.language.snapshot import StreamView

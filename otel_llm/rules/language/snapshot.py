@@ -18,7 +18,7 @@ from otel_llm.slo.live.inflight import Line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.readers.records import StreamKey
+    from otel_llm.formats.records import StreamKey
     from otel_llm.rules.language.tokens import Value
     from otel_llm.slo.live.inflight import InFlight
     from otel_llm.slo.stream import Stream

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, did_you_mean, utf8_text
-from otel_llm.readers.io.open_input import open_input
+from otel_llm.formats.io.open_input import open_input
 from otel_llm.scheduling.profiles.grid import COLUMNS, Grid, GridError, Measured, Point, make_grid
 
 if TYPE_CHECKING:

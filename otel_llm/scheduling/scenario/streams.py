@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from otel_llm.audit.input.parquet_streams import Writer
 from otel_llm.audit.input.stream_batch import BATCH_TOKENS, STREAMS, lists
-from otel_llm.readers.records import DEFAULT_TENANT
+from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.scheduling.scenario.figures import blocks_of, judged_requests
 from otel_llm.scheduling.workload.tiers import duration_text, tier_classes
 from otel_llm.scheduling.workload.workload import DEFAULT_CLASS

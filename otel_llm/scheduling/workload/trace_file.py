@@ -15,7 +15,7 @@ import numpy as np
 from otel_llm.config.durations import exact
 from otel_llm.config.strict_model import quoted
 from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, utf8_text
-from otel_llm.readers.io.open_input import open_input
+from otel_llm.formats.io.open_input import open_input
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from support.otlp import IDENTITY, T0_NS, export, segment_span, span_id, trace_i
 
 from otel_llm import semconv
 from otel_llm.actions.sinks.action_context import MOST_CANDIDATES, ActionContext
-from otel_llm.readers.otlp.export_request import read
+from otel_llm.formats.otlp.export_request import read
 from otel_llm.slo.classes import SloClass, SloClasses
 
 MS = 1_000_000

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.formats.span_forms import SPAN_FORMS
 from support.otlp import T0_NS, export
-from support.readers.span_forms import SPAN_FORMS
 from support.recordings import vector_messages
 
 from otel_llm.audit import load
-from otel_llm.readers.records import InputError
+from otel_llm.formats.records import InputError
 
 EMPTY: dict[str, Any] = {
     "OTLP": {"resourceSpans": []},

@@ -17,7 +17,7 @@ from otel_llm import audit
 from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.stream_batch import STREAMS
 from otel_llm.cli.main import main
-from otel_llm.readers.records import InputError
+from otel_llm.formats.records import InputError
 
 ROWS = FOLDER / "rows.jsonl"
 S = 1_000_000_000

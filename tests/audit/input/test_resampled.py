@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from otel_llm.audit.input.resampled import resampled
 from otel_llm.audit.input.stream_batch import from_batch, to_batch
 from otel_llm.audit.kernel.judge_batch import judge_batch
-from otel_llm.readers.assemble.resolved import Assembled, Resolved
+from otel_llm.formats.assemble.resolved import Assembled, Resolved
 from otel_llm.rules.files.slo_file import load_slo
 
 STREAM = Resolved(

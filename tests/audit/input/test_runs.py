@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.readers.bench_files import NS, Asked, Chunk, genai_perf_entry, guidellm_entry, sglang_run, vllm_run
+from support.formats.bench_files import NS, Asked, Chunk, genai_perf_entry, guidellm_entry, sglang_run, vllm_run
 
 from otel_llm.audit import SeveralRunsError, load
 from otel_llm.audit.input.runs import load_runs
 from otel_llm.cli.commands.audit_command import audit
 from otel_llm.cli.commands.sweep_command import sweep_command
-from otel_llm.readers.records import InputError
+from otel_llm.formats.records import InputError
 
 MS = 1_000_000
 Asks = Sequence[Asked]

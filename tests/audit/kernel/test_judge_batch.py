@@ -14,11 +14,11 @@ from otel_llm import audit
 from otel_llm.audit.input.retained import copied_row
 from otel_llm.audit.input.stream_batch import batches, dictionary_of, from_batch, to_batch
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.assemble.resolved import Assembled
-from otel_llm.readers.files import read_file
-from otel_llm.readers.io.skipped import Skipped
-from otel_llm.readers.otlp.export_request import decode
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.files import read_file
+from otel_llm.formats.io.skipped import Skipped
+from otel_llm.formats.otlp.export_request import decode
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.metrics import REQUESTS
 

@@ -21,7 +21,7 @@ from otel_llm.audit.report.report import build
 from otel_llm.audit.report.report_model import ReportModel
 from otel_llm.rules.files.slo_file import load_slo
 
-FIXTURES = Path(__file__).parents[2] / "readers" / "formats" / "bench" / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "formats" / "recordings" / "bench" / "fixtures"
 COUNT = 100_000
 MOST_BYTES = 1_000_000
 """What a report may be larger than the script that draws it."""

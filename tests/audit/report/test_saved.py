@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from support.audit.report_tables import T0_NS, requests_of, windows_of
-from support.readers.damaged import CHANGES, damaged
+from support.formats.damaged import CHANGES, damaged
 from support.recordings import vector_classes, vector_messages, write_form
 from support.vectors import FOLDER
 

@@ -13,7 +13,7 @@ from support.evaluate.own_streams import KeepingSink
 
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream
-from otel_llm.readers.rows import Row
+from otel_llm.formats.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet

@@ -35,7 +35,7 @@ from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import LOOK_EVERY_NS, FirstHand
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream, Statement
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.readers.rows import Row
+from otel_llm.formats.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import Rule, RuleSet

@@ -10,8 +10,8 @@ from support.otlp import IDENTITY, Value
 
 from otel_llm import semconv
 from otel_llm.evaluate.streams.live_stream import LiveStream
-from otel_llm.readers.assemble.received_stream import DUPLICATE, ReceivedStream
-from otel_llm.readers.records import Segment
+from otel_llm.formats.assemble.received_stream import DUPLICATE, ReceivedStream
+from otel_llm.formats.records import Segment
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClass, SloClasses

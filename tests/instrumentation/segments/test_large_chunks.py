@@ -20,13 +20,13 @@ from otel_llm.core.limits import MAX_EVENT_TOKENS, MAX_TOKENS, TOKENS_PER_BYTE
 from otel_llm.export.outbox import BATCH
 from otel_llm.export.records import REASONING, Origin, Segment
 from otel_llm.export.wire import export_request
+from otel_llm.formats.otlp.export_request import read
+from otel_llm.formats.rows import Row
 from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.core.recording import Recording
 from otel_llm.instrumentation.parse.callback_reader import CallbackReader
 from otel_llm.instrumentation.segments.timeline import Timeline
 from otel_llm.instrumentation.segments.token_estimate import MOST_A_CHUNK
-from otel_llm.readers.otlp.export_request import read
-from otel_llm.readers.rows import Row
 
 Item = TypeVar("Item")
 MB = 10**6

@@ -29,7 +29,7 @@ from support.instrumentation.virtual_runtime import VirtualRuntime, virtual_runt
 from support.sse_server import DONE, Reply, SseServer, Step, chunk, usage_of
 from support.sse_server import usage as usage_chunk
 
-from otel_llm.readers.rows import Row
+from otel_llm.formats.rows import Row
 
 TOKENS = 400
 QUESTION = [{"role": "user", "content": "Tell me something."}]

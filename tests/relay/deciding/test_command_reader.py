@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.actions.execute.action_receiver import ActionRequest, Response
-from otel_llm.readers.records import RequestKey
+from otel_llm.formats.records import RequestKey
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.command_reader import CommandReader
 

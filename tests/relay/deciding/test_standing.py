@@ -12,7 +12,7 @@ from support.relay.decision_rig import CLASSES, MIGRATE, MOVED, Relay, Scripted,
 from support.relay.fake_loop import run
 
 from otel_llm.actions.settings import ActionSettings, ServiceSettings
-from otel_llm.readers.records import RequestKey
+from otel_llm.formats.records import RequestKey
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.own_actions import OwnActions
 from otel_llm.shared.clock import FakeClock

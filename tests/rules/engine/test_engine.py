@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, S, Segment, View, flushed, key, one_rule, ruleset, run, story
 from support.examples import examples
 
-from otel_llm.readers.records import StreamKey
+from otel_llm.formats.records import StreamKey
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.load import load_rules

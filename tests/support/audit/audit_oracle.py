@@ -11,8 +11,8 @@ from support.slo.stated_total import judged_tokens
 from otel_llm.audit.input.stream_batch import to_batch
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.window_totals import Group, Windows, window_partials
-from otel_llm.readers.assemble.resolved import Assembled
-from otel_llm.readers.rows import Row, judged_row, unjudged_row
+from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.rows import Row, judged_row, unjudged_row
 from otel_llm.slo.classes import SloClass, SloClasses
 from otel_llm.slo.fluid.fluid_rate import fluid_tbt_ns, targets
 from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING, Ledger, window_start

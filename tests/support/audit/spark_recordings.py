@@ -10,7 +10,7 @@ from support.core.core_fleets import stated_total
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, stream_spans, trace_id
 
 from otel_llm import semconv
-from otel_llm.readers.io.journal_format import frame
+from otel_llm.formats.io.journal_format import frame
 
 S_NS = 1_000_000_000
 CLASSES = ("chat", "voice", "no such class")

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from support.bench_tools.paced import REQUESTS
 from support.bench_tools.tools import NS, POINTS, Ran
-from support.readers.bench_read import judged, read
+from support.formats.bench_read import judged, read
 from support.slo.stated_total import judged_tokens
 
 from otel_llm.audit import load
-from otel_llm.readers.assemble.resolved import Assembled
+from otel_llm.formats.assemble.resolved import Assembled
 
 LATENCIES = ("ttft", "itl", "tpot", "e2e")
 RATES = ("req", "tok")

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from otel_llm.collector.receive.senders import UNKNOWN, Sender
-from otel_llm.readers.otlp.export_request import decode, parse
+from otel_llm.formats.otlp.export_request import decode, parse
 
 
 class FakeEvaluator:

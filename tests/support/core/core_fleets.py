@@ -20,9 +20,9 @@ from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
-from otel_llm.readers.batch import Batch
-from otel_llm.readers.otlp.export_request import decode, read
-from otel_llm.readers.rows import Row
+from otel_llm.formats.batch import Batch
+from otel_llm.formats.otlp.export_request import decode, read
+from otel_llm.formats.rows import Row
 from otel_llm.rules.decisions.decision_records import Decided, Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet

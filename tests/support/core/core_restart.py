@@ -21,10 +21,10 @@ from otel_llm.collector.settings import Limits, Settings
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES
+from otel_llm.formats.rows import Row
 from otel_llm.journal.checkpoint import write_resume
 from otel_llm.journal.journal import Journal
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.readers.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import FakeClock

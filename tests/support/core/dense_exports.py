@@ -19,9 +19,9 @@ from otel_llm import semconv
 from otel_llm.core.scanning.parts import COST, FREE_NS, NS_PER_BYTE
 from otel_llm.export.records import Origin, Record, RequestRecord
 from otel_llm.export.wire import export_request
+from otel_llm.formats.otlp.export_request import read
+from otel_llm.formats.records import DecodeError
 from otel_llm.instrumentation.segments.timeline import Timeline
-from otel_llm.readers.otlp.export_request import read
-from otel_llm.readers.records import DecodeError
 
 LEN, VARINT = 2, 0
 SPANS = 4_000

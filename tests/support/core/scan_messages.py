@@ -27,7 +27,7 @@ from support.otlp import (
 
 from otel_llm import semconv
 from otel_llm.export.wire import INT64_MAX, INT64_MIN
-from otel_llm.readers.spans.attributes import MAX_KEY_CHARS, MAX_VALUE_CHARS
+from otel_llm.formats.spans.attributes import MAX_KEY_CHARS, MAX_VALUE_CHARS
 from otel_llm.slo.classes import KINDS
 
 MS = 1_000_000

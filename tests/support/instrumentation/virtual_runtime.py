@@ -16,13 +16,13 @@ from otel_llm.audit.input.stream_batch import to_batch
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.export.records import Record
 from otel_llm.export.wire import export_request
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.otlp.export_request import decode
+from otel_llm.formats.rows import Row
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.flusher import Flusher
 from otel_llm.instrumentation.process.runtime import Runtime
 from otel_llm.instrumentation.process.wall_anchor import WallAnchor
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.rows import Row
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo
 

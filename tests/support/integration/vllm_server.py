@@ -22,9 +22,9 @@ from support.ports import free_ports
 from support.requirements import VLLM, require
 
 from otel_llm.demo.demo_children import vllm_command, vllm_environment
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.assemble.resolved import Assembled
-from otel_llm.readers.otlp.export_request import decode
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.otlp.export_request import decode
 
 PLUGIN = "otel-llm-vllm"
 MIDDLEWARE = "otel_llm.instrumentation.asgi.StreamMiddleware"

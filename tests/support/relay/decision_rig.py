@@ -15,8 +15,8 @@ from support.relay.fake_loop import run
 from otel_llm.actions.settings import ServiceSettings
 from otel_llm.actions.sinks.console import Console
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream
+from otel_llm.formats.records import RequestKey
 from otel_llm.live.user_metrics import UserMetrics
-from otel_llm.readers.records import RequestKey
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
 from otel_llm.relay.deciding.own_actions import Settle

@@ -17,10 +17,10 @@ from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.evaluate.own_streams.own_stream import OwnStream
 from otel_llm.evaluate.usage import Metered
 from otel_llm.export.wire import export_request
+from otel_llm.formats.assemble.assembler import Assembler
+from otel_llm.formats.otlp.export_request import decode
+from otel_llm.formats.rows import Row
 from otel_llm.instrumentation.process.wall_anchor import WallAnchor
-from otel_llm.readers.assemble.assembler import Assembler
-from otel_llm.readers.otlp.export_request import decode
-from otel_llm.readers.rows import Row
 from otel_llm.relay.recording.recorded import Recorded
 from otel_llm.relay.recording.recorder import Recorder
 from otel_llm.rules.decisions.decision_records import Decision
