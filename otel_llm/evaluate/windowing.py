@@ -30,8 +30,8 @@ class Windowing:
     """The open windows [k w, (k+1) w) of every group; instants are unix ns of the collector's clock.
 
     A window closes `lateness_ns` after its end. A later event is charged to the oldest open window and counted in
-    `late`. The watermark is the collector's clock; a stream whose sender's clock is off by more than the lateness is
-    placed by its measured offset.
+    `late`; so is a segment that covers a closed window. The watermark is the collector's clock; a stream whose sender's
+    clock is off by more than the lateness is placed by its measured offset.
     """
 
     window_ns: int
@@ -93,6 +93,8 @@ class Windowing:
         )
         known_until_ns = stream.watermark_ns if verdict is None else end_ns
         unbroken = arithmetic.running.unbroken
+        if first == last:  # else the next charge, or `_totals_of`, counts it
+            self.late += ledger.learn(arithmetic.read_ns, known_until_ns)
         for start in range(first, last, self.window_ns):
             self._charge_through(stream, start, known_until_ns, unbroken=unbroken)
         totals = self._totals_of(stream, end_ns)
@@ -169,6 +171,7 @@ class Windowing:
         if ledger is None or ledger.commit_ns >= until:
             return
         tokens = stream.tokens_so_far
+        self.late += ledger.learn(tokens.read_ns, known_until_ns)
         charge = ledger.advance(tokens.read_ns, until, known_until_ns, tokens.read_counts, unbroken=unbroken)
         if charge is not NOTHING:
             self._totals(start, stream.group).charge(charge)

@@ -46,7 +46,8 @@ class Ledger:
     """
 
     __slots__ = (
-        "_dry_ns", "_events", "_seen_to_ns", "_slo", "_tokens", "closed", "commit_ns", "idle_ns", "tokens_read",
+        "_dry_ns", "_events", "_known_ns", "_seen_to_ns", "_slo", "_tokens", "closed", "commit_ns", "idle_ns",
+        "tokens_read",
     )  # fmt: skip
 
     def __init__(self, slo: SloClass, commit_ns: int) -> None:
@@ -57,9 +58,20 @@ class Ledger:
         self.idle_ns = 0
         """Idle time charged so far: l as it stood at the last charge."""
         self.closed = False
-        self._seen_to_ns = commit_ns
+        self._seen_to_ns = self._known_ns = commit_ns
         self._events = self._tokens = 0  # before _seen_to_ns
         self._dry_ns = commit_ns - 1  # as in Running
+
+    def learn(self, read_ns: Sequence[int], known_until_ns: int) -> bool:
+        """Note until when the stream is known; return whether this adds to windows that were charged before.
+
+        `read_ns`, `known_until_ns`: as for `advance`.
+        """
+        before, self._known_ns = self._known_ns, max(self._known_ns, known_until_ns)
+        if self.closed:
+            return False
+        was_unknown = before < min(self._seen_to_ns, known_until_ns)
+        return was_unknown or not _divides(read_ns, self._events, self._seen_to_ns)
 
     def advance(
         self,

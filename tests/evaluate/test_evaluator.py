@@ -4,11 +4,13 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.audit.audit_oracle import audited as of_audit
 from support.examples import examples
 from support.live import Delivery, Live
@@ -234,6 +236,30 @@ def test_what_comes_after_the_verdict_is_counted_and_starts_nothing() -> None:
     assert live.evaluator.counts["late_or_duplicate_segments"] == len(spans)
     assert live.evaluator.counts["late_request_spans"] == 1
     assert not live.evaluator.live
+
+
+def reported(choice: int, silent_s: int) -> list[Span]:
+    """Return the segments of a token a second for 40 s: one of the first `silent_s`, then one each second."""
+    ends_s = [0, *range(silent_s, 41)]
+    spans = [segment_span(choice=choice, attributes=IDENTITY)]
+    for seq, (start_s, end_s) in enumerate(pairwise(ends_s), 1):
+        times = [T0_NS + at * SECOND for at in range(start_s + 1, end_s + 1)]
+        ending = {semconv.OUTCOME: "completed", semconv.TOKENS: 40} if end_s == 40 else None
+        period = {"start_ns": T0_NS + start_s * SECOND, "end_ns": T0_NS + end_s * SECOND}
+        spans.append(segment_span(seq, start_s, times, choice=choice, attributes=ending, **period))
+    return spans
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize(("silent_s", "late"), [(1, 0), (4, 0), (30, 1), (40, 1)])
+def test_a_segment_that_covers_closed_windows_is_late(silent_s: int, late: int, *, columns: bool) -> None:
+    live = Live(columns=columns)
+    spans = [*reported(0, 1), *reported(1, silent_s)]
+    deliveries = [(span.end_time_unix_nano, export(span)) for span in spans]
+    live.run(deliveries)
+    assert [row["tokens"] for row in live.rows] == [40, 40]
+    assert live.windowing.late == late
+    assert (live.windows == audited(deliveries, live.classes, live.window_ns)[1]) is (late == 0)
 
 
 def test_a_clock_that_is_off_by_years_lands_in_the_collectors_windows() -> None:

@@ -76,7 +76,7 @@ OWN_METRICS: Final = (
         "late_request_spans", "counter", "{span}", "Request spans of requests already judged.", "late_request_spans"
     ),
     OwnMetric(
-        "late_for_window", "counter", "{event}", "Events received after their window had closed.", "late_for_window"
+        "late_for_window", "counter", "{event}", "Events and segments of a window that had closed.", "late_for_window"
     ),
     OwnMetric(
         "missing_empty_segments",
