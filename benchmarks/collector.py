@@ -3,14 +3,15 @@
     python benchmarks/collector.py [--only speed|latency|memory] [--repetitions N] [--json OUT]
     python benchmarks/collector.py --only speed --encoding sdk,sparse,rotel --shape segments,whole,small,single
     python benchmarks/collector.py --only speed --source NEW --against OLD --repetitions 3
+    python benchmarks/collector.py --only speed --reply-tokens 8,32,128 --segment-tokens 8,64
 
 Journal, windows, five stream rules and the file of decisions are on, and the process tree is what is measured; with
 `--rules none,five,shipped` speed is measured with each of these sets of rules, one after the other. Every stream sends
 a segment every 250 ms, empty ones as the protocol says; what is sent is encoded before any clock starts.
 
 `speed`: CPU time of all processes of the collector for segments of several sizes, beside the floor for the same bytes:
-the standard parse and reading each event's time, on one thread. Replies have 512 tokens. `--encoding`, `--shape` and
-`--profile` say in which forms they come, `--against` measures a second collector in turns with the first. The last
+the standard parse and reading each event's time, on one thread. `--encoding`, `--shape` and `--profile` say in which
+forms they come, `--against` measures a second collector in turns with the first. The last
 table has the ratios alone. `idle` is what the collector takes (cores) before anything is sent: of a small load most.
 
 `latency`: from the instant a reader runs dry to the decision record. Some streams write, the others wait and say so
@@ -49,9 +50,11 @@ def progress(text: str) -> None:
 def speeds(chosen: argparse.Namespace) -> Iterator[tuple[Any, str]]:
     trees = {"source": chosen.source, **({"against": chosen.against} if chosen.against else {})}
     found: list[speed.Speed] = []
-    forms = product(chosen.profile, chosen.segment_tokens, chosen.encoding, chosen.shape, chosen.streams or [None])
-    for profile, size, encoding, shape, streams in forms:
-        form = form_of(profile, size, encoding, shape, streams=streams, together=chosen.together)
+    sizes = product(chosen.profile, chosen.reply_tokens, chosen.segment_tokens)
+    for (profile, reply, size), encoding, shape, streams in product(
+        sizes, chosen.encoding, chosen.shape, chosen.streams or [None]
+    ):
+        form = form_of(profile, size, encoding, shape, streams=streams, together=chosen.together, reply_tokens=reply)
         progress(f"{form.name}, {form.streams} streams: encoding")
         recording, sent = form.record(chosen.seconds)
         for rules, repetition in product(chosen.rules, range(chosen.repetitions)):

@@ -59,6 +59,8 @@ class Sent:
 
     segments: int = 0
     tokens: int = 0
+    requests: int = 0
+    """Those that ended."""
     bytes: int = 0
     dry_ns: dict[str, int] = field(default_factory=dict)
     """When a reader runs dry (unix ns, the sender's clock), by trace id."""
@@ -186,6 +188,7 @@ class Application:
                 records += said
                 sent.tokens += reply.told - before
                 sent.segments -= reply.done  # the request span is none
+                sent.requests += reply.done
         sent.segments += len(records)
         return records
 

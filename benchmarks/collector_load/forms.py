@@ -63,6 +63,7 @@ class Form:
 
     profile: str
     segment_tokens: int
+    reply_tokens: int
     encoding: str
     shape: str
     streams: int
@@ -71,7 +72,10 @@ class Form:
     @property
     def name(self) -> str:
         """Name it in a line of progress."""
-        return f"{self.profile}, {self.segment_tokens} tokens a segment, {self.encoding}, {self.shape}"
+        return (
+            f"{self.profile}, replies of {self.reply_tokens} tokens, {self.segment_tokens} a segment, {self.encoding}, "
+            f"{self.shape}"
+        )
 
     def record(self, seconds: float) -> tuple[Recording, Sent]:
         """Encode `seconds` of a fleet's exports in this form; return what they hold, too."""
@@ -80,10 +84,10 @@ class Form:
         return recorded(self.encoding, exports(self._mix(seconds), T0_NS, seconds, sent, self.together)), sent
 
     def _mix(self, seconds: float) -> list[Slots]:
-        ramp_s = min(replies.REPLY_TOKENS / self.segment_tokens / FLUSHES_A_SECOND, seconds / 4)
+        ramp_s = min(self.reply_tokens / self.segment_tokens / FLUSHES_A_SECOND, seconds / 4)
 
         def slots(count: int, write: Callable[..., replies.Script]) -> list[Slots]:
-            own = partial(write, segment_tokens=self.segment_tokens)
+            own = partial(write, segment_tokens=self.segment_tokens, reply_tokens=self.reply_tokens)
             return [Slots(count, own, ramp_s, FLUSHES_A_SECOND)] if count else []
 
         starving = round(self.streams * PROFILES[self.profile].starving)
@@ -91,21 +95,30 @@ class Form:
 
 
 def form_of(
-    profile: str, segment_tokens: int, encoding: str, shape: str, *, streams: int | None, together: int | None
+    profile: str,
+    segment_tokens: int,
+    encoding: str,
+    shape: str,
+    *,
+    streams: int | None,
+    together: int | None,
+    reply_tokens: int = replies.REPLY_TOKENS,
 ) -> Form:
-    """Return a form, by the usual load of its shape where no number of streams is given.
+    """Return a form, by the usual load of its shape if no number of streams is given.
 
     `together` holds for shapes that join the streams of an application; the others say it themselves.
     """
     of_shape = SHAPES[shape]
     usual = max(1, of_shape.tokens_s // (FLUSHES_A_SECOND * segment_tokens))
     joined = of_shape.together if together is None or of_shape.together < APPLICATION_STREAMS else together
-    return Form(profile, segment_tokens, encoding, shape, streams or usual, joined)
+    return Form(profile, segment_tokens, reply_tokens, encoding, shape, streams or usual, joined)
 
 
 def add_form_options(parser: argparse.ArgumentParser, *, encodings: list[str], shapes: list[str]) -> None:
     """Add the options that choose forms; these encodings and shapes are the defaults."""
     add = parser.add_argument
+    text = f"tokens of a reply (default: {replies.REPLY_TOKENS})"
+    add("--reply-tokens", type=numbers, metavar="N,..", default=[replies.REPLY_TOKENS], help=text)
     add("--segment-tokens", type=numbers, metavar="N,..", default=[64, 16, 8], help="default: 64,16,8")
     for flag, known, default in (("--encoding", ENCODINGS, encodings), ("--shape", SHAPES, shapes)):
         text = f"of the messages; names are explained below (default: {','.join(default)})"

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 FLUSH_NS = 250_000_000
 TTFT_NS = 300_000_000
+REPLY_TOKENS = 512
 BORDER_NS = 2_000_000
 """No token comes this close to a flush: it would be reported in another segment."""
-REPLY_TOKENS = 512
 STALLED_SHARE = 0.03
 READING_NS = 200_000_000
 """Reading time of one token in the class `sample`: 5 tokens/s."""
@@ -36,21 +36,21 @@ class Script:
     """When its reader runs out of text, where that is what is measured."""
 
 
-def healthy(rng: np.random.Generator, segment_tokens: int) -> Script:
-    """Return a reply of 512 tokens, 300 ms to the first; three in a hundred stall once for 2 to 6 s."""
-    segments = -(-REPLY_TOKENS // segment_tokens)
+def healthy(rng: np.random.Generator, segment_tokens: int, reply_tokens: int = REPLY_TOKENS) -> Script:
+    """Return a reply, 300 ms to the first token; three in a hundred stall once for 2 to 6 s."""
+    segments = -(-reply_tokens // segment_tokens)
     pauses = np.zeros(segments, np.int64)
     if segments > 1 and rng.random() < STALLED_SHARE:
         pauses[rng.integers(1, segments)] = rng.integers(8, 25)
-    return _written(rng, "chat", segment_tokens, pauses)
+    return _written(rng, "chat", segment_tokens, reply_tokens, pauses)
 
 
-def starving(rng: np.random.Generator, segment_tokens: int) -> Script:
+def starving(rng: np.random.Generator, segment_tokens: int, reply_tokens: int = REPLY_TOKENS) -> Script:
     """Return a reply that its class's reader outruns (`write_classes`), with stalls of 1.5 to 3 s in between."""
-    segments = -(-REPLY_TOKENS // segment_tokens)
+    segments = -(-reply_tokens // segment_tokens)
     pauses = np.zeros(segments, np.int64)
     pauses[rng.integers(1, 5) :: 8] = rng.integers(6, 13)
-    return _written(rng, "starving", segment_tokens, pauses)
+    return _written(rng, "starving", segment_tokens, reply_tokens, pauses)
 
 
 def quiet(rng: np.random.Generator) -> Script:
@@ -71,12 +71,14 @@ def sample(rng: np.random.Generator) -> Script:
     return Script("sample", [first_ns] * 8, dry_ns + 600_000_000, dry_ns=dry_ns)
 
 
-def _written(rng: np.random.Generator, slo_class: str, segment_tokens: int, pauses: NDArray[np.int64]) -> Script:
+def _written(
+    rng: np.random.Generator, slo_class: str, segment_tokens: int, reply_tokens: int, pauses: NDArray[np.int64]
+) -> Script:
     flushes = np.arange(1, len(pauses) + 1) + np.cumsum(pauses)
     within = (np.arange(segment_tokens) + rng.random((len(pauses), segment_tokens))) / segment_tokens
     starts = flushes * FLUSH_NS + BORDER_NS
     lengths = np.full(len(pauses), FLUSH_NS - 2 * BORDER_NS)
     if flushes[0] == 1:
         starts[0], lengths[0] = TTFT_NS, 2 * FLUSH_NS - BORDER_NS - TTFT_NS
-    tokens = (starts[:, None] + (within * lengths[:, None]).astype(np.int64)).ravel()[:REPLY_TOKENS]
+    tokens = (starts[:, None] + (within * lengths[:, None]).astype(np.int64)).ravel()[:reply_tokens]
     return Script(slo_class, tokens.tolist(), int(tokens[-1]) + 200_000)

@@ -42,6 +42,8 @@ class Speed:
     paced: bool
     tokens: int
     segments: int
+    requests: int
+    """Those that ended."""
     exports: int
     floor_cpu_s: float
     cpu_s: float
@@ -98,6 +100,7 @@ def measure_speed(
         paced,
         sent.tokens,
         sent.segments,
+        sent.requests,
         recording.exports,
         floor_s,
         cpu_s,
@@ -119,9 +122,9 @@ def _idle_cores(collector: Collector, seconds: float) -> float:
 
 
 HEADING = (
-    f"{'profile':<11}{'rules':<8}{'encoding':<9}{'shape':<9}{'segment':>8}{'streams':>8}{'a message':>10}{'tree':>8}"
-    f"{'k tok/s':>8}{'cores':>7}{'idle':>7}{'floor M/s':>10}{'M tok/cpu-s':>12}{'x floor':>9}"
-    f"{'us/segment':>11}{'ack p99':>11}{'decided':>9}  remarks"
+    f"{'profile':<11}{'rules':<8}{'encoding':<9}{'shape':<9}{'reply':>6}{'segment':>8}{'streams':>8}"
+    f"{'a message':>10}{'tree':>8}{'k tok/s':>8}{'cores':>7}{'idle':>7}{'floor M/s':>10}{'M tok/cpu-s':>12}"
+    f"{'x floor':>9}{'us/segment':>11}{'us/request':>11}{'ack p99':>11}{'decided':>9}  remarks"
 )
 
 
@@ -136,15 +139,17 @@ def line(one: Speed) -> str:
         remarks.append(f"{one.unsent} exports never taken")
     form = one.form
     return (
-        f"{form.profile:<11}{one.rules:<8}{form.encoding:<9}{form.shape:<9}{form.segment_tokens:>8}{form.streams:>8}"
+        f"{form.profile:<11}{one.rules:<8}{form.encoding:<9}{form.shape:<9}{form.reply_tokens:>6}"
+        f"{form.segment_tokens:>8}{form.streams:>8}"
         f"{one.segments / one.exports:>10.1f}{one.tree:>8}{one.tokens / one.sending_s / 1e3:>8.0f}"
         f"{one.cpu_s / one.sending_s:>7.2f}{one.idle_cores:>7.3f}{one.tokens / one.floor_cpu_s / 1e6:>10.2f}"
         f"{one.tokens / one.cpu_s / 1e6:>12.3f}{one.ratio:>9.2f}{one.cpu_s / one.segments * 1e6:>11.1f}"
+        f"{one.cpu_s / max(1, one.requests) * 1e6:>11.1f}"
         f"{one.acknowledged.p99:>8.0f} ms{one.decisions:>9}  {'; '.join(remarks)}"
     )
 
 
-_ROW = "{:>8} {:<9}{:<9}{:<8}{:>10}"
+_ROW = "{:>6}{:>8} {:<9}{:<9}{:<8}{:>10}"
 
 
 def table(found: Sequence[Speed]) -> str:
@@ -154,17 +159,17 @@ def table(found: Sequence[Speed]) -> str:
     `--source` takes less.
     """
     profiles = [*dict.fromkeys(one.form.profile for one in found)]
-    head = _ROW.format("segment", "encoding", "shape", "rules", "a message")
+    head = _ROW.format("reply", "segment", "encoding", "shape", "rules", "a message")
     lines = ["times the floor, CPU of all processes", head + "".join(f"  {profile:>40}" for profile in profiles)]
-    rows: dict[tuple[str, str, str, str, int], list[Speed]] = {}
+    rows: dict[tuple[str, str, str, str, str, int], list[Speed]] = {}
     for one in found:
         form = one.form
-        key = (str(form.segment_tokens), form.encoding, form.shape, one.rules, form.streams)
+        key = (str(form.reply_tokens), str(form.segment_tokens), form.encoding, form.shape, one.rules, form.streams)
         rows.setdefault(key, []).append(one)
     for key, own in rows.items():
         message = statistics.mean(one.segments / one.exports for one in own)
         cells = (_cell([one for one in own if one.form.profile == profile]) for profile in profiles)
-        lines.append(_ROW.format(*key[:4], f"{message:.1f}") + "".join(f"  {cell:>40}" for cell in cells))
+        lines.append(_ROW.format(*key[:5], f"{message:.1f}") + "".join(f"  {cell:>40}" for cell in cells))
     if any(one.read_share != 1.0 for one in found):
         lines.append("!: it did not evaluate all that was to be sent, and takes more than this for the whole")
     return "\n".join(lines)

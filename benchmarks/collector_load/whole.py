@@ -36,6 +36,7 @@ def whole_streams(mix: Sequence[Slots], start_ns: int, seconds: float, sent: Sen
                 records += _told(reply)
                 sent.tokens += reply.told
                 sent.segments -= 1  # the request span is none
+                sent.requests += 1
                 script = application.slots[at][0].write(application.rng)
                 replies[at] = Reply(script, due_ns - COMMIT_BEFORE_FLUSH_NS, application.resource, application.draw)
         if records:

@@ -167,6 +167,7 @@ def measured(tree: str, ratio: float, profile: str = "healthy", shape: str = "sm
         paced=True,
         tokens=640,
         segments=10,
+        requests=2,
         exports=4,
         floor_cpu_s=2.0,
         cpu_s=2.0 * ratio,
@@ -188,9 +189,9 @@ def test_the_last_table_has_medians_and_what_the_source_takes_of_the_other() -> 
         measured("source", 7.0, shape="single", read=0.9),
     ]
     _, head, small, single, note = table(found).splitlines()
-    assert head.split() == ["segment", "encoding", "shape", "rules", "a", "message", "healthy", "one-in-ten"]
-    assert " ".join(small.split()) == "64 sdk small five 2.5 2.00 (1.00-3.00) / 8.00 (4.00-9.00) = 0.25 5.00"
-    assert " ".join(single.split()) == "64 sdk single five 2.5 7.00 ! -"
+    assert head.split() == ["reply", "segment", "encoding", "shape", "rules", "a", "message", "healthy", "one-in-ten"]
+    assert " ".join(small.split()) == "512 64 sdk small five 2.5 2.00 (1.00-3.00) / 8.00 (4.00-9.00) = 0.25 5.00"
+    assert " ".join(single.split()) == "512 64 sdk single five 2.5 7.00 ! -"
     assert note.startswith("!: it did not evaluate all")
 
 
