@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.slo.batch.many import judge_many
-from otel_llm.slo.batch.many_fluid import fluid_tbt_many
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import OUTCOMES, Deadline, Fluidity, SloClass
+from otel_llm.slo.fluid.fluid_search import fluid_tbt_many
 from otel_llm.slo.request import judge
 from otel_llm.slo.stream import Stream
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.backtest.backtest_evaluator import Run, Terms, replay
+from otel_llm.backtest.comparison import Comparison, compare
 from otel_llm.backtest.decision_store import NEW, THEN, Store
-from otel_llm.backtest.firing_comparison import Comparison, compare
 from otel_llm.formats.records import InputError
 from otel_llm.rules.decisions.files import decision_files, read_back
 from otel_llm.rules.decisions.left_out import LeftOut, read_left_out

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from otel_llm.backtest.backtest import Backtest
-    from otel_llm.backtest.firing_comparison import Comparison, RuleCompared, Side
+    from otel_llm.backtest.comparison import Comparison, RuleCompared, Side
 
 
 def summary(found: Backtest) -> dict[str, Any]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from otel_llm import semconv
 from otel_llm.core.fair_shares import has_room
-from otel_llm.evaluate.identity_cache import IdentityCache
 from otel_llm.evaluate.streams.lifecycle import StreamEvent, StreamState
 from otel_llm.evaluate.streams.live_stream import LiveStream
 from otel_llm.evaluate.streams.stream_in_flight import group_of
@@ -27,14 +26,52 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from otel_llm.evaluate.streams.stream_in_flight import Group
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.timers import Timeouts, Timers
     from otel_llm.formats.assemble.resolved import Resolved
     from otel_llm.formats.batch import Batch
-    from otel_llm.formats.records import RequestKey, RequestSpan, Segment, StreamKey
+    from otel_llm.formats.records import Attributes, RequestKey, RequestSpan, Segment, StreamKey
     from otel_llm.slo.classes import SloClass, SloClasses
 
     Ints = npt.NDArray[np.int64]
+
+_CACHED: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CommitIdentity:
+    """The identity of a stream by its tenant and its commit's attributes; `unknown`: they name an unknown class."""
+
+    slo: SloClass
+    unknown: bool
+    group: Group
+    exact_resume: bool
+    input_tokens: int | None
+
+
+class IdentityCache:
+    """A cache of the identities of commits; `classes`: the SLO classes that judge streams."""
+
+    def __init__(self, classes: SloClasses) -> None:
+        self._classes = classes
+        self._known: dict[tuple[int, str], tuple[Attributes, CommitIdentity]] = {}
+
+    def of(self, parts: ReceivedRequest) -> CommitIdentity:
+        """Return the identity of a request from its commit of choice 0; nothing else of it may have been received."""
+        attributes = parts.streams[0].prefix.attributes
+        key = (id(attributes), parts.tenant)  # the reader gives equal attributes as one object
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _CACHED:
+                self._known.clear()
+            known = self._known[key] = (attributes, self._read(parts))  # a reference, so that the id stays unique
+        return known[1]
+
+    def _read(self, parts: ReceivedRequest) -> CommitIdentity:
+        resolved = parts.resolve(0)
+        slo, unknown = self._classes.choose(resolved.declared_class, resolved.attributes)
+        return CommitIdentity(slo, unknown, group_of(resolved, slo), resolved.exact_resume, resolved.input_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
     from otel_llm.formats.records import StreamKey
 
-Timer = Literal["settle", "lost", "orphan", "forget"]
+Timer = Literal["settle", "lost", "orphan", "forget", "evaluate"]
 """`settle`: judge a stream whose end was received. `lost`: judge a silent stream. `orphan`: judge a request span
-without segments. `forget`: forget a judged request."""
+without segments. `forget`: forget a judged request. `evaluate`: evaluate the rules of a stream of this process."""
 
 
 @dataclass(frozen=True, slots=True)

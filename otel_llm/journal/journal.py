@@ -7,23 +7,23 @@ compresses closed files and deletes old ones.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from otel_llm.config.errors import StartError
 from otel_llm.config.file_defaults import FILE_BYTES, FILE_S, FSYNC_INTERVAL_S
 from otel_llm.journal.closed_files import ClosedFiles
 from otel_llm.journal.file import make_folder, try_to_write
-from otel_llm.journal.group_commit import GroupCommit, IntervalFlush
-from otel_llm.journal.journal_errors import JournalError
-from otel_llm.journal.lock import FolderLock
+from otel_llm.journal.journal_errors import JournalError, JournalInUseError
 from otel_llm.journal.reader import last_receipt_ns
 from otel_llm.journal.retention import Horizon, Retention
 from otel_llm.journal.writer import FolderWriter, Position
+from otel_llm.rules.decisions.output_file import open_inside
 from otel_llm.shared.whole_files import reason_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,141 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.journal.names import JournalFile
+
+log = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """Runs `flush` in the thread of the first waiter, one at a time; safe from any thread.
+
+    Threads that arrive during a flush wait for it; then one of them flushes for all. With a slow disk a writer waits
+    for two flushes at most, however many writers there are.
+    """
+
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
+        self._turn = threading.Condition()
+        self._flushing = False
+
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """Wait until `done()`; a flush that begins after this call must make it true.
+
+        Raises:
+            Exception: what `flush` raises.
+        """
+        while not done():
+            with self._turn:
+                if self._flushing:
+                    self._turn.wait_for(lambda: not self._flushing)
+                    continue
+                self._flushing = True
+            self._run()
+
+    def flush_now(self) -> None:
+        """Flush all writes up to now.
+
+        Raises:
+            Exception: what `flush` raises.
+        """
+        with self._turn:
+            self._turn.wait_for(lambda: not self._flushing)
+            self._flushing = True
+        self._run()
+
+    def _run(self) -> None:
+        try:
+            self._flush()
+        finally:
+            with self._turn:
+                self._flushing = False
+                self._turn.notify_all()
+
+
+class IntervalFlush:
+    """A thread that flushes soon after a write, at most once in `interval_s`."""
+
+    def __init__(self, flush: Callable[[], None], interval_s: float) -> None:
+        self._flush = flush
+        self._interval_s = interval_s
+        self._written = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="otel-llm-journal-sync", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def written(self) -> None:
+        """Note a write."""
+        if not self._written.is_set():
+            self._written.set()
+
+    def stop(self) -> None:
+        """End the thread; the caller flushes writes after its last flush."""
+        self._stop.set()
+        self._written.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._written.wait()
+            if self._stop.is_set():
+                return
+            self._written.clear()
+            try:
+                self._flush()
+            except Exception:  # a bug must not end the flushing of later records
+                log.exception("otel-llm: the journal could not be flushed")
+            if self._stop.wait(self._interval_s):
+                return
+
+
+LOCK_FILE: Final = "journal.lock"
+
+
+class FolderLock:
+    """The lock of one folder; its file stays, and names the last holder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Return whether this process holds the lock."""
+        return self._fd is not None
+
+    def acquire(self) -> None:
+        """Acquire the lock, without waiting.
+
+        Raises:
+            JournalInUseError: another process holds it.
+            OSError: the folder cannot be used, or the lock file is not a regular file.
+        """
+        with open_inside(self._folder / LOCK_FILE) as file:
+            fd = os.dup(file.fileno())
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, str(os.getpid()).encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise JournalInUseError(
+                f"{self._folder}: this journal is in use by process {holder or 'unknown'}:"
+                " stop it, or choose another folder with --journal DIR"
+            ) from None
+        except OSError:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    def release(self) -> None:
+        """Release the lock. May be called twice."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
 
 FsyncPolicy: TypeAlias = Literal["always", "interval", "never"]
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from otel_llm.actions.execute.open_actions import CONFIRMATION
+from otel_llm.backtest.comparison import Comparison, RuleCompared, compare
 from otel_llm.backtest.decision_store import NEW, THEN, Store
-from otel_llm.backtest.firing_comparison import Comparison, RuleCompared, compare
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.decisions.left_out import LeftOut
 

@@ -25,7 +25,7 @@ from support.otlp import T0_NS, export, segment_span
 from support.patience import WAIT_S
 from support.ports import free_ports
 
-from otel_llm.collector.export.forward import Forwarder
+from otel_llm.collector.export.egress import Forwarder
 from otel_llm.collector.export.send_queue import LONGEST_PAUSE_S
 from otel_llm.config.otlp_target import Headers, OtlpTarget, Protocol
 from otel_llm.export.transport import attempt as attempts

@@ -18,7 +18,7 @@ from support.recordings import received
 
 from otel_llm.formats.io.journal_format import frame
 from otel_llm.formats.io.skipped import Skipped
-from otel_llm.journal.compaction import compress_file
+from otel_llm.journal.closed_files import compress_file
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import JournalFile, file_name, list_files, newest_possible, parse_name
 from otel_llm.journal.reader import records_since

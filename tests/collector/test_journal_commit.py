@@ -16,8 +16,7 @@ from support.patience import WAIT_S
 from support.recordings import received
 
 from otel_llm.formats.io.journal_format import split
-from otel_llm.journal.group_commit import IntervalFlush
-from otel_llm.journal.journal import FsyncPolicy, Journal
+from otel_llm.journal.journal import FsyncPolicy, IntervalFlush, Journal
 from otel_llm.journal.journal_errors import JournalError
 
 RAW = b"\x0a\x00" * 50

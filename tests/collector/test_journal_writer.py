@@ -19,9 +19,8 @@ from support.recordings import received
 from otel_llm.config.errors import StartError
 from otel_llm.formats.io.journal_format import MAX_RECORD_BYTES, Record, split
 from otel_llm.formats.io.skipped import Skipped
-from otel_llm.journal.journal import Journal
+from otel_llm.journal.journal import LOCK_FILE, Journal
 from otel_llm.journal.journal_errors import JournalError, JournalInUseError
-from otel_llm.journal.lock import LOCK_FILE
 from otel_llm.shared.errors import TooLargeError
 
 S = 1_000_000_000

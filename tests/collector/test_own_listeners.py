@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from otel_llm.collector.export.own_listeners import refuse_own_listener
+from otel_llm.collector.export.egress import refuse_own_listener
 from otel_llm.config.errors import StartError
 from otel_llm.config.otlp_target import OtlpTarget
 from otel_llm.shared.web.address import Address

@@ -19,8 +19,7 @@ from otel_llm.collector.telemetry.self_metrics import own_families
 from otel_llm.config.yaml_file import parse_yaml
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.rules.files.slo_file import load_slo, slo_of
-from otel_llm.rules.prometheus.burn_rates import HOURS, PAIRS
-from otel_llm.rules.prometheus.class_rules import PrometheusSettings, UnwritableError, prometheus_rules
+from otel_llm.rules.prometheus.class_rules import HOURS, PAIRS, PrometheusSettings, UnwritableError, prometheus_rules
 from otel_llm.rules.prometheus.promql import decimal
 from otel_llm.slo.classes import SloClass, SloClasses
 

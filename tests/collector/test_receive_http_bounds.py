@@ -30,8 +30,7 @@ from support.commands import wait_until
 from support.patience import WAIT_S
 
 from otel_llm.collector.receive import otlp_http
-from otel_llm.collector.receive.http_connection import MAX_HEAD_BYTES, Connection
-from otel_llm.collector.receive.http_listener import HttpServer
+from otel_llm.collector.receive.http_listener import MAX_HEAD_BYTES, Connection, HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.collector.receive.senders import Sender
 from otel_llm.collector.settings import Limits

@@ -16,8 +16,7 @@ from support.collector.tls_files import authority, signed
 from support.live_feed import Fed
 
 from otel_llm.actions.settings import ActionSettings, AlertmanagerSettings, Engine, Receiver
-from otel_llm.collector.receive.exposure import exposure
-from otel_llm.collector.receive.listeners import Addresses, Listeners
+from otel_llm.collector.receive.listeners import Addresses, Listeners, exposure
 from otel_llm.collector.settings import Settings
 from otel_llm.collector.web.views import Web
 from otel_llm.config.errors import TlsFileError

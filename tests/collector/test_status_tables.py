@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from otel_llm.collector.receive import http_connection, otlp_http
+from otel_llm.collector.receive import http_listener, otlp_http
 from otel_llm.collector.receive.errors import ANSWERS, Answer, BusyError, TooSlowError, answer
 from otel_llm.collector.receive.refusal_counts import BEHIND, NOT_RECEIVED, SOURCE, RefusalCounts
 from otel_llm.collector.web import app
@@ -103,7 +103,7 @@ def test_every_reason_of_the_metric_is_in_the_table() -> None:
 
 
 def test_every_status_of_the_connections_is_in_the_table_and_no_other() -> None:
-    answered = named_statuses(http_connection, acceptor) | OF_THE_PARSER
+    answered = named_statuses(http_listener, acceptor) | OF_THE_PARSER
     rows = [row for row in EXPORTS if not row.reason]
     assert answered == {status for row in rows for status in row.statuses}
     for row in rows:
@@ -119,7 +119,7 @@ def test_no_module_of_the_receivers_answers_a_status_that_the_table_lacks() -> N
         assert named_statuses(type("", (), {"__file__": path})) <= listed, path
     assert otlp_http.CODE_OF_HTTP.keys() == OF_THE_ROUTER
     assert listed - {HTTPStatus.OK} == (
-        {row.http for _, row in ANSWERS} | OF_THE_ROUTER | OF_THE_PARSER | named_statuses(http_connection, acceptor)
+        {row.http for _, row in ANSWERS} | OF_THE_ROUTER | OF_THE_PARSER | named_statuses(http_listener, acceptor)
     )
 
 

@@ -25,9 +25,10 @@ from support.core.guarded import GuardedMemory
 from support.core.scan_messages import mutation, random_message
 from support.examples import SEED, examples
 
-from otel_llm.core.scanning import span_fields, tags
+from otel_llm.core.scanning import tags
 from otel_llm.core.scanning.parts import CHILDREN, EXPORT, MOST_DEPTH, SMALL, count_parts
 from otel_llm.core.scanning.protobuf import FIXED64, LENGTH, VARINT
+from otel_llm.core.scanning.scan import STATUS_ERROR
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -195,4 +196,4 @@ def test_the_tags_that_the_kernels_read_are_those_of_the_protocol() -> None:
             assert getattr(tags, name) == described.number << 3 | WIRE_TYPES[described.type], (message, name)
     ours = {name for name in vars(tags) if name.isupper()} - {"FIXED64", "LENGTH", "VARINT"}
     assert ours == {name for fields in FIELDS.values() for name in fields}
-    assert Status.STATUS_CODE_ERROR == span_fields.STATUS_ERROR
+    assert Status.STATUS_CODE_ERROR == STATUS_ERROR

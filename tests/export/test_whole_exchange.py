@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportR
 from support.patience import WAIT_S
 
 from otel_llm.actions.delivery.http_request import Answer, NoAnswerError, send_request
-from otel_llm.collector.export.forward import sender_to
+from otel_llm.collector.export.egress import sender_to
 from otel_llm.config.otlp_target import OtlpTarget
 from otel_llm.export.settings import OtlpSettings
 from otel_llm.export.transport.http import HttpSender

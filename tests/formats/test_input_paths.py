@@ -17,7 +17,7 @@ from otel_llm.formats.input_paths import input_files, size
 from otel_llm.formats.io.skipped import Skipped
 from otel_llm.formats.records import InputError
 from otel_llm.journal.checkpoint import RESUME_FILE
-from otel_llm.journal.lock import LOCK_FILE
+from otel_llm.journal.journal import LOCK_FILE
 
 MESSAGES = vector_messages()[:1]
 CSV = b"request,t_seconds\na,0.1\n"

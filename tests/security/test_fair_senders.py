@@ -26,8 +26,7 @@ from otel_llm.collector.decoding import BACKGROUND_DECODE_BYTES, PartSizes
 from otel_llm.collector.inbox import HEAVY_WAIT_NS
 from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.receive.errors import BusyError
-from otel_llm.collector.receive.grpc_worker.grpc_pool import FairPool, caller_of
-from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, GrpcReceiver
+from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT, FairPool, GrpcReceiver, caller_of
 from otel_llm.collector.receive.senders import (
     ALIKE_S,
     FORGIVEN_SHARE,

@@ -26,8 +26,7 @@ from otel_llm.config.errors import StartError
 from otel_llm.config.yaml_file import ConfigError
 from otel_llm.journal.checkpoint import RESUME_FILE, read_resume, write_resume
 from otel_llm.journal.file import PROBE_FILE, try_to_write
-from otel_llm.journal.journal import Journal
-from otel_llm.journal.lock import LOCK_FILE
+from otel_llm.journal.journal import LOCK_FILE, Journal
 from otel_llm.relay.settings import load_settings as load_relay_settings
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.decisions.output_file import open_output, own_descriptor

@@ -16,7 +16,7 @@ from support.patience import WAIT_S
 
 from otel_llm.actions.delivery.http_request import NoAnswerError, send_request
 from otel_llm.cli.web_client import Source, UnexpectedError
-from otel_llm.collector.export.forward import sender_to
+from otel_llm.collector.export.egress import sender_to
 from otel_llm.config.otlp_target import Headers, OtlpTarget
 from otel_llm.export.settings import OtlpSettings
 from otel_llm.export.transport.http import HttpSender

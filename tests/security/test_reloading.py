@@ -19,8 +19,8 @@ from support.collector.tls_files import signed
 from support.commands import Collector, collector, wait_until
 from support.patience import WAIT_S
 
-from otel_llm.collector.receive.exposure import exposure
 from otel_llm.collector.receive.grpc_worker.grpc_receiver import EXPORT
+from otel_llm.collector.receive.listeners import exposure
 from otel_llm.collector.settings import load_settings
 from otel_llm.config.errors import TlsFileError
 from otel_llm.config.tls import Certificates, Tls

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.commands import run
 
 from otel_llm.audit.csv_cells import GUARDED, guarded
-from otel_llm.audit.report.saved_tables import read_table
+from otel_llm.audit.report.saved import read_table
 from otel_llm.audit.write import csv_text, write_table
 from otel_llm.slo.metrics import Kind
 

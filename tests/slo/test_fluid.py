@@ -13,13 +13,13 @@ from support.examples import examples
 from support.slo import oracle
 from support.vectors import document
 
-from otel_llm.slo.batch.many_fluid import fluid_tbt_many
 from otel_llm.slo.batch.ragged import LONG
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.batch.running_maxima import running_maxima
 from otel_llm.slo.classes import CONTENT, REASONING, TOOL, Objective, SloClass
 from otel_llm.slo.fluid import fluid_search
 from otel_llm.slo.fluid.fluid_rate import DEFAULT_FLUIDITY, DEFAULT_SHARE, fluid_tbt_ns, fluid_token_rate, targets
+from otel_llm.slo.fluid.fluid_search import fluid_tbt_many
 from otel_llm.slo.stream import Stream
 
 FLUIDITIES = (Fraction(0), Fraction(3, 10**9), Fraction(1, 2), Fraction(9, 10), Fraction(99, 100), Fraction(1))

@@ -15,10 +15,10 @@ from support.slo.requests import Request, requests, slo_classes
 
 from otel_llm.slo.batch.judged import Judged
 from otel_llm.slo.batch.many import judge_many, penalties
-from otel_llm.slo.batch.many_fluid import FluidTargets, fluid_tbt_many
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import CONTENT, OUTCOMES, TOOL, Benefit, Deadline, Fluidity, Objective, Penalty, SloClass
 from otel_llm.slo.fluid.fluid_rate import fluid_tbt_ns, targets
+from otel_llm.slo.fluid.fluid_search import FluidTargets, fluid_tbt_many
 from otel_llm.slo.request import judge
 from otel_llm.slo.verdict import Verdict
 

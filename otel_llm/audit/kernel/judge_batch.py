@@ -19,9 +19,9 @@ from otel_llm.formats.rows import unjudged_row
 from otel_llm.slo.batch.gap_counts import GapCounting
 from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.batch.many import judge_many
-from otel_llm.slo.batch.many_fluid import FluidTargets
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import OUTCOMES
+from otel_llm.slo.fluid.fluid_search import FluidTargets
 from otel_llm.slo.metrics import COMPUTED, REQUESTS, STATED
 
 if TYPE_CHECKING:

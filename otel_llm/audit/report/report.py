@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from otel_llm.audit import coverage, objectives, summary_figures, top_offenders
 from otel_llm.audit.kernel import waits
-from otel_llm.audit.report import caveats, compared, cut_replies, data_quality, sections
+from otel_llm.audit.report import caveats, compared, data_quality, sections
 from otel_llm.audit.report.delivery_sections import Chosen, deliveries
 from otel_llm.audit.report.html_page import contents, page, table, text
 from otel_llm.audit.report.report_model import ReportModel, by_class, clock_of
@@ -89,7 +89,7 @@ def build(model: ReportModel, *, title: str = TITLE, first: tuple[str, Lines] | 
         Section("distributions", "Distributions", sections.distributed(model, figures)),
         Section("load", "Load against benefit", sections.under_load(model, figures)),
         Section("starving", "Where readers starved", sections.starved(model, figures)),
-        Section("cut", "Replies that were cut off", cut_replies.body(model)),
+        Section("cut", "Replies that were cut off", sections.cut_replies(model)),
         Section("tiers", "The classes as tiers", sections.as_tiers(model)),
         Section("classical", "By the classical metrics", sections.classically(model)),
         Section("worst", "The worst deliveries", _top_offenders(model, figures)),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from otel_llm.audit.report import classical
 from otel_llm.audit.report.charts import distributions, load_curve, starving_map, time_series
 from otel_llm.audit.report.data_quality import no_axis
 from otel_llm.audit.report.html_page import key, picture, table, text, values
 from otel_llm.audit.report.report_model import by_class, groups
+from otel_llm.formats.spans.finish_reasons import CONTENT_FILTER, CUT, LENGTH
 from otel_llm.shared.formatting import number, plural, seconds, share
 from otel_llm.shared.printable import printable
 from otel_llm.slo.metrics import CHARTS
@@ -229,3 +232,25 @@ def _places(model: ReportModel) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
         mine = rows.get(place)
         found.append((place, model.requests.iloc[[] if mine is None else mine], model.windows.iloc[at]))
     return found
+
+
+_CUT_LEAD: Final = (
+    "These replies completed, and their readers got no end of the text: the model reached its limit of tokens "
+    "(length), or a filter stopped it (content_filter). No figure of waiting shows that. Raise the limit "
+    "(max_tokens), or look at what is filtered; a rule can watch cut_share_5m."
+)
+
+
+def cut_replies(model: ReportModel) -> str:
+    """Return the sentences and the table, "" if no reply was cut."""
+    reasons = model.requests["finish_reason"].fillna("").to_numpy(dtype=object)
+    if not np.isin(reasons, list(CUT)).any():
+        return ""
+    lines = []
+    for name, place, rows in by_class(model.requests):
+        mine = reasons[rows]
+        by_length, filtered = int((mine == LENGTH).sum()), int((mine == CONTENT_FILTER).sum())
+        cut = share((by_length + filtered) / len(rows))
+        lines.append((f"{name}, {place}", number(len(rows)), number(by_length), number(filtered), cut))
+    headings = ["Class", "Requests", "Cut by length", "Cut by a content filter", "Of all"]
+    return f"<p>{text(_CUT_LEAD, 1000)}</p>" + table(headings, lines)

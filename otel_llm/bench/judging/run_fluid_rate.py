@@ -10,9 +10,9 @@ from otel_llm.audit.calibrate.alpha_fit import TooLittleError
 from otel_llm.audit.calibrate.prefill import fit_prefill, prompts_of
 from otel_llm.audit.input.resampled import resampled
 from otel_llm.audit.kernel.judge_batch import recorded
-from otel_llm.slo.batch.many_fluid import fluid_tbt_many
 from otel_llm.slo.classes import Objective, SloClass
 from otel_llm.slo.fluid.fluid_rate import DEFAULT_SHARE, FluidRate, fluid_token_rate
+from otel_llm.slo.fluid.fluid_search import fluid_tbt_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

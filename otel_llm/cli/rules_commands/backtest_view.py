@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from otel_llm.backtest.backtest import Backtest
-    from otel_llm.backtest.firing_comparison import RuleCompared
+    from otel_llm.backtest.comparison import RuleCompared
 
 _KINDS: Final = {"moved": "moved", "only_then": "only then", "only_new": "only new"}
 MOST_NAMED: Final = 10

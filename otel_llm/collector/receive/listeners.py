@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from otel_llm.collector.receive.exposure import exposure
 from otel_llm.collector.receive.grpc_worker.parent import GrpcWorker
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
 from otel_llm.collector.web.app import web_app
 from otel_llm.config.tls import Certificates
+from otel_llm.shared.web.exposure import exposure as exposure_of
 from otel_llm.shared.web.guard import Guard, names_of
 from otel_llm.shared.web.tokens import Tokens
 
@@ -201,3 +201,10 @@ class Listeners:
 
     def _web_needs_token(self) -> bool:
         return self._settings.auth is not None and self._settings.auth.web == "token"
+
+
+def exposure(settings: Settings, grpc: Address, http: Address, web: Address) -> list[str]:
+    """Return warnings, one sentence each, on reachable listeners and readable secret files."""
+    ports = (("--grpc", grpc), ("--http", http), ("--web", web))
+    page = "docs/collector-operations.md"
+    return exposure_of(ports, settings.tls, settings.auth, settings.secret_files(), page)

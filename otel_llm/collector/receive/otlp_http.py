@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http import HTTPStatus
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from google.protobuf.json_format import MessageToDict
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
@@ -22,9 +24,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from otel_llm.collector.receive.admission import Admission
 from otel_llm.collector.receive.errors import (
     BadRequestError,
+    BusyError,
     InternalError,
     TooSlowError,
     UnsupportedContentError,
@@ -41,11 +43,77 @@ from otel_llm.formats.otlp.export_json import parse_json
 from otel_llm.shared.errors import ForbiddenError, RefusalError, TooLargeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from starlette.types import ASGIApp
 
-    from otel_llm.collector.receive.admission import BodyMemory
     from otel_llm.collector.receive.senders import Accept, Sender
     from otel_llm.shared.web.tokens import Tokens
+
+T = TypeVar("T")
+
+
+class Admission:
+    """The limits of one receiver; use it in the receiver's event loop only."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._most_bytes = limits.receiving_bytes
+        self._most_exports = limits.concurrent_exports + limits.queued_exports
+        self._threads = ThreadPoolExecutor(limits.concurrent_exports, thread_name_prefix="otlp-http")
+        self._exports = 0
+        self.held_bytes = 0
+        """The bodies of all unanswered requests."""
+
+    @contextmanager
+    def receiving(self) -> Iterator[BodyMemory]:
+        """Give the account of one request's body, until the end of the block."""
+        room = BodyMemory(self)
+        try:
+            yield room
+        finally:
+            self.held_bytes -= room.taken
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run `work` in a thread and return its result.
+
+        Raises:
+            BusyError: too many exports wait for a thread.
+        """
+        if self._exports >= self._most_exports:
+            raise BusyError("too many exports at once")
+        self._exports += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        finally:
+            self._exports -= 1
+
+    def hold(self, count: int) -> None:
+        """Count bytes.
+
+        Raises:
+            BusyError: there are too many.
+        """
+        if self.held_bytes + count > self._most_bytes:
+            raise BusyError("too much is being received")
+        self.held_bytes += count
+
+
+class BodyMemory:
+    """The memory that one body takes."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.taken = 0
+
+    def take(self, count: int) -> None:
+        """Take room for more bytes.
+
+        Raises:
+            BusyError: there is none.
+        """
+        self._admission.hold(count)
+        self.taken += count
+
 
 PATH: Final = "/v1/traces"
 PROTOBUF: Final = "application/x-protobuf"

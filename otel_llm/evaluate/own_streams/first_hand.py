@@ -18,11 +18,11 @@ import numpy as np
 
 from otel_llm.evaluate.group_facts import Groups
 from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
-from otel_llm.evaluate.own_streams.looks import Looks
 from otel_llm.evaluate.own_streams.own_stream import UNSTATED, Identity, OwnStream, Statement, write
 from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
 from otel_llm.evaluate.streams.stream_in_flight import Group
 from otel_llm.evaluate.streams.stream_table import StreamTable
+from otel_llm.evaluate.timers import Timers, earliest
 from otel_llm.evaluate.usage import Meter
 from otel_llm.formats.rows import verdict_row
 from otel_llm.rules.engine.rule_engine import RuleEngine
@@ -71,9 +71,8 @@ class FirstHand:
         self.groups = Groups(self._table, rules, classes, self.counts)
         self._inactive_until = InactiveUntil(rules.rules)
         rules.take_evaluated()  # from now on it records which streams it evaluates
-        self._looks = Looks()
+        self._timers = Timers()
         self._next_ns: int = NEVER
-        self._now_ns = 0
 
     # The life of a stream.
 
@@ -111,7 +110,7 @@ class FirstHand:
             return
         if self._next_ns < events.times_ns[0]:
             self.advance(min(events.times_ns[0], now_ns) - 1)
-        self._now_ns = max(self._now_ns, now_ns)
+        self._timers.move_to(now_ns)
         stream.stream.extend(*events)
         self._evaluate_soon(stream, now_ns)
 
@@ -240,10 +239,10 @@ class FirstHand:
         """Advance the clock to `now_ns`: every timer runs at its own instant, in order."""
         while self._next_ns <= now_ns:
             at_ns = self._next_ns
-            self._now_ns = max(self._now_ns, at_ns)
-            for due_ns, key in self._looks.due(at_ns):
+            self._timers.move_to(at_ns)
+            for _, key in self._timers.pop_due(at_ns):
                 stream = self.streams.get(key)
-                if stream is not None and stream.look_ns == due_ns:
+                if stream is not None and stream.look_ns == at_ns:
                     stream.look_ns = None
                     if stream.catches_up:
                         stream.catches_up = False
@@ -257,7 +256,7 @@ class FirstHand:
                 self._write()
                 self._decide(self.groups.tick(at_ns))
             self._next_ns = self._earliest()
-        self._now_ns = max(self._now_ns, now_ns)
+        self._timers.move_to(now_ns)
 
     def next_timer(self) -> int | None:
         """Return the instant of the next timer, None where there is none; O(1)."""
@@ -298,7 +297,7 @@ class FirstHand:
     @property
     def now_ns(self) -> int:
         """Return the last instant."""
-        return self._now_ns
+        return self._timers.now_ns
 
     # Inner parts.
 
@@ -306,7 +305,7 @@ class FirstHand:
         """Run the timers before an instant at which a stream changes."""
         if self._next_ns < now_ns:
             self.advance(now_ns - 1)
-        self._now_ns = max(self._now_ns, now_ns)
+        self._timers.move_to(now_ns)
 
     def _changed(self, stream: OwnStream, now_ns: int, *, anew: bool = False) -> None:
         """Schedule all rules of a stream for the next `advance`; `anew`: without the time before."""
@@ -321,7 +320,7 @@ class FirstHand:
     def _schedule_evaluation(self, stream: OwnStream, at_ns: int) -> None:
         stream.look_ns = at_ns
         if at_ns < NEVER:
-            self._looks.add(at_ns, stream.key)
+            self._timers.schedule(at_ns, "evaluate", stream.key)
             self._next_ns = min(self._next_ns, at_ns)
 
     def _unschedule_inactive(self, now_ns: int) -> None:
@@ -371,11 +370,11 @@ class FirstHand:
         self._table.name(stream.slot, stream.group, slo)
 
     def _write(self) -> None:
-        write(self._table, self.streams.values(), self._now_ns)
+        write(self._table, self.streams.values(), self._timers.now_ns)
 
     def _earliest(self) -> int:
-        instants = (self.rules.next_timer(), self.groups.next_tick_ns, self._looks.first_ns)
-        return min((at for at in instants if at is not None), default=NEVER)
+        at_ns = earliest(self.rules.next_timer(), self.groups.next_tick_ns, self._timers.next_due())
+        return NEVER if at_ns is None else at_ns
 
     def _decide(self, decisions: list[Decision]) -> None:
         if decisions:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from otel_llm.rules.lint.action_lints import action_lints, alert_lints
 from otel_llm.rules.lint.condition_lints import condition_lints
 from otel_llm.rules.lint.lints import LintFinding, LocatedRule
-from otel_llm.rules.lint.runway_lints import runway_lints
-from otel_llm.rules.lint.timing_lints import timing_lints
+from otel_llm.rules.lint.timing_lints import runway_lints, timing_lints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

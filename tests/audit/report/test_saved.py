@@ -20,8 +20,7 @@ import otel_llm.audit
 from otel_llm.audit import Audit, load_streams
 from otel_llm.audit.metadata import KEY
 from otel_llm.audit.report.report import build
-from otel_llm.audit.report.saved import load_saved
-from otel_llm.audit.report.saved_tables import TableError, read_table
+from otel_llm.audit.report.saved import TableError, load_saved, read_table
 from otel_llm.cli.main import main
 from otel_llm.slo.metrics import REQUESTS, WINDOWS
 

@@ -10,8 +10,12 @@ cancelled (CANCELLED).
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, NoReturn
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Lock, Thread, local
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
@@ -26,23 +30,175 @@ from otel_llm.collector.receive.errors import (
     status,
 )
 from otel_llm.collector.receive.grpc_worker.connection_limits import ConnectionWatch, accepted_connections, peer_host
-from otel_llm.collector.receive.grpc_worker.grpc_pool import FairPool
-from otel_llm.collector.receive.grpc_worker.message_timeouts import MessageTimeouts, PendingMessage
 from otel_llm.collector.receive.gunzip import GZIP_MAGIC, gunzip
 from otel_llm.collector.receive.refusal_counts import RefusalCounts
-from otel_llm.collector.receive.senders import sender_of
+from otel_llm.collector.receive.senders import FewestFirst, sender_of
 from otel_llm.collector.settings import Limits
+from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.errors import RefusalError, UnavailableError
+from otel_llm.shared.memory import HEAP_TRIMMER
 from otel_llm.shared.web.address import Address, listen, refused_address
+from otel_llm.shared.web.peers import peer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from otel_llm.collector.receive.senders import Accept, Sender
     from otel_llm.config.tls import Pem
     from otel_llm.shared.web.tokens import KnownTokens
 
     _Handler = Callable[[Iterator[bytes], grpc.ServicerContext], bytes]
+
+CROWDED_S: Final = 1.0
+"""The timeout while other RPCs wait for a thread."""
+_CHECK_S: Final = 0.25
+
+
+@dataclass(slots=True)
+class PendingMessage:
+    """An RPC whose message has not arrived."""
+
+    context: grpc.ServicerContext
+    since_s: float
+    timed_out: bool = False
+
+
+class MessageTimeouts:
+    """Cancels RPCs whose message takes longer than `message_s`, or CROWDED_S while `is_crowded`."""
+
+    def __init__(self, message_s: float, is_crowded: Callable[[], bool]) -> None:
+        self._message_s = message_s
+        self._is_crowded = is_crowded
+        self._waiting: dict[int, PendingMessage] = {}
+        """By the id of the context, in order of arrival."""
+        self._lock = Lock()
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="otlp-grpc-timeouts", daemon=True)
+
+    def start(self) -> None:
+        """Start checking."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop checking."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @contextmanager
+    def waiting(self, context: grpc.ServicerContext) -> Iterator[PendingMessage]:
+        """Apply the timeout to an RPC within the block; the value says whether it timed out."""
+        key, waiting = id(context), PendingMessage(context, monotonic_s())
+        with self._lock:
+            self._waiting[key] = waiting
+        try:
+            yield waiting
+        finally:
+            with self._lock:
+                del self._waiting[key]
+
+    def _run(self) -> None:
+        while not self._stop.wait(_CHECK_S):
+            HEAP_TRIMMER.trim_if_due()
+            limit_s = min(CROWDED_S, self._message_s) if self._is_crowded() else self._message_s
+            before = monotonic_s() - limit_s
+            with self._lock:
+                overdue = [one for one in self._waiting.values() if one.since_s < before]
+            for one in overdue:
+                one.timed_out = True
+                one.context.cancel()
+
+
+_RESERVED: Final = 8
+"""One eighth of the threads, and of the pending calls, is reserved: a caller that has the rest gets none of it."""
+
+
+class FairPool(ThreadPoolExecutor):
+    """A thread pool for gRPC's calls, by the token or the peer of each; `pending` counts unfinished calls.
+
+    Args:
+        threads: calls that run at once.
+        most: calls that may be pending; one caller may have seven eighths of them.
+    """
+
+    def __init__(self, threads: int, most: int, name: str) -> None:
+        super().__init__(threads, thread_name_prefix=name)
+        self.pending = 0
+        self._most_of_one = most - most // _RESERVED
+        self._pending_of: Counter[Hashable] = Counter()
+        self._refusals = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-busy")
+        self._local = local()
+        self._lock = Lock()
+        self._calls: FewestFirst[tuple[Future[Any], Callable[[], Any]]] = FewestFirst(
+            max(1, threads - threads // _RESERVED)
+        )
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Queue a call."""
+        future: Future[Any] = Future()
+        caller = caller_of(args)
+        with self._lock:
+            too_many = self._pending_of[caller] >= self._most_of_one
+            if not too_many:
+                self.pending += 1
+                self._pending_of[caller] += 1
+                self._calls.put(caller, (future, lambda: fn(*args, **kwargs)))
+        if too_many:
+            return self._refusals.submit(self._refuse, fn, args, kwargs)
+        super().submit(self._run)
+        return future
+
+    @property
+    def refusing(self) -> bool:
+        """Return whether the call in this thread must be refused: its caller has too many."""
+        return getattr(self._local, "refusing", False)
+
+    def _refuse(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._local.refusing = True
+        return fn(*args, **kwargs)
+
+    def _run(self) -> None:
+        """Run the next call, then calls that waited because their caller had too many threads."""
+        while True:
+            with self._lock:
+                found = self._calls.take()
+            if found is None:
+                return
+            caller, (future, call) = found
+            try:
+                if future.set_running_or_notify_cancel():
+                    _settle(future, call)
+            finally:
+                with self._lock:
+                    self.pending -= 1
+                    self._pending_of[caller] -= 1
+                    if not self._pending_of[caller]:
+                        del self._pending_of[caller]
+                    self._calls.done(caller)
+            del found, future, call
+
+
+def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001  handed to gRPC
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def caller_of(arguments: tuple[Any, ...]) -> Hashable:
+    """Return the token or the peer of a call, from the arguments that gRPC submits; None where both are unknown.
+
+    gRPC passes its event with the call: before the call has a thread, peer and metadata are nowhere else.
+    """
+    for one in arguments:
+        peer, metadata = getattr(getattr(one, "call", None), "peer", None), getattr(one, "invocation_metadata", None)
+        if peer is not None and metadata is not None:
+            token = next((value for key, value in metadata if key == "authorization"), None)
+            return token or peer_of(peer_host(peer().decode()))
+    return None
+
 
 EXPORT: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 MAX_METADATA_BYTES: Final = 16 * 1024
