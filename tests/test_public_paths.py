@@ -56,7 +56,7 @@ PUBLIC = {
     "otel_llm.export.records": "version",
     "otel_llm.instrumentation.asgi": "StreamMiddleware",
     "otel_llm.instrumentation.wsgi": "StreamMiddleware",
-    "otel_llm.journal.reader": "records_since",
+    "otel_llm.journal.records": "records_since",
     "otel_llm.formats.io.journal_format": "frame",
     "otel_llm.formats.records": "DEFAULT_TENANT StreamKey",
     "otel_llm.rules.decisions.decision_records": "Decision",

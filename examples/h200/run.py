@@ -33,7 +33,7 @@ import otel_llm
 import otel_llm.audit
 from otel_llm.demo.children import Child
 from otel_llm.formats.io.journal_format import frame
-from otel_llm.journal.reader import records_since
+from otel_llm.journal.records import records_since
 
 HERE = Path(__file__).parent
 LISTENING = r"OTLP/gRPC (\S+),"

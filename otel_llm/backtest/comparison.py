@@ -206,8 +206,8 @@ def _from_to(flips: set[int], ends: list[int]) -> list[_Firing]:
     ends.sort()
     found = []
     for flip_ns in sorted(flips):
-        place = bisect_left(ends, flip_ns)
-        found.append(_Firing(flip_ns, ends[place] if place < len(ends) else float("inf")))
+        index = bisect_left(ends, flip_ns)
+        found.append(_Firing(flip_ns, ends[index] if index < len(ends) else float("inf")))
     return found
 
 

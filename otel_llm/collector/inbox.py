@@ -74,22 +74,22 @@ class Export:
 class LocalExport(Export):
     """An export that a thread of this process has received; the thread waits for the answer."""
 
-    __slots__ = ("_error", "_settled")
+    __slots__ = ("_completed", "_error")
 
     def __init__(self, raw: bytes, sender: Sender = UNKNOWN) -> None:
         super().__init__(raw, sender)
         self._error: Exception | None = None
-        self._settled = threading.Lock()  # released once: cheaper than a Future
-        self._settled.acquire()
+        self._completed = threading.Lock()  # released once: cheaper than a Future
+        self._completed.acquire()
 
     def journaled(self) -> None:
         """Wake the receiver's thread, which answers the sender."""
-        self._settled.release()
+        self._completed.release()
 
     def refuse(self, error: Exception) -> None:
         """Wake the receiver's thread with an error."""
         self._error = error
-        self._settled.release()
+        self._completed.release()
 
     def wait(self, is_alive: Callable[[], bool]) -> None:
         """Wait until the export is in the journal.
@@ -100,7 +100,7 @@ class LocalExport(Export):
             UnavailableError: the evaluator's thread has ended.
             Exception: the error that the export was refused with.
         """
-        while not self._settled.acquire(timeout=_CHECK_S):
+        while not self._completed.acquire(timeout=_CHECK_S):
             if not is_alive():
                 raise UnavailableError("the evaluator has stopped")
         error, self._error = self._error, None

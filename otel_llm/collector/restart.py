@@ -18,7 +18,7 @@ from otel_llm.evaluate.windowing import GROUP_NAMES
 from otel_llm.formats.otlp import export_request
 from otel_llm.formats.records import DecodeError
 from otel_llm.journal.checkpoint import read_resume
-from otel_llm.journal.reader import last_receipt_ns, read_since
+from otel_llm.journal.records import last_receipt_ns, read_since
 from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.whole_files import whole_lines
 

@@ -37,8 +37,8 @@ else:
 
     def _load(context: Any, builder: Any, array_type: Any, arguments: Any, bits: int) -> Any:
         data = context.make_array(array_type)(context, builder, arguments[0])
-        place = builder.gep(data.data, [arguments[1]])
-        loaded = builder.load(builder.bitcast(place, ir.IntType(bits).as_pointer()))
+        pointer = builder.gep(data.data, [arguments[1]])
+        loaded = builder.load(builder.bitcast(pointer, ir.IntType(bits).as_pointer()))
         loaded.align = 1
         return builder.zext(loaded, ir.IntType(64)) if bits < 64 else loaded
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from otel_llm.core import rule_tables as table
 from otel_llm.core import stream_columns as column
 from otel_llm.core.kernel import kernel
-from otel_llm.core.rule_tables import ALWAYS, LOOK_EVERY_NS
+from otel_llm.core.rule_tables import ALWAYS, POLL_EVERY_NS
 from otel_llm.core.stream_columns import NEVER
 
 if TYPE_CHECKING:
@@ -126,11 +126,11 @@ def _next_deadline(row: Ints, x_ns: int) -> int:
 
 @kernel(inline=True)
 def _step_from(instant_ns: int, row: Ints, x_ns: int) -> int:
-    """Return the first step of LOOK_EVERY_NS from the commit, not before `instant_ns`; unchanged if not after now."""
+    """Return the first step of POLL_EVERY_NS from the commit, not before `instant_ns`; unchanged if not after now."""
     if instant_ns <= x_ns or instant_ns == NEVER:
         return instant_ns
     commit_ns = int(row[column.COMMIT_NS])
-    return commit_ns + -((commit_ns - instant_ns) // LOOK_EVERY_NS) * LOOK_EVERY_NS
+    return commit_ns + -((commit_ns - instant_ns) // POLL_EVERY_NS) * POLL_EVERY_NS
 
 
 @kernel(inline=True)
@@ -178,9 +178,9 @@ def _term_opens(term: Ints, constant: float, row: Ints, x_ns: int) -> int:
 def _part_changes(terms: Ints, at: int, row: Ints, x_ns: int) -> int:
     """Return the first instant after now at which a comparison of a part may change."""
     found = NEVER
-    for place in range(at, at + terms[at, table.SIZE]):
-        if terms[place, table.FACT] < table.AND:
-            found = min(found, _term_changes(terms[place], row, x_ns))
+    for index in range(at, at + terms[at, table.SIZE]):
+        if terms[index, table.FACT] < table.AND:
+            found = min(found, _term_changes(terms[index], row, x_ns))
     return found
 
 
@@ -189,8 +189,8 @@ def _part_opens(terms: Ints, constants: Floats, at: int, row: Ints, x_ns: int) -
     """Return an instant not after now if a part of a condition holds, else the first at which it may."""
     size = terms[at, table.SIZE]
     truths = 0  # a stack of bits, the last one lowest: conditions have 64 levels at most
-    for place in range(at, at + size):
-        fact = terms[place, table.FACT]
+    for index in range(at, at + size):
+        fact = terms[index, table.FACT]
         if fact == table.NOT:
             truths ^= 1
         elif fact == table.AND:
@@ -198,7 +198,7 @@ def _part_opens(terms: Ints, constants: Floats, at: int, row: Ints, x_ns: int) -
         elif fact == table.OR:
             truths = truths >> 1 | truths & 1
         else:
-            opens_ns = _term_opens(terms[place], constants[place], row, x_ns)
+            opens_ns = _term_opens(terms[index], constants[index], row, x_ns)
             if size == 1:
                 return opens_ns
             truths = truths << 1 | (opens_ns <= x_ns)
@@ -281,10 +281,10 @@ def evaluate(
         opens_ns: (S, rules), written: when a rule's state may change next, on the stream's clock.
     """
     earliest_ns = NEVER
-    for place in range(len(slots)):
-        slot = slots[place]
+    for index in range(len(slots)):
+        slot = slots[index]
         row = rows[slot]
-        x_ns = max(int(at_ns[place] + row[column.OFFSET_NS]), int(row[column.LAST_NS]))
+        x_ns = max(int(at_ns[index] + row[column.OFFSET_NS]), int(row[column.LAST_NS]))
         news = row[column.TOKENS] != row[column.KNOWN_TOKENS] or row[column.LAST_BYTE_NS] != row[column.KNOWN_BYTE_NS]
         none_may = True
         next_ns = NEVER
@@ -294,15 +294,15 @@ def evaluate(
             else:
                 may, next_of_rule_ns = _evaluate_firing(rules[number], terms, constants, row, x_ns)
                 may |= states[slot, number] == table.FIRING_REFUTABLE and news
-            may_change[place, number] = may
-            opens_ns[place, number] = next_of_rule_ns
+            may_change[index, number] = may
+            opens_ns[index, number] = next_of_rule_ns
             none_may &= not may
             next_ns = min(next_ns, next_of_rule_ns)
         if none_may and next_ns != NEVER:
             next_ns -= int(row[column.OFFSET_NS])
         else:
             next_ns = NEVER
-        unchanged[place] = none_may
+        unchanged[index] = none_may
         due_ns[slot] = next_ns
         earliest_ns = min(earliest_ns, next_ns)
     return earliest_ns

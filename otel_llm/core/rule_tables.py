@@ -15,7 +15,7 @@ from typing import Final
 
 ALWAYS: Final = -(2**63)
 """Before every instant."""
-LOOK_EVERY_NS: Final = 100_000_000
+POLL_EVERY_NS: Final = 100_000_000
 """The step of evaluations of facts that do not change linearly, counted from the stream's commit."""
 
 # Columns of a rule.

@@ -1,7 +1,7 @@
 """The index of slots by key: a hash table with open addressing and linear probing.
 
 `index`: (C, 5) int64, C a power of two: the three words of a key, the number of its tenant, and its slot plus one, 0 if
-a place is free. The owner keeps half of the places free.
+a bucket is free. The owner keeps half of the buckets free.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ else:
 
 @kernel()
 def _home(first: int, second: int, third: int, tenant: int, seed: int, mask: int) -> int:
-    """Return the first place of a key's probe sequence."""
+    """Return the first bucket of a key's probe sequence."""
     found = _wrapped((int(first) ^ seed) * _ODD + int(second))
     found = _wrapped((found ^ (found >> 32)) * _ODD + int(tenant))
     found = _wrapped((found ^ (found >> 32)) * _ODD + int(third))
@@ -45,17 +45,17 @@ def _home(first: int, second: int, third: int, tenant: int, seed: int, mask: int
 
 @kernel()
 def _find_entry(index: Ints, first: int, second: int, third: int, tenant: int, seed: int) -> int:
-    """Return the place of a key, or the free place for it."""
+    """Return the bucket of a key, or the free bucket for it."""
     mask = len(index) - 1
-    place = _home(first, second, third, tenant, seed, mask)
-    while index[place, _SLOT] != 0 and (
-        index[place, 0] != first
-        or index[place, 1] != second
-        or index[place, 2] != third
-        or index[place, _TENANT] != tenant
+    bucket = _home(first, second, third, tenant, seed, mask)
+    while index[bucket, _SLOT] != 0 and (
+        index[bucket, 0] != first
+        or index[bucket, 1] != second
+        or index[bucket, 2] != third
+        or index[bucket, _TENANT] != tenant
     ):
-        place = (place + 1) & mask
-    return place
+        bucket = (bucket + 1) & mask
+    return bucket
 
 
 @kernel("void(int64[:, ::1], int64, int64, int64[:, ::1], int64[::1])")
@@ -68,9 +68,9 @@ def find(index: Ints, seed: int, tenant: int, keys: Ints, found: Ints) -> None:
 @kernel("void(int64[:, ::1], int64, int64, Array(int64, 1, 'C', readonly=True), int64)")
 def put(index: Ints, seed: int, tenant: int, key: Ints, slot: int) -> None:
     """Set the slot of a tenant's key, (3,)."""
-    place = _find_entry(index, key[0], key[1], key[2], tenant, seed)
-    index[place, 0], index[place, 1], index[place, 2] = key[0], key[1], key[2]
-    index[place, _TENANT], index[place, _SLOT] = tenant, slot + 1
+    bucket = _find_entry(index, key[0], key[1], key[2], tenant, seed)
+    index[bucket, 0], index[bucket, 1], index[bucket, 2] = key[0], key[1], key[2]
+    index[bucket, _TENANT], index[bucket, _SLOT] = tenant, slot + 1
 
 
 @kernel("void(int64[:, ::1], int64, int64, Array(int64, 1, 'C', readonly=True), int64)")
@@ -80,14 +80,14 @@ def drop(index: Ints, seed: int, tenant: int, key: Ints, slot: int) -> None:
     free = _find_entry(index, key[0], key[1], key[2], tenant, seed)
     if index[free, _SLOT] != slot + 1:
         return
-    place = (free + 1) & mask
-    while index[place, _SLOT] != 0:
-        home = _home(index[place, 0], index[place, 1], index[place, 2], index[place, _TENANT], seed, mask)
-        if (place - home) & mask >= (place - free) & mask:  # else it would be before the start of its probe sequence
+    bucket = (free + 1) & mask
+    while index[bucket, _SLOT] != 0:
+        home = _home(index[bucket, 0], index[bucket, 1], index[bucket, 2], index[bucket, _TENANT], seed, mask)
+        if (bucket - home) & mask >= (bucket - free) & mask:  # else it would be before the start of its probe sequence
             for word in range(INDEX_WIDTH):
-                index[free, word] = index[place, word]
-            free = place
-        place = (place + 1) & mask
+                index[free, word] = index[bucket, word]
+            free = bucket
+        bucket = (bucket + 1) & mask
     index[free, _SLOT] = 0
 
 
@@ -96,6 +96,6 @@ def move(index: Ints, seed: int, larger: Ints) -> None:
     """Copy all keys to `larger`, an empty index."""
     for at in range(len(index)):
         if index[at, _SLOT] != 0:
-            place = _find_entry(larger, index[at, 0], index[at, 1], index[at, 2], index[at, _TENANT], seed)
+            bucket = _find_entry(larger, index[at, 0], index[at, 1], index[at, 2], index[at, _TENANT], seed)
             for word in range(INDEX_WIDTH):
-                larger[place, word] = index[at, word]
+                larger[bucket, word] = index[at, word]

@@ -81,16 +81,16 @@ def _read_on(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, st
         rows[slot, STALLED] = 0
         return
     stalls, stalled = rows[slot, STALLS], rows[slot, STALLED] != 0
-    for place in range(begin, stop):
-        time_ns = times_ns[place]
+    for index in range(begin, stop):
+        time_ns = times_ns[index]
         if time_ns > dry_ns:
             stalls += time_ns > allowance_ns and not stalled
-            stalled = time_ns > allowance_ns and counts[place] == 1
+            stalled = time_ns > allowance_ns and counts[index] == 1
             dry_ns = time_ns
         else:
             stalled = False
-        dry_ns += counts[place] * pace_ns
-        allowance_ns += counts[place] * pace_ns
+        dry_ns += counts[index] * pace_ns
+        allowance_ns += counts[index] * pace_ns
     rows[slot, DRY_NS], rows[slot, STALLS], rows[slot, STALLED] = dry_ns, stalls, stalled
 
 
@@ -105,15 +105,15 @@ def _count_misses(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: in
         rows[slot, DUE_NS] = due_ns + tokens * tbt_ns
         return
     late, missed = rows[slot, LATE], rows[slot, MISSED]
-    for place in range(begin, stop):
-        time_ns = times_ns[place]
+    for index in range(begin, stop):
+        time_ns = times_ns[index]
         if time_ns > due_ns:
             late += 1
             missed += 1 + (time_ns - due_ns) // tbt_ns
             due_ns = time_ns
-        elif drops and place == begin:
+        elif drops and index == begin:
             due_ns = time_ns  # deadlines restart at the first token, as at a late one
-        due_ns += counts[place] * tbt_ns
+        due_ns += counts[index] * tbt_ns
     rows[slot, DUE_NS], rows[slot, LATE], rows[slot, MISSED] = due_ns, late, missed
 
 
@@ -125,20 +125,20 @@ def _breaks_deadline(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin:
         due_ns += count * following_ns
         if times_ns[stop - 1] <= due_ns:
             return False
-        for place in range(begin, stop):
-            if times_ns[place] > due_ns:
+        for index in range(begin, stop):
+            if times_ns[index] > due_ns:
                 return True
-            due_ns += counts[place] * following_ns
+            due_ns += counts[index] * following_ns
         return False
     if count == 0 and times_ns[begin] > due_ns:
         return True
     before_ns = rows[slot, READ_LAST_NS] if count != 0 else times_ns[begin]
     if times_ns[stop - 1] - before_ns <= following_ns:
         return False
-    for place in range(begin, stop):
-        if times_ns[place] - before_ns > following_ns:
+    for index in range(begin, stop):
+        if times_ns[index] - before_ns > following_ns:
             return True
-        before_ns = times_ns[place]
+        before_ns = times_ns[index]
     return False
 
 
@@ -159,8 +159,8 @@ def _judge(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop
 
 @kernel()
 def _is_sorted(times_ns: Ints, begin: int, stop: int) -> bool:
-    for place in range(begin + 1, stop):
-        if times_ns[place] < times_ns[place - 1]:
+    for index in range(begin + 1, stop):
+        if times_ns[index] < times_ns[index - 1]:
             return False
     return True
 
@@ -178,12 +178,12 @@ def _buffered(
         room //= 2
         if held + events > room:
             return False
-        for place in range(events):
-            buffer[slot, room + held + place] = counts[begin + place]
+        for index in range(events):
+            buffer[slot, room + held + index] = counts[begin + index]
     elif tokens != events or held + events > room:
         return False
-    for place in range(events):
-        buffer[slot, held + place] = times_ns[begin + place]
+    for index in range(events):
+        buffer[slot, held + index] = times_ns[begin + index]
     rows[slot, FRESH] = held + events
     return True
 
@@ -196,7 +196,7 @@ def _buffered(
 def apply(
     rows: Ints,
     buffer: Ints,
-    places: Ints,
+    indexes: Ints,
     slots: Ints,
     seq: Ints,
     first_token: Ints,
@@ -217,19 +217,19 @@ def apply(
     appended: Ints,
     counted: Ints,
 ) -> bool:
-    """Apply the segments at `places` that are the next of their streams without a gap, in this order.
+    """Apply the segments at `indexes` that are the next of their streams without a gap, in this order.
 
     Args:
         rows: (R, WIDTH), the streams.
         buffer: (R, F), their buffers of token events; F is even.
-        places: indexes of the segments to apply.
+        indexes: indexes of the segments to apply.
         slots: (N,), of the segments' streams, -1 for none.
         seq, first_token, end_ns, last_byte_ns, kind, tokens: (N,), of the segments; `kind` of all its tokens.
         offsets, times_ns, counts: `times_ns[offsets[i]:offsets[i + 1]]` are the token events of segment i, and `counts`
             there the tokens of each.
         receipt_ns: when all were received.
         lateness_ns: a segment is late if it is received later than this after its end.
-        in_order: whether `places` are in order of number.
+        in_order: whether `indexes` are in order of number.
         done: (N,), written: whether a segment was applied.
         moved: (N,), written: the slots of updated streams, unique.
         heard: (N,), written: whether a segment of that stream was in time.
@@ -239,11 +239,11 @@ def apply(
         counted: (COUNTS,), the lengths of the written arrays, and counts; continued from their values.
 
     Returns:
-        False if a segment's number is too high while `in_order` is not set: an earlier one may be later in `places`.
+        False if a segment's number is too high while `in_order` is not set: an earlier one may be later in `indexes`.
         Segments that are not `done` are unchanged: call again with these in order of number.
     """
-    for at in range(len(places)):
-        one = places[at]
+    for at in range(len(indexes)):
+        one = indexes[at]
         slot = slots[one]
         if slot < 0 or rows[slot, READY] == 0:
             continue

@@ -127,7 +127,7 @@ class Evaluator:
         self.counts["segments"] += len(opened)
         self.scheduler.begin_all(opened)  # now that all choices of the requests in the batch are known
         for key in begun:
-            if self._settle(self.live[key], now_ns)[1]:
+            if self._complete(self.live[key], now_ns)[1]:
                 self._verdicts.judge(self.live[key])
         begun.update((stream.key, True) for stream in opened)
         moved = None
@@ -138,13 +138,13 @@ class Evaluator:
             self.counts["segments"] += moved.segments
             self.counts["tokens"] += moved.tokens
             self.counts["late_segments"] += moved.late
-            later += [segments.segment(place, now_ns, batch.tenant) for place in moved.left]
+            later += [segments.segment(index, now_ns, batch.tenant) for index in moved.left]
         for segment in sorted(later, key=lambda one: one.seq):
             self._ingest_segment(segment, now_ns, touched)
         for span in batch.requests:
             self._ingest_request(span, now_ns, touched)
         self._count(batch)
-        self._settle_all(touched, now_ns)
+        self._complete_all(touched, now_ns)
         for key, acts in touched.items():  # each stream once
             begun[key] = begun.get(key) if acts is None else acts or bool(begun.get(key))
         self._evaluate(moved, begun, now_ns)
@@ -246,14 +246,14 @@ class Evaluator:
         for name, number in batch.anomalies.items():
             self.counts[f"anomaly.{name}"] += number
 
-    def _settle_all(self, touched: Touched, now_ns: int) -> None:
-        """Settle every stream of a batch, then judge the complete ones."""
+    def _complete_all(self, touched: Touched, now_ns: int) -> None:
+        """Apply what every stream of a batch received, then judge the complete ones."""
         done: list[LiveStream] = []
         for key in touched:
             stream = self.live.get(key)
             if stream is None:
                 continue
-            fresh, complete = self._settle(stream, now_ns)
+            fresh, complete = self._complete(stream, now_ns)
             if fresh and touched[key] is None:
                 touched[key] = True
             if complete:
@@ -263,7 +263,7 @@ class Evaluator:
         for stream in done:
             self._verdicts.judge(stream)
 
-    def _settle(self, stream: LiveStream, now_ns: int) -> tuple[bool, bool]:
+    def _complete(self, stream: LiveStream, now_ns: int) -> tuple[bool, bool]:
         """Apply the segments that can be applied, and determine whether the stream has ended.
 
         Returns:
@@ -283,7 +283,7 @@ class Evaluator:
         complete = stream.ended_ns is not None and stream.is_complete
         if ends_now and not complete:
             stream.move(StreamEvent.INCOMPLETE)
-            self.timers.schedule(now_ns + self.timeouts.lateness_ns, "settle", stream.key)
+            self.timers.schedule(now_ns + self.timeouts.lateness_ns, "complete", stream.key)
         return fresh, complete
 
     def _on_end(self, stream: LiveStream, now_ns: int) -> None:
@@ -337,10 +337,10 @@ class Evaluator:
             self.registry.forget(key[:3])
         elif what == "orphan":
             self._verdicts.judge_orphan(key[:3])
-        elif what == "settle":
-            if stream is not None and stream.state is StreamState.SETTLING:
+        elif what == "complete":
+            if stream is not None and stream.state is StreamState.AWAITING_PARTS:
                 self._verdicts.judge(stream)
-        elif stream is not None and stream.state in OPEN:  # else it has ended, and "settle" judges it
+        elif stream is not None and stream.state in OPEN:  # else it has ended, and "complete" judges it
             self._on_silence(stream, now_ns)
 
     def _on_silence(self, stream: LiveStream, now_ns: int) -> None:

@@ -176,7 +176,7 @@ class Groups:
 
     def _evaluate(self, subject: Subject, now_ns: int) -> list[Decision]:
         facts = self._facts(subject, now_ns)
-        decisions = self.engine.look(facts)
+        decisions = self.engine.evaluate(facts)
         if now_ns >= subject.expires_ns:
             decisions += self.engine.end_firings(facts)
             self._subjects.drop(subject)
@@ -217,9 +217,9 @@ class Groups:
         age_ns = x_ns - table.watermark_ns[slots]
         hungry = table.running.runway_ns(slots, x_ns) < 0
         whole = np.ones(len(slots), dtype=bool)
-        for place in np.flatnonzero(table.ready[slots] == 0).tolist():
-            stream = table.streams[slots[place]]
-            whole[place] = stream is not None and not stream.has_gap
+        for index in np.flatnonzero(table.ready[slots] == 0).tolist():
+            stream = table.streams[slots[index]]
+            whole[index] = stream is not None and not stream.has_gap
         found = {}
         for age in ages:
             known: Bools = whole & (age_ns <= age)

@@ -60,7 +60,7 @@ class IdentityCache:
     def of(self, parts: ReceivedRequest) -> CommitIdentity:
         """Return the identity of a request from its commit of choice 0; nothing else of it may have been received."""
         attributes = parts.streams[0].prefix.attributes
-        key = (id(attributes), parts.tenant)  # the reader gives equal attributes as one object
+        key = (id(attributes), parts.tenant)  # the decoder gives equal attributes as one object
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _CACHED:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from otel_llm.core.rule_tables import BY_ENGINE, INACTIVE, LOOK_EVERY_NS
+from otel_llm.core.rule_tables import BY_ENGINE, INACTIVE, POLL_EVERY_NS
 from otel_llm.core.stream_columns import NEVER
 from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT
 from otel_llm.rules.engine.applicable_rules import identity_of
@@ -49,7 +49,7 @@ class RuleScheduler:
         self.engine = engine
         self._prefilter = Prefilter(engine.rules)
         self._clear = self._by_columns and self._prefilter.clear
-        self._places = {rule.name: at for at, rule in enumerate(engine.rules.stream_rules)}
+        self._indexes = {rule.name: at for at, rule in enumerate(engine.rules.stream_rules)}
         self._states = np.zeros((0, self._prefilter.count), dtype=np.int8)
         self._due_ns: int = NEVER
         self._table.due_ns[:] = NEVER
@@ -142,8 +142,8 @@ class RuleScheduler:
         table, at_ns = self._table, self._table.due_ns[slots]
         unchanged, may_change, opens_ns, _ = self._prefilter_slots(slots, at_ns)
         steps = self._prefilter.stepping
-        for place in np.flatnonzero(~unchanged).tolist():
-            slot, due_ns = int(slots[place]), int(at_ns[place])
+        for index in np.flatnonzero(~unchanged).tolist():
+            slot, due_ns = int(slots[index]), int(at_ns[index])
             stream = table.streams[slot]
             if due_ns == table.receipt_ns[slot]:  # a segment has changed it: the engine evaluates that
                 self._hand_over(slot, due_ns, late=False)
@@ -152,13 +152,13 @@ class RuleScheduler:
             if stream is None:
                 continue
             x_ns = max(due_ns + stream.offset_ns, stream.tokens_so_far.last_ns)
-            looked = (x_ns - stream.tokens_so_far.commit_ns) % LOOK_EVERY_NS == 0
-            rules = zip(self._places, may_change[place].tolist(), opens_ns[place].tolist(), steps, strict=True)
+            polled = (x_ns - stream.tokens_so_far.commit_ns) % POLL_EVERY_NS == 0
+            rules = zip(self._indexes, may_change[index].tolist(), opens_ns[index].tolist(), steps, strict=True)
             # The engine finds deadlines between two evaluations, which the columns cannot show.
             dues = {
                 name: x_ns if may else None if next_ns == NEVER else next_ns
                 for name, may, next_ns, by_steps in rules
-                if looked or not may or not by_steps
+                if polled or not may or not by_steps
             }
             self.engine.follow_from(stream, due_ns, dues)
 
@@ -199,13 +199,13 @@ class RuleScheduler:
             stream = live.get(key)
             if stream is None or stream.ended_ns is not None or muted or not self._can_prefilter(stream):
                 continue
-            found = [(self._places[rule_state.rule.name], state_of(rule_state)) for rule_state in rule_states]
+            found = [(self._indexes[rule_state.rule.name], state_of(rule_state)) for rule_state in rule_states]
             if any(state == BY_ENGINE for _, state in found):
                 continue
             row = states[stream.slot]
             row[:] = INACTIVE
-            for place, state in found:
-                row[place] = state
+            for index, state in found:
+                row[index] = state
             returned.append((stream, fired))
         if not returned:
             return
@@ -226,7 +226,7 @@ class RuleScheduler:
     def _prefilter_slots(self, slots: Ints, at_ns: Ints) -> PrefilterResult:
         """Evaluate streams by columns at these instants, and schedule the next; `slots`, `at_ns`: (S,) int64."""
         table = self._table
-        found = self._prefilter.look(table.rows, self._states_by_slot(), table.due_ns, slots, at_ns)
+        found = self._prefilter.evaluate(table.rows, self._states_by_slot(), table.due_ns, slots, at_ns)
         self._due_ns = min(self._due_ns, found.earliest_ns)
         return found
 

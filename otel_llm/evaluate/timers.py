@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from otel_llm.formats.records import StreamKey
 
-Timer = Literal["settle", "lost", "orphan", "forget", "evaluate"]
-"""`settle`: judge a stream whose end was received. `lost`: judge a silent stream. `orphan`: judge a request span
+Timer = Literal["complete", "lost", "orphan", "forget", "evaluate"]
+"""`complete`: judge a stream whose end was received. `lost`: judge a silent stream. `orphan`: judge a request span
 without segments. `forget`: forget a judged request. `evaluate`: evaluate the rules of a stream of this process."""
 
 

@@ -1,1 +1,1 @@
-"""The journal: the file format's writer and reader, retention, compaction, checkpoints."""
+"""The journal: the file format's writer, its records, retention, compaction, checkpoints."""

@@ -20,7 +20,7 @@ from otel_llm.config.file_defaults import FILE_BYTES, FILE_S, FSYNC_INTERVAL_S
 from otel_llm.journal.closed_files import ClosedFiles
 from otel_llm.journal.file import make_folder, try_to_write
 from otel_llm.journal.journal_errors import JournalError, JournalInUseError
-from otel_llm.journal.reader import last_receipt_ns
+from otel_llm.journal.records import last_receipt_ns
 from otel_llm.journal.retention import Horizon, Retention
 from otel_llm.journal.writer import FolderWriter, Position
 from otel_llm.rules.decisions.output_file import open_inside
@@ -301,7 +301,7 @@ class Journal:
         """
         if self.fsync != "always":
             return
-        self._commit.wait_for(lambda: position.settled)
+        self._commit.wait_for(lambda: position.completed)
         if position.file.synced < position.end_bytes:
             raise JournalError(position.file.broken or "")
 

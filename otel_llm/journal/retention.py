@@ -50,9 +50,9 @@ class Horizon:
 
 def share_of_volume(folder: Path) -> int:
     """Return the default limit on the size of a journal in this folder, which need not exist yet."""
-    for place in (folder, *folder.absolute().parents):
+    for path in (folder, *folder.absolute().parents):
         with suppress(OSError):
-            volume = os.statvfs(place)
+            volume = os.statvfs(path)
             size = volume.f_blocks * volume.f_frsize
             return min(MOST_BYTES, size // VOLUME_SHARE) if size else MOST_BYTES
     return MOST_BYTES

@@ -28,7 +28,7 @@ class Position(NamedTuple):
     end_bytes: int
 
     @property
-    def settled(self) -> bool:
+    def completed(self) -> bool:
         """Return whether the fate of the record is known: it is synced, or its file is broken."""
         return self.file.synced >= self.end_bytes or self.file.broken is not None
 

@@ -153,11 +153,11 @@ class Ledger:
         )
 
 
-def _divides(sorted_ns: Sequence[int], place: int, instant_ns: int) -> bool:
-    """Tell whether the first `place` instants are before this one, and the others are not."""
-    if place > len(sorted_ns) or (place and sorted_ns[place - 1] >= instant_ns):
+def _divides(sorted_ns: Sequence[int], index: int, instant_ns: int) -> bool:
+    """Tell whether the first `index` instants are before this one, and the others are not."""
+    if index > len(sorted_ns) or (index and sorted_ns[index - 1] >= instant_ns):
         return False
-    return place == len(sorted_ns) or sorted_ns[place] >= instant_ns
+    return index == len(sorted_ns) or sorted_ns[index] >= instant_ns
 
 
 def _tokens_of(counts: Sequence[int] | None, start: int, stop: int) -> int:

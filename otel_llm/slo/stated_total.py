@@ -142,16 +142,16 @@ def _resampled(recorded: int, count: int) -> Ints:
     More tokens than recorded: each recorded one stands for `count / recorded`, so that every arrival stays. Fewer: the
     first and the last arrival stay.
     """
-    place = np.arange(count, dtype=np.int64)
+    index = np.arange(count, dtype=np.int64)
     if count >= recorded or count == 1:
-        return place * recorded // count
-    return place * (recorded - 1) // (count - 1)
+        return index * recorded // count
+    return index * (recorded - 1) // (count - 1)
 
 
 def _kept_kinds(codes: Kinds, chosen: Ints) -> Ints:
     """Return the chosen positions with one of each recorded kind: a kind that lost all its tokens gets one back.
 
-    It takes the nearest place inside whose own kind has others left; the first and the last arrival stay.
+    It takes the nearest position inside whose own kind has others left; the first and the last arrival stay.
     """
     if len(chosen) >= len(codes):
         return chosen
@@ -164,9 +164,9 @@ def _kept_kinds(codes: Kinds, chosen: Ints) -> Ints:
         if not len(inner):
             continue
         first = int(np.flatnonzero(codes == kind)[0])
-        place = int(inner[np.argmin(np.abs(chosen[inner] - first))])
-        counts[codes[chosen[place]]] -= 1
+        index = int(inner[np.argmin(np.abs(chosen[inner] - first))])
+        counts[codes[chosen[index]]] -= 1
         counts[kind] += 1
-        chosen[place] = first
+        chosen[index] = first
         chosen.sort()
     return chosen

@@ -21,7 +21,7 @@ from otel_llm.formats.io.skipped import Skipped
 from otel_llm.journal.closed_files import compress_file
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import JournalFile, file_name, list_files, newest_possible, parse_name
-from otel_llm.journal.reader import records_since
+from otel_llm.journal.records import records_since
 from otel_llm.journal.retention import Horizon, Retention, expired
 
 S = 1_000_000_000

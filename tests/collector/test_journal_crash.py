@@ -19,7 +19,7 @@ from support.recordings import received
 
 from otel_llm.formats.io.skipped import Skipped
 from otel_llm.journal.journal import Journal
-from otel_llm.journal.reader import records_since
+from otel_llm.journal.records import records_since
 
 APPENDING = """
     import os, sys, threading
@@ -76,7 +76,7 @@ FULL_DISK = """
     from pathlib import Path
     from otel_llm.journal.journal_errors import JournalError
     from otel_llm.journal.journal import Journal
-    from otel_llm.journal.reader import records_since
+    from otel_llm.journal.records import records_since
 
     base, compress, keep_trying = Path(sys.argv[1]), sys.argv[2] == "True", sys.argv[3] == "True"
     raw = os.urandom(3000)

@@ -19,7 +19,7 @@ from support.otlp import T0_NS
 from otel_llm.formats.io.journal_format import Record, frame
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import file_name
-from otel_llm.journal.reader import last_receipt_ns, records_since
+from otel_llm.journal.records import last_receipt_ns, records_since
 
 S = 1_000_000_000
 
@@ -155,7 +155,7 @@ def test_a_long_journal_is_replayed_in_little_memory(tmp_path: Path) -> None:
         import resource, sys
         from collections import Counter
         from pathlib import Path
-        from otel_llm.journal.reader import last_receipt_ns, records_since
+        from otel_llm.journal.records import last_receipt_ns, records_since
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(sum(1 for _ in records_since(Path(sys.argv[1]), 0, Counter())), last_receipt_ns(Path(sys.argv[1])))
         print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)

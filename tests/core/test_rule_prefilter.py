@@ -24,7 +24,7 @@ from otel_llm.slo.stream import Stream
 MS = 1_000_000
 
 
-def look_at(when: str, x_ms: int, state: int = INACTIVE, max_fact_age: str = "1h") -> tuple[bool, float | None]:
+def evaluate_at(when: str, x_ms: int, state: int = INACTIVE, max_fact_age: str = "1h") -> tuple[bool, float | None]:
     """Look at a stream at an instant (ms since the commit); return whether the rule stirs, and when it may next.
 
     Tokens come at 1000, 1100, 1200 and 2000 ms; the user reads one in 200 ms, from the commit on: the text runs dry at
@@ -33,7 +33,7 @@ def look_at(when: str, x_ms: int, state: int = INACTIVE, max_fact_age: str = "1h
     stream = Stream(SloClass(), COMMIT)
     stream.extend([COMMIT + at * MS for at in (1000, 1100, 1200, 2000)], [0] * 4)
     one = View(stream, watermark_ns=COMMIT + 2000 * MS, offset_ns=70 * MS)
-    found = Rows([one], Prefilter(one_rule(when, max_fact_age=max_fact_age))).look([COMMIT + x_ms * MS], state)
+    found = Rows([one], Prefilter(one_rule(when, max_fact_age=max_fact_age))).evaluate([COMMIT + x_ms * MS], state)
     opens_ns = int(found.opens_ns[0, 0])
     return bool(found.may_change[0, 0]), None if opens_ns == NEVER else (opens_ns - COMMIT) / MS
 
@@ -72,33 +72,33 @@ BEYOND = 1e-6
 )
 def test_when_a_rule_opens_is_as_worked_out_by_hand(when: str, opens_ms: float | str | None) -> None:
     expected = (True, None) if opens_ms == "stirs" else (False, opens_ms)
-    assert look_at(when, 2100) == expected
+    assert evaluate_at(when, 2100) == expected
 
 
 def test_now_is_not_before_the_last_token() -> None:
-    assert look_at("gap_seconds >= 0.0", 1500) == (True, None)
+    assert evaluate_at("gap_seconds >= 0.0", 1500) == (True, None)
 
 
 def test_a_deadline_is_missed_behind_its_instant() -> None:
-    assert look_at("deadline_misses > 20", 2050) == (False, 2100)
-    assert look_at("deadline_misses > 20", 2051) == (True, None)
+    assert evaluate_at("deadline_misses > 20", 2050) == (False, 2100)
+    assert evaluate_at("deadline_misses > 20", 2051) == (True, None)
 
 
 def test_an_old_fact_opens_nothing() -> None:
-    assert look_at("gap_seconds > 0.5", 2100, max_fact_age="500ms") == (False, None)
-    assert look_at("gap_seconds >= 0.5", 2100, max_fact_age="500ms") == (False, 2500)
-    assert look_at("gap_seconds > 0.25", 2500, max_fact_age="500ms") == (True, None)
-    assert look_at("gap_seconds > 0.25", 2501, max_fact_age="500ms") == (False, None)
-    assert look_at("fact_age_seconds > 0.25", 2501, max_fact_age="500ms") == (True, None)
+    assert evaluate_at("gap_seconds > 0.5", 2100, max_fact_age="500ms") == (False, None)
+    assert evaluate_at("gap_seconds >= 0.5", 2100, max_fact_age="500ms") == (False, 2500)
+    assert evaluate_at("gap_seconds > 0.25", 2500, max_fact_age="500ms") == (True, None)
+    assert evaluate_at("gap_seconds > 0.25", 2501, max_fact_age="500ms") == (False, None)
+    assert evaluate_at("fact_age_seconds > 0.25", 2501, max_fact_age="500ms") == (True, None)
 
 
 def test_a_rule_that_fires_does_so_until_a_term_changes_or_for_good_when_facts_are_old() -> None:
-    assert look_at("gap_seconds < 0.5", 2100, FIRING_FINAL) == (False, 2500)
-    assert look_at("gap_seconds < 0.5", 2100, FIRING_FINAL, "500ms") == (False, 2500)
-    assert look_at("gap_seconds < 0.5", 2500, FIRING_FINAL) == (True, None)
-    assert look_at("gap_seconds < 0.5", 2100, FIRING_FINAL, "400ms") == (False, None)
-    assert look_at("gap_seconds < 0.5", 2500, FIRING_FINAL, "400ms") == (False, None)
-    assert look_at("deadline_misses > 5", 2100, FIRING_REFUTABLE) == (False, 2200)
+    assert evaluate_at("gap_seconds < 0.5", 2100, FIRING_FINAL) == (False, 2500)
+    assert evaluate_at("gap_seconds < 0.5", 2100, FIRING_FINAL, "500ms") == (False, 2500)
+    assert evaluate_at("gap_seconds < 0.5", 2500, FIRING_FINAL) == (True, None)
+    assert evaluate_at("gap_seconds < 0.5", 2100, FIRING_FINAL, "400ms") == (False, None)
+    assert evaluate_at("gap_seconds < 0.5", 2500, FIRING_FINAL, "400ms") == (False, None)
+    assert evaluate_at("deadline_misses > 5", 2100, FIRING_REFUTABLE) == (False, 2200)
 
 
 @pytest.mark.parametrize(("innermost", "found"), [("tokens == 4", (True, None)), ("tokens == 5", (False, None))])
@@ -106,7 +106,7 @@ def test_the_deepest_condition_of_the_language_is_looked_at(innermost: str, foun
     when = innermost
     for depth in range(MAX_DEPTH - 2):  # the comparison and the fact are two more
         when = f"tokens > 0 && ({when})" if depth % 2 else f"tokens > 9 || ({when})"
-    assert look_at(when, 2100) == found
+    assert evaluate_at(when, 2100) == found
 
 
 def digest_of_all(number: int) -> str:
@@ -121,7 +121,7 @@ def digest_of_all(number: int) -> str:
             states = [
                 [random.choice((INACTIVE, INACTIVE, FIRING_FINAL, FIRING_REFUTABLE)) for _ in range(3)] for _ in views
             ]
-            looks = rows.look(x_ns, np.array(states, dtype=np.int8))
+            looks = rows.evaluate(x_ns, np.array(states, dtype=np.int8))
             for column in (looks.unchanged, looks.may_change, looks.opens_ns, rows.table.due_ns):
                 found.update(column.tobytes())
     return found.hexdigest()

@@ -76,9 +76,9 @@ class Rows:
             table.last_byte_ns[slot] = table.known_byte_ns[slot] = one.last_byte_ns
             table.identity[slot] = prefilter.bits(identity_of(one))
 
-    def look(self, x_ns: Sequence[int], states: npt.NDArray[np.int8] | int) -> PrefilterResult:
+    def evaluate(self, x_ns: Sequence[int], states: npt.NDArray[np.int8] | int) -> PrefilterResult:
         """Look at all of them, each at its own instant; `states`: (S, rules), or one for all."""
         of_slots = np.zeros((self.table.size, self._prefilter.count), dtype=np.int8)
         of_slots[self.slots] = states
         at_ns = np.array(x_ns, dtype=np.int64) - self.table.offset_ns[self.slots]
-        return self._prefilter.look(self.table.rows, of_slots, self.table.due_ns, self.slots, at_ns)
+        return self._prefilter.evaluate(self.table.rows, of_slots, self.table.due_ns, self.slots, at_ns)

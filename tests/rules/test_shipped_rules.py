@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 from rules.scripted import S, flushed, key, run, story
 
-from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_parser import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
 from otel_llm.cli.main import main
 from otel_llm.rules.files.load import load_rules

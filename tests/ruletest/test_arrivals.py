@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.backtest.cases.case_reader import MOST_TOKENS, OUTCOMES, parse_arrivals
+from otel_llm.backtest.cases.case_parser import MOST_TOKENS, OUTCOMES, parse_arrivals
 from otel_llm.rules.language.tokens import ExpressionError
 
 MS = 1_000_000

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_parser import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
 from otel_llm.cli.rules_commands.rules_test_command import test as command
 from otel_llm.config.yaml_file import ConfigError

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from otel_llm.backtest.cases import case_schema as shape
-from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_parser import read_test_file
 from otel_llm.backtest.cases.case_runner import Result, run_test
 from otel_llm.cli.main import main
 

@@ -8,7 +8,7 @@ import pytest
 
 from otel_llm.backtest.backtest import backtest
 from otel_llm.backtest.backtest_evaluator import Terms
-from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_parser import read_test_file
 from otel_llm.backtest.cases.sender import T0_NS, exports
 from otel_llm.backtest.cases.stage import WINDOW_NS, Stage
 from otel_llm.backtest.journal_recordings import Recording

@@ -11,7 +11,7 @@ from support.examples import examples
 from support.instrumentation.fake_environment import MS, FakeEnvironment
 
 from otel_llm import semconv
-from otel_llm.backtest.cases.case_reader import Script, parse_arrivals
+from otel_llm.backtest.cases.case_parser import Script, parse_arrivals
 from otel_llm.backtest.cases.case_schema import StreamShape
 from otel_llm.backtest.cases.sender import T0_NS, Export, exports
 

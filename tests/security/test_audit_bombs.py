@@ -28,7 +28,7 @@ from otel_llm.formats.io.bytestream import CHUNK_BYTES, MOST_EXPANSION, open_chu
 from otel_llm.formats.io.journal_format import Record, Splitter, frame, split
 from otel_llm.formats.recordings.parquet_claims import FREE_BYTES
 from otel_llm.formats.records import InputError
-from otel_llm.journal.reader import records_since
+from otel_llm.journal.records import records_since
 
 MEMORY_BYTES = 700 * 2**20
 """An audit of next to nothing takes 250 MB."""

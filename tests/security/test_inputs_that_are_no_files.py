@@ -21,7 +21,7 @@ from otel_llm.formats.input_paths import input_files
 from otel_llm.formats.io.journal_format import frame
 from otel_llm.formats.io.open_input import open_input
 from otel_llm.formats.io.skipped import Skipped
-from otel_llm.journal.reader import last_receipt_ns, records_since
+from otel_llm.journal.records import last_receipt_ns, records_since
 
 TIMES = "request,t_seconds,model,outcome\nr,0.1,m,completed\nr,0.2,m,completed\n"
 NO_WRITER = "a pipe without a writer: start its writer first"

@@ -21,10 +21,10 @@ from otel_llm.evaluate.registry import RegistryLimits
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.formats.io.bytestream import open_chunks
 from otel_llm.formats.io.journal_format import frame
-from otel_llm.journal import reader as journal_read
+from otel_llm.journal import records as journal_read
 from otel_llm.journal.journal import Journal
 from otel_llm.journal.names import NS_PER_S, file_name
-from otel_llm.journal.reader import last_receipt_ns, records_since
+from otel_llm.journal.records import last_receipt_ns, records_since
 
 ROUND = 1000
 MS = 1_000_000

@@ -30,7 +30,7 @@ from otel_llm.evaluate.timers import Timeouts
 from otel_llm.formats.io.journal_format import frame
 from otel_llm.formats.otlp import export_request as otlp
 from otel_llm.journal.names import file_name
-from otel_llm.journal.reader import read_since
+from otel_llm.journal.records import read_since
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.web.address import Address

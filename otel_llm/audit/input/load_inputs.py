@@ -128,7 +128,7 @@ class Inputs:
             yield from map(self._judged_by, batches(self._streams(spans)))
             for path in files:
                 if path not in spans:
-                    with self._spared(path, given[path]), self._empty_said(given[path]):
+                    with self._spared(path, given[path]), self._empty_reported(given[path]):
                         for batch in parquet_streams.read_batches(path):
                             self._messages += 1
                             self._usable += len(batch)
@@ -167,7 +167,7 @@ class Inputs:
             self.skipped.add("unreadable_file", reason)
 
     @contextmanager
-    def _empty_said(self, path: Path) -> Iterator[None]:
+    def _empty_reported(self, path: Path) -> Iterator[None]:
         """Count a file of a known form that holds no request, unless something of it was skipped."""
         usable, messages, ignored, left_out = self._usable, self._messages, self.counts["ignored"], self._left_out
         yield
@@ -185,7 +185,7 @@ class Inputs:
     def _streams(self, files: Sequence[Path]) -> Iterator[Streams | Assembled]:
         done_bytes = 0
         for path in files:
-            with self._empty_said(path):
+            with self._empty_reported(path):
                 yield from self._file(path, done_bytes, size(path))
             done_bytes += size(path)
             self._report_progress(done_bytes)

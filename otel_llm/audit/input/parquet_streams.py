@@ -170,9 +170,9 @@ def _counts(path: Path, column: pa.Array, lengths: npt.NDArray[np.int64]) -> npt
     if column.null_count == len(column):
         return None
     values, offsets = _times(path, "counts", column, pa.int64())
-    said = np.diff(offsets)
+    stated = np.diff(offsets)
     several = column.is_valid().to_numpy(zero_copy_only=False)
-    if (said[several] != lengths[several]).any():
+    if (stated[several] != lengths[several]).any():
         raise InputError(f"{path}: column counts: expected a number for each time of its row, or null")
     counts = np.ones(int(lengths.sum()), np.int64)
     counts[np.repeat(several, lengths)] = values

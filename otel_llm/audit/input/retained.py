@@ -33,7 +33,7 @@ class Retained:
         self._left = all_tokens
         self._worst = worst
         self._all: list[pa.RecordBatch] = []
-        self._asked: list[pa.RecordBatch] = []
+        self._requested: list[pa.RecordBatch] = []
         self._ranked: dict[str, list[tuple[tuple[Any, ...], pa.RecordBatch]]] = {"idle_s": [], "fluidity_index": []}
         self._by_key: dict[Key, tuple[pa.RecordBatch, int]] | None = None
 
@@ -46,7 +46,7 @@ class Retained:
             self._all = []
         if len(self._wanted):
             mine = pc.is_in(judged.column("trace_id"), value_set=self._wanted)
-            self._asked.append(streams.filter(mine))
+            self._requested.append(streams.filter(mine))
         self._rank("idle_s", streams, judged, falling=True, most=self._worst)
         self._rank("fluidity_index", streams, judged, falling=False, most=2 * self._worst)
 
@@ -55,7 +55,7 @@ class Retained:
         if self._by_key is None:
             ranked = [batch for found in self._ranked.values() for _, batch in found]
             self._by_key = {}
-            for batch in (*self._all, *self._asked, *([] if self._all else ranked)):
+            for batch in (*self._all, *self._requested, *([] if self._all else ranked)):
                 names = (batch.column(name).to_pylist() for name in ("trace_id", "span_id", "tenant", "choice"))
                 for row, (trace_id, span_id, tenant, choice) in enumerate(zip(*names, strict=True)):
                     self._by_key[trace_id.hex(), span_id.hex(), tenant, choice] = (batch, row)

@@ -67,8 +67,8 @@ def load_runs(
             yield Run(run_name(path, number), stated_req_s, load_streams(path, progress=progress, run=number))
         return
     if len(set(loads)) > 1:
-        said = ", ".join("none" if load is None else f"{load:g}" for load in loads[:8])
-        raise InputError(f"{path}: {len(loads)} runs at {said} requests/s: give the file without a load of yours")
+        rates = ", ".join("none" if load is None else f"{load:g}" for load in loads[:8])
+        raise InputError(f"{path}: {len(loads)} runs at {rates} requests/s: give the file without a load of yours")
     if load_req_s is None and loads:
         load_req_s = loads[0]
     yield Run(str(path), load_req_s, load_streams(path, progress=progress, single_runs=not loads))

@@ -78,22 +78,22 @@ def sentences(found: Waits) -> str:
     if not found.judged:
         return "No request could be judged."
     who = "None" if not found.beyond else f"{found.beyond:,}"
-    said = [f"{who} of the {plural(found.judged, 'reader')} that could be judged waited longer than the class allows."]
+    lines = [f"{who} of the {plural(found.judged, 'reader')} that could be judged waited longer than the class allows."]
     if found.broken:
-        said.append(f"The server's side broke off {plural(found.broken, 'reply', 'replies')}.")
+        lines.append(f"The server's side broke off {plural(found.broken, 'reply', 'replies')}.")
     if len(found.first_s):
-        said.append(
+        lines.append(
             f"The first text came within {seconds(found.first_p50_s)} for half of them and within "
             f"{seconds(found.first_p99_s)} for 99 %."
         )
     if not len(found.between_s):
-        said.append("No reader waited between tokens.")
+        lines.append("No reader waited between tokens.")
     else:
-        said.append(
+        lines.append(
             f"Between tokens {plural(len(found.between_s), 'reader')} waited: {seconds(found.between_p50_s)} in the "
             f"median, {seconds(found.between_most_s)} at most."
         )
-    return " ".join(said)
+    return " ".join(lines)
 
 
 def _percentile(ordered: Floats, share: tuple[int, int]) -> float | None:

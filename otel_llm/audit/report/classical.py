@@ -84,8 +84,8 @@ def confusions(requests: pd.DataFrame, classes: SloClasses) -> list[Confusion]:
         threshold = threshold_ns(classes.get(name))
         for metric, column in METRICS:
             values, wait = reals(requests, column)[rows], waits[rows]
-            said = ~np.isnan(values) & ~np.isnan(wait)
-            alarm, waited = said & above(values, threshold), said & (wait > 0)
+            known = ~np.isnan(values) & ~np.isnan(wait)
+            alarm, waited = known & above(values, threshold), known & (wait > 0)
             wolf, hidden = alarm & ~waited, ~alarm & waited
             hidden_s = np.sort(wait[hidden])
             found.append(
@@ -97,8 +97,8 @@ def confusions(requests: pd.DataFrame, classes: SloClasses) -> list[Confusion]:
                     warned=int((alarm & waited).sum()),
                     wolf=int(wolf.sum()),
                     hidden=int(hidden.sum()),
-                    quiet=int((said & ~alarm & ~waited).sum()),
-                    unsaid=int((~said).sum()),
+                    quiet=int((known & ~alarm & ~waited).sum()),
+                    unsaid=int((~known).sum()),
                     wolf_ids=tuple(str(ids.iloc[row]) for row in _largest(values, wolf, rows)),
                     hidden_ids=tuple(str(ids.iloc[row]) for row in _largest(wait, hidden, rows)),
                     hidden_wait_s=float(hidden_s[rank(len(hidden_s), P50)]) if len(hidden_s) else None,
@@ -123,7 +123,7 @@ def verdict(value_s: float | None, slo: SloClass) -> str:
 
 def statement(found: Iterable[Confusion]) -> str:
     """Return sentences on the two metrics' alarms for all requests together."""
-    said: list[str] = []
+    sentences: list[str] = []
     for metric, _ in METRICS:
         mine = [one for one in found if one.metric == metric]
         alarms, wolf = sum(one.alarms for one in mine), sum(one.wolf for one in mine)
@@ -132,8 +132,8 @@ def statement(found: Iterable[Confusion]) -> str:
         if alarms:
             cried += f", {wolf:,} of them where no reader waited"
         hid = f"misses {hidden:,} of the {plural(waited, 'reader')} who waited" if waited else "no reader waited"
-        said.append(f"{cried}; it {hid}." if waited else f"{cried}; {hid}.")
-    return " ".join(said)
+        sentences.append(f"{cried}; it {hid}." if waited else f"{cried}; {hid}.")
+    return " ".join(sentences)
 
 
 HEADINGS: Final = (

@@ -43,21 +43,21 @@ def body(model: ReportModel) -> str:
 
 def clocks(model: ReportModel) -> list[str]:
     """Return a sentence for each statement that a clock does not allow."""
-    said: list[str] = []
+    sentences: list[str] = []
     unanchored, alone = model.count(UNANCHORED), model.count(NO_START_TIMES)
     requests = model.requests
     if unanchored or not clock_of(requests, "start_unix_nano").anchored:
         counted = f" (counted {unanchored:,} times)" if unanchored else ""
-        said.append(
+        sentences.append(
             f"Times of a clock that is not anchored to the wall clock{counted}: how long things took holds, the dates "
             "do not, and inputs of two such clocks do not share one axis."
         )
     if alone:
-        said.append(
+        sentences.append(
             f"Files that do not say when requests were sent (counted {alone:,} times): each request begins at zero of "
             "an axis of its own, so for them nothing over time, of load or per second holds."
         )
-    return said
+    return sentences
 
 
 def no_axis(model: ReportModel, *, of_all: bool) -> str:

@@ -109,8 +109,8 @@ def _facts(row: Row, slo: SloClass, tokens: int, unread: int) -> str:
 
 def _stated(row: Row) -> list[tuple[str, object]]:
     """Return what the recording says of the prompt and of the engine, as far as it says it."""
-    said = [name for name in STATED if BY_NAME[name].label and row[name] is not None]
-    return _labelled(row, said)
+    names = [name for name in STATED if BY_NAME[name].label and row[name] is not None]
+    return _labelled(row, names)
 
 
 def _labelled(row: Row, columns: Sequence[str]) -> list[tuple[str, object]]:

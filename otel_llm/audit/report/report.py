@@ -126,10 +126,10 @@ def _head(model: ReportModel, title: str) -> str:
         _sentence(coverage.sampled(requests, model.counts or {})),
         waits.sentences(waits.waits(requests)),
     )
-    said = "".join(f"<p class='lead'>{text(one, 1000)}</p>" for one in lead if one)
+    leads = "".join(f"<p class='lead'>{text(one, 1000)}</p>" for one in lead if one)
     names = ", ".join(f"<code>{text(name)}</code>" for name in model.inputs)
     read = f"<p class='quiet'>Read from {names}.</p>" if names else ""
-    return f"<header><h1>{text(title)}</h1>{said}{read}</header>"
+    return f"<header><h1>{text(title)}</h1>{leads}{read}</header>"
 
 
 def _sentence(clause: str) -> str:

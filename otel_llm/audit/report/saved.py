@@ -129,14 +129,14 @@ def _decoded(path: Path, metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 def _summary(path: Path) -> dict[str, Any]:
     try:
-        said = json.loads(path.read_text("utf-8"))
+        stated = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise TableError(f"{path}: not JSON ({error}); pass the output of `otel-llm audit --format json`") from error
-    lacking = {"requests", "tokens", "span_s", "skipped", "classes"} - set(said if isinstance(said, dict) else ())
+    lacking = {"requests", "tokens", "span_s", "skipped", "classes"} - set(stated if isinstance(stated, dict) else ())
     if lacking:
         named = ", ".join(sorted(lacking))
         raise TableError(f"{path}: lacks {named}; pass the output of `otel-llm audit --format json`")
-    found: dict[str, Any] = said
+    found: dict[str, Any] = stated
     return found
 
 
@@ -154,11 +154,11 @@ def _summarised(requests: pd.DataFrame, classes: SloClasses) -> dict[str, Any]:
     return summarise(judged, classes, span_ns, 0)
 
 
-def _window_ns(path: Path, windows: pd.DataFrame, said: int | None) -> int:
+def _window_ns(path: Path, windows: pd.DataFrame, stated: int | None) -> int:
     lengths = sorted({round(one * 1e9) for one in windows["window_s"].tolist()})
     if len(lengths) > 1 or (lengths and lengths[0] <= 0):
         raise TableError(f"{path}: windows of {len(lengths)} lengths, or of none; pass the windows of one audit")
-    return lengths[0] if lengths else said or 10_000_000_000
+    return lengths[0] if lengths else stated or 10_000_000_000
 
 
 def _deliveries(path: Path, requests: pd.DataFrame) -> Callable[[int], Assembled | None]:

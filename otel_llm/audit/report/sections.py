@@ -104,14 +104,14 @@ def under_load(model: ReportModel, figures: dict[str, Figure]) -> str:
         bins = load_curve.load_bins(found)
         if not bins:
             continue
-        said = load_curve.conclusion(bins)
+        conclusion = load_curve.conclusion(bins)
         if len(bins) == 1:
-            parts.append(f"<p>Measured at {text(place)}: {text(said)}</p>")
+            parts.append(f"<p>Measured at {text(place)}: {text(conclusion)}</p>")
             continue
         figures[f"load-{index}"] = load_curve.load_figure(bins)
-        alt = f"Smooth goodput, goodput and throughput over the requests in flight, measured at {place}. {said}"
+        alt = f"Smooth goodput, goodput and throughput over the requests in flight, measured at {place}. {conclusion}"
         unknown = f" {plural(found.without_end, 'request')} without a known end not among those in flight."
-        above = f"<p>{text(said, 1000)}</p>" + (f"<p class='quiet'>{unknown}</p>" if found.without_end else "")
+        above = f"<p>{text(conclusion, 1000)}</p>" + (f"<p class='quiet'>{unknown}</p>" if found.without_end else "")
         below = values(table(load_curve.BIN_HEADINGS, load_curve.bin_lines(bins)))
         parts.append(picture(f"load-{index}", f"Measured at {place}", alt, above, below))
     if not parts:

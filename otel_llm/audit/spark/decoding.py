@@ -156,8 +156,8 @@ def write_streams(streams: list[Assembled]) -> bytes:
 
 def read_written(data: bytes) -> list[Assembled]:
     """Return the streams from the bytes of `write_streams`."""
-    with pa.ipc.open_stream(data) as reader:
-        return [stream for batch in reader for stream in from_batch(batch)]
+    with pa.ipc.open_stream(data) as batches:
+        return [stream for batch in batches for stream in from_batch(batch)]
 
 
 def _packed(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:

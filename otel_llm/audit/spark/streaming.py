@@ -53,8 +53,8 @@ _STATE: Final = StructType(
 
 def follow_streams(session: SparkSession, folder: str, *, most_files: int = 100) -> DataFrame:
     """Return the streams in a folder of Parquet files of STREAMS, future ones included; so many files at a time."""
-    reader = session.readStream.schema(spark_schema(STREAMS)).option("maxFilesPerTrigger", most_files)
-    return reader.parquet(folder)
+    source = session.readStream.schema(spark_schema(STREAMS)).option("maxFilesPerTrigger", most_files)
+    return source.parquet(folder)
 
 
 def follow_recordings(
@@ -67,8 +67,8 @@ def follow_recordings(
     `patience` (of Spark's, as `10 minutes`) past its last record; later records are left out. Past is by the time of
     receipt, by the sender's clock only where a file has none.
     """
-    reader = session.readStream.format("binaryFile").schema(_FILES).option("maxFilesPerTrigger", most_files)
-    records = recordings_of(reader.option("pathGlobFilter", glob).load(folder)).records.where("kind != 'note'")
+    source = session.readStream.format("binaryFile").schema(_FILES).option("maxFilesPerTrigger", most_files)
+    records = recordings_of(source.option("pathGlobFilter", glob).load(folder)).records.where("kind != 'note'")
     # A complete stream waits for nothing, and its clock may be any.
     seen = f.when(f.col("kind") == "span", f.timestamp_micros((f.col("seen_ns") / 1000).cast("long")))
     timed = records.withColumn("seen", seen).withWatermark("seen", patience)

@@ -14,7 +14,7 @@ from otel_llm.rules.language.facts import FACTS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from otel_llm.backtest.cases.case_reader import Expectation, RuleTest, TestFile
+    from otel_llm.backtest.cases.case_parser import Expectation, RuleTest, TestFile
     from otel_llm.backtest.cases.case_schema import Subject
     from otel_llm.backtest.cases.stage import Progress, Standing
     from otel_llm.rules.decisions.decision_records import Decision
@@ -104,9 +104,9 @@ def differences(expectation: Expectation, stage: Stage, tolerance_ns: int) -> li
                 found += _counts(f"actions: {verb}", counts, seen.get(verb, Counter()))
         if shape.ends is not None:
             found += _counts("ends", shape.ends, stage.ends(shape.rule))
-    place = f"at {seconds(shape.at)}, {whose}"
+    prefix = f"at {seconds(shape.at)}, {whose}"
     mark = expectation.mark
-    return [Difference(mark.line, mark.column, f"{place}: {what}", exp, got) for what, exp, got in found]
+    return [Difference(mark.line, mark.column, f"{prefix}: {what}", exp, got) for what, exp, got in found]
 
 
 def seconds(length_ns: int) -> str:

@@ -98,13 +98,13 @@ def _actions(value: object) -> dict[str, dict[str, int]]:
         raise wrong("no actions", "write {migrate: 1} or {migrate: {decided: 1, budget: 0}}")
     words = get_args(DecidedWord)
     found: dict[str, dict[str, int]] = {}
-    for verb, said in value.items():
-        counts = said if isinstance(said, dict) else {"decided": said}
+    for verb, given in value.items():
+        counts = given if isinstance(given, dict) else {"decided": given}
         for word, count in counts.items():
             if word not in words:
                 raise wrong("unknown key", did_you_mean(str(word), words), verb, word, at_key=True)
             if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-                below = (verb, word) if isinstance(said, dict) else (verb,)
+                below = (verb, word) if isinstance(given, dict) else (verb,)
                 raise wrong(f"{count!r} is no count", "write a whole number from 0", *below)
         found[verb] = counts
     return found
@@ -169,13 +169,13 @@ class ExpectShape(StrictModel):
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> ExpectShape:
-        said = [name for name in KINDS_OF_EXPECTATION if getattr(self, name) is not None]
-        if len(said) != 1:
-            raise wrong("of what?", f"name one of {', '.join(KINDS_OF_EXPECTATION)}", *said[1:2])
-        may = KINDS_OF_EXPECTATION[said[0]]
+        given = [name for name in KINDS_OF_EXPECTATION if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise wrong("of what?", f"name one of {', '.join(KINDS_OF_EXPECTATION)}", *given[1:2])
+        may = KINDS_OF_EXPECTATION[given[0]]
         for name in sorted(self.model_fields_set - {"at", *KINDS_OF_EXPECTATION}):
             if name not in may:
-                raise wrong(f"not of a {said[0]}", f"of a {said[0]} it can be {', '.join(may)}", name)
+                raise wrong(f"not of a {given[0]}", f"of a {given[0]} it can be {', '.join(may)}", name)
         if not self.model_fields_set & set(may):
             raise wrong("nothing is expected", f"add {' or '.join(may)}")
         return self

@@ -24,7 +24,7 @@ from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS, Timeli
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from otel_llm.backtest.cases.case_reader import Script
+    from otel_llm.backtest.cases.case_parser import Script
     from otel_llm.export.records import AttributeValue, Record
     from otel_llm.formats.records import StreamKey
 
@@ -82,15 +82,15 @@ def _records(script: Script, until_ns: int) -> Iterator[tuple[int, Record]]:
     arrivals = script.arrivals
     times_ns = [commit_ns + one for one in arrivals.times_ns]
     end_ns = None if arrivals.end_ns is None else commit_ns + arrivals.end_ns
-    now_ns, told = commit_ns, 0
-    while (now_ns := _next_look_ns(timeline, now_ns, times_ns, told, end_ns)) <= horizon_ns:
-        upto = bisect_right(times_ns, now_ns, told)
-        for at in range(told, upto):
+    now_ns, sent = commit_ns, 0
+    while (now_ns := _next_cut_ns(timeline, now_ns, times_ns, sent, end_ns)) <= horizon_ns:
+        upto = bisect_right(times_ns, now_ns, sent)
+        for at in range(sent, upto):
             if arrivals.kinds[at] == CONTENT:
                 timeline.take([times_ns[at]])
             else:
                 timeline.take_marked(times_ns[at], arrivals.kinds[at], 1)
-        told = upto
+        sent = upto
         if now_ns == end_ns:
             if arrivals.outcome is not None:
                 yield from _last(script, timeline, identity, context, now_ns)
@@ -105,14 +105,14 @@ def _last_byte_ns(script: Script, commit_ns: int, now_ns: int) -> int:
     return 0 if every_ns is None else now_ns - (now_ns - commit_ns) % every_ns
 
 
-def _next_look_ns(timeline: Timeline, now_ns: int, times_ns: list[int], told: int, end_ns: int | None) -> int:
+def _next_cut_ns(timeline: Timeline, now_ns: int, times_ns: list[int], sent: int, end_ns: int | None) -> int:
     flush_ns = now_ns + FLUSH_INTERVAL_NS - (now_ns - T0_NS) % FLUSH_INTERVAL_NS
-    looks = [next_look(now_ns, flush_ns, timeline.due_ns)]
-    if timeline.quiet and told < len(times_ns):
-        looks.append(max(times_ns[told], now_ns + 1))
+    instants = [next_look(now_ns, flush_ns, timeline.due_ns)]
+    if timeline.quiet and sent < len(times_ns):
+        instants.append(max(times_ns[sent], now_ns + 1))
     if end_ns is not None:
-        looks.append(max(end_ns, now_ns))
-    return min(looks)
+        instants.append(max(end_ns, now_ns))
+    return min(instants)
 
 
 def _last(
@@ -120,10 +120,10 @@ def _last(
 ) -> Iterator[tuple[int, Record]]:
     outcome = script.arrivals.outcome
     assert outcome is not None  # noqa: S101
-    said: dict[str, AttributeValue] = {}
+    stated: dict[str, AttributeValue] = {}
     if script.shape.input_tokens is not None:
-        said[semconv.GEN_AI_USAGE_INPUT_TOKENS] = script.shape.input_tokens
-    for segment in timeline.last(end_ns, outcome, script.shape.token_basis, said):
+        stated[semconv.GEN_AI_USAGE_INPUT_TOKENS] = script.shape.input_tokens
+    for segment in timeline.last(end_ns, outcome, script.shape.token_basis, stated):
         yield end_ns, segment
     ours: dict[str, AttributeValue] = {
         semconv.OUTCOME: outcome,
@@ -133,14 +133,14 @@ def _last(
     }
     kind = SpanKind.SERVER if script.shape.measured_at == "server" else SpanKind.CLIENT
     start_ns = T0_NS + script.start_ns
-    attributes = {**identity, **said, **ours}
+    attributes = {**identity, **stated, **ours}
     failure = "error" if outcome == "error" else None
     yield end_ns, RequestRecord(context, None, _SENDER, "chat", start_ns, end_ns, attributes, failure, kind)
 
 
 def _identity(script: Script) -> dict[str, AttributeValue]:
     shape = script.shape
-    said: dict[str, AttributeValue | None] = {
+    stated: dict[str, AttributeValue | None] = {
         semconv.GEN_AI_OPERATION_NAME: shape.operation,
         semconv.GEN_AI_REQUEST_MODEL: shape.model,
         semconv.SLO_CLASS: shape.class_,
@@ -149,4 +149,4 @@ def _identity(script: Script) -> dict[str, AttributeValue]:
         semconv.EXACT_RESUME: True if shape.exact_resume else None,
         semconv.GEN_AI_USAGE_INPUT_TOKENS: shape.input_tokens,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in stated.items() if value is not None}

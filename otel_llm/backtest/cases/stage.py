@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from otel_llm.actions.alerts.firing import Alert
-    from otel_llm.backtest.cases.case_reader import RuleTest, TestFile
+    from otel_llm.backtest.cases.case_parser import RuleTest, TestFile
     from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.rows import Row

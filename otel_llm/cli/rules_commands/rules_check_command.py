@@ -9,7 +9,7 @@ import click
 
 from otel_llm.cli.output.echo import echo
 from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, load_yaml
-from otel_llm.rules.files.rule_reader import RELAY_ONLY
+from otel_llm.rules.files.rule_parser import RELAY_ONLY
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.lint.check import check_rules, token_read_times
 

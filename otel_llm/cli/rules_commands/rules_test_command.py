@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from otel_llm.backtest.cases.case_reader import read_test_file
+from otel_llm.backtest.cases.case_parser import read_test_file
 from otel_llm.backtest.cases.case_runner import run_test
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole
@@ -22,7 +22,7 @@ from otel_llm.rules.lint.check import finding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from otel_llm.backtest.cases.case_reader import RuleTest, TestFile
+    from otel_llm.backtest.cases.case_parser import RuleTest, TestFile
     from otel_llm.backtest.cases.case_runner import Result
 
 

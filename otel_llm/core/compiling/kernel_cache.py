@@ -52,16 +52,16 @@ class KernelCache:
         self.broken: str | None = None
         self.complete = False
         self.path: Path | None = None
-        for place in _candidate_folders():
-            problem = self._use(place)
+        for parent in _candidate_folders():
+            problem = self._use(parent)
             if problem is None:
                 return
-            self.refused.append(f"{place}: {problem}")
+            self.refused.append(f"{parent}: {problem}")
 
-    def _use(self, place: Path) -> str | None:
-        """Use the folder in a place if that is safe and possible; else return the reason."""
+    def _use(self, parent: Path) -> str | None:
+        """Use the folder in `parent` if that is safe and possible; else return the reason."""
         try:
-            inside = trusted_folder(place, create=True)
+            inside = trusted_folder(parent, create=True)
             path = inside / self.name
             if not os.path.lexists(path):
                 _remove_old(inside)
@@ -221,9 +221,9 @@ def _candidate_folders() -> Iterator[Path]:
         yield (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "otel-llm"  # noqa: PTH117
 
 
-def _remove_old(place: Path) -> None:
+def _remove_old(parent: Path) -> None:
     """Remove folders of other versions, except the last used ones."""
     with suppress(OSError):
-        found = sorted(place.glob(f"{PREFIX}*"), key=lambda path: path.lstat().st_mtime, reverse=True)
+        found = sorted(parent.glob(f"{PREFIX}*"), key=lambda path: path.lstat().st_mtime, reverse=True)
         for old in found[KEPT_FOLDERS:]:
             shutil.rmtree(old, ignore_errors=True)

@@ -104,8 +104,8 @@ def is_text(data: Bytes, at: int, end: int) -> bool:
             high = 0x8F  # else beyond U+10FFFF
         if second < low or second > high:
             return False
-        for place in range(at + 1, at + more):
-            if byte(data, place) & 0xC0 != 0x80:
+        for index in range(at + 1, at + more):
+            if byte(data, index) & 0xC0 != 0x80:
                 return False
         at += more
     return True
@@ -116,7 +116,7 @@ def is_same(data: Bytes, at: int, end: int, text: Bytes) -> bool:
     """Return whether bytes equal a text."""
     if end - at != len(text):
         return False
-    for place in range(len(text)):
-        if byte(data, at + place) != text[place]:
+    for index in range(len(text)):
+        if byte(data, at + index) != text[index]:
             return False
     return True

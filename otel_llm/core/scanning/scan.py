@@ -2,7 +2,7 @@
 
 Segments are read completely, with the times of their tokens. For otel-llm's request spans, the fixed fields are read
 and the positions of attributes recorded. Any other span, and one with fields that are not read here, is a row with its
-position: protobuf reads it, or only checks it if no reader uses such a span. The scan gives the values that protobuf
+position: protobuf reads it, or only checks it if nothing uses such a span. The scan gives the values that protobuf
 would. Where the fields around spans are inconsistent the answer is UNREADABLE, and protobuf finds the error.
 """
 
@@ -282,8 +282,8 @@ def _has_model_name(data: Bytes, at: int, end: int, name: int) -> bool:
         if at - begin < _PREFIX:
             continue
         beginning = 0
-        for place in range(begin, begin + _PREFIX):
-            beginning = beginning << 8 | byte(data, place)
+        for index in range(begin, begin + _PREFIX):
+            beginning = beginning << 8 | byte(data, index)
         for one in _BEGINNINGS:
             if one == beginning:
                 return True

@@ -15,7 +15,7 @@ OTHER: Final = 3
 """A span for protobuf: only CLASS, BEGIN, STOP and RESOURCE are filled."""
 
 FOREIGN: Final = 4
-"""A span for protobuf that no reader uses, by its names: it is only checked and counted."""
+"""A span for protobuf that nothing uses, by its names: it is only checked and counted."""
 
 # Columns of a span.
 CLASS: Final = 0

@@ -1,4 +1,4 @@
-"""The reader of token events, and of otel-llm's attributes: one key, one value, no other field."""
+"""The parser of token events, and of otel-llm's attributes: one key, one value, no other field."""
 
 from __future__ import annotations
 

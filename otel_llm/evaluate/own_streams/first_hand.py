@@ -2,7 +2,7 @@
 
 It does no I/O and reads no clock: every instant is an argument, unix ns of the owner's one clock, monotonic. No segment
 is late or missing, so a token costs its arithmetic and little more: rules are evaluated when a computed timer is due,
-and for tokens at most every `LOOK_EVERY_NS`.
+and for tokens at most every `EVALUATE_EVERY_NS`.
 
 The owner calls `advance` whenever `next_timer` is due. `advance` alone evaluates rules: the owner reports a change
 first, and the decision follows in `advance`. Single writer: one thread owns it; a sink may call back.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from otel_llm.slo.token_events import TokenEvents
     from otel_llm.slo.verdict import Verdict
 
-LOOK_EVERY_NS: Final = 50_000_000
+EVALUATE_EVERY_NS: Final = 50_000_000
 """The least time between evaluations of one stream's rules because of tokens; computed timers see all tokens anyway."""
 
 
@@ -51,15 +51,15 @@ class FirstHand:
         classes: the SLO classes that judge streams.
         rules: the engine of rules.
         sink: gets charges, verdicts and decisions, in order of time.
-        look_every_ns: as LOOK_EVERY_NS; 0: each token.
+        evaluate_every_ns: as EVALUATE_EVERY_NS; 0: each token.
 
     `counts`: judged, lost, tokens, unknown_slo_class, skewed_tokens, folded_groups.
     """
 
     def __init__(
-        self, classes: SloClasses, rules: RuleEngine, sink: Sink[OwnStream], look_every_ns: int = LOOK_EVERY_NS
+        self, classes: SloClasses, rules: RuleEngine, sink: Sink[OwnStream], evaluate_every_ns: int = EVALUATE_EVERY_NS
     ) -> None:
-        self._look_every_ns = look_every_ns
+        self._evaluate_every_ns = evaluate_every_ns
         self.classes = classes
         self.rules = rules
         self.sink = sink
@@ -96,7 +96,7 @@ class FirstHand:
         self._table.found_ns[stream.slot] = now_ns
         self._table.in_flight[stream.slot] = True
         self.streams[key] = stream
-        stream.looked_ns = now_ns
+        stream.evaluated_ns = now_ns
         self._changed(stream, now_ns)
         self.groups.wake(now_ns)
         return stream
@@ -121,8 +121,8 @@ class FirstHand:
         self._evaluate_soon(stream, now_ns)
 
     def _evaluate_soon(self, stream: OwnStream, now_ns: int) -> None:
-        if stream.look_ns is None and not stream.suspended and stream.ended_ns is None:
-            self._schedule_evaluation(stream, max(now_ns, stream.looked_ns + self._look_every_ns))
+        if stream.evaluation_ns is None and not stream.suspended and stream.ended_ns is None:
+            self._schedule_evaluation(stream, max(now_ns, stream.evaluated_ns + self._evaluate_every_ns))
 
     def identify(
         self,
@@ -158,7 +158,7 @@ class FirstHand:
         """Note whether bytes wait for the client's socket: while they do, all facts about time are missing.
 
         Its stream rules are then suspended, also rules that need no time or fire on missing facts. They resume, without
-        the time in between, `look_every_ns` after the bytes are sent: the backend was not read in between, and the
+        the time in between, `evaluate_every_ns` after the bytes are sent: the backend was not read in between, and the
         tokens that it has sent by then are no stall.
         """
         if blocked is stream.has_gap:
@@ -168,7 +168,7 @@ class FirstHand:
         if blocked:
             self.rules.suspend(stream.key)
         else:
-            self._schedule_evaluation(stream, now_ns + self._look_every_ns)
+            self._schedule_evaluation(stream, now_ns + self._evaluate_every_ns)
 
     def pause(self, stream: OwnStream, now_ns: int) -> None:
         """Suspend its stream rules until `resume`: its generation was stopped on purpose."""
@@ -242,8 +242,8 @@ class FirstHand:
             self._timers.move_to(at_ns)
             for _, key in self._timers.pop_due(at_ns):
                 stream = self.streams.get(key)
-                if stream is not None and stream.look_ns == at_ns:
-                    stream.look_ns = None
+                if stream is not None and stream.evaluation_ns == at_ns:
+                    stream.evaluation_ns = None
                     if stream.catches_up:
                         stream.catches_up = False
                         self._changed(stream, at_ns, anew=True)
@@ -318,7 +318,7 @@ class FirstHand:
         self._next_ns = min(self._next_ns, now_ns)
 
     def _schedule_evaluation(self, stream: OwnStream, at_ns: int) -> None:
-        stream.look_ns = at_ns
+        stream.evaluation_ns = at_ns
         if at_ns < NEVER:
             self._timers.schedule(at_ns, "evaluate", stream.key)
             self._next_ns = min(self._next_ns, at_ns)
@@ -328,7 +328,7 @@ class FirstHand:
         for key, states, _, _ in self.rules.take_evaluated():
             stream = self.streams.get(key)
             if stream is not None and not stream.suspended:
-                stream.looked_ns = now_ns
+                stream.evaluated_ns = now_ns
                 if self._stays_inactive(stream, states, now_ns):
                     self.rules.unschedule(key)
 
@@ -341,19 +341,19 @@ class FirstHand:
             return True
         if stream.inactive_states is not None:
             # That evaluation was scheduled because no rule could hold before; now the next token schedules one.
-            stream.inactive_states = stream.look_ns = None
+            stream.inactive_states = stream.evaluation_ns = None
         return False
 
     def _serve(self, stream: OwnStream, instance: str, now_ns: int) -> None:
         """Set the replica that serves a stream from now on."""
         if stream.instance:
-            self._settle(stream, now_ns)
+            self._charge(stream, now_ns)
         if stream.identity.instance is None:
             stream.name_instance(instance)
         stream.group = stream.group._replace(instance=instance)
         self._table.name(stream.slot, stream.group, stream.slo)
 
-    def _settle(self, stream: OwnStream, now_ns: int) -> None:
+    def _charge(self, stream: OwnStream, now_ns: int) -> None:
         """Charge the tokens and idle time of a stream so far to its present group."""
         write(self._table, (stream,), now_ns)
         slots = np.array([stream.slot])

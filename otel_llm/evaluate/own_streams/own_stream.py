@@ -99,12 +99,12 @@ class OwnStream(Grouped):
     paused: bool = False
     ended_ns: int | None = None
     outcome: str | None = None
-    look_ns: int | None = None
+    evaluation_ns: int | None = None
     """The next evaluation of its rules; None: the next token schedules it."""
-    looked_ns: int = 0
+    evaluated_ns: int = 0
     """The last evaluation of its rules."""
     inactive_states: Sequence[RuleState] | None = None
-    """The states of its rules while none of them can hold before `look_ns`, whatever tokens follow."""
+    """The states of its rules while none of them can hold before `evaluation_ns`, whatever tokens follow."""
     written_tokens: int | None = None
     """The number of tokens in its row of the table; None: the row must be written."""
 

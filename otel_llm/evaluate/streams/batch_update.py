@@ -46,14 +46,14 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
     from otel_llm.core import streams as core  # a process without exports loads no kernels
 
     number = len(plain)
-    places, in_order = np.arange(number), False
+    indexes, in_order = np.arange(number), False
     done, on_time = np.zeros(number, bool), np.empty(number, bool)
     moved, full, appended = np.empty(number, np.int64), np.empty(number, np.int64), np.empty(number, np.int64)
     counted = np.zeros(core.COUNTS, np.int64)
     while not core.apply(
         table.rows,
         table.buffer,
-        places,
+        indexes,
         slots,
         plain.seq,
         plain.first_token,
@@ -74,8 +74,8 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
         appended,
         counted,
     ):
-        places = places[~done[places]]
-        places = places[np.argsort(plain.seq[places], kind="stable")]
+        indexes = indexes[~done[indexes]]
+        indexes = indexes[np.argsort(plain.seq[indexes], kind="stable")]
         in_order = True
     streams, filled, appending, segments, tokens, late = counted.tolist()
     if appending:
@@ -85,13 +85,13 @@ def apply_plain(table: StreamTable, plain: SegmentColumns, slots: Ints, now_ns: 
     return Applied(moved[:streams], on_time[:streams], late, tokens, segments, left)
 
 
-def _append(table: StreamTable, plain: SegmentColumns, slots: Ints, places: Ints) -> None:
+def _append(table: StreamTable, plain: SegmentColumns, slots: Ints, indexes: Ints) -> None:
     """Append the token events of these segments to the arrays of their streams."""
     data, numbers = plain.times_ns.data.cast("B"), plain.counts.data.cast("B")
     arrays, streams = table.arrays, table.streams
-    begin, stop = plain.offsets[places], plain.offsets[places + 1]
-    counted = plain.tokens[places] > stop - begin
-    columns = (slots[places], begin * _VALUE_BYTES, stop * _VALUE_BYTES, plain.kind[places], counted)
+    begin, stop = plain.offsets[indexes], plain.offsets[indexes + 1]
+    counted = plain.tokens[indexes] > stop - begin
+    columns = (slots[indexes], begin * _VALUE_BYTES, stop * _VALUE_BYTES, plain.kind[indexes], counted)
     for slot, start, end, kind, several in zip(*(column.tolist() for column in columns), strict=True):
         own = arrays[slot]
         if own is not None and kind == CONTENT and not (several and own.counts is None):

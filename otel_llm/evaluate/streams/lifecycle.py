@@ -24,7 +24,7 @@ class StreamState(StrEnum):
     """The commit is known, and a received segment waits for an earlier one."""
     ENDED = "ended"
     """The end has just been received; its completeness is not checked yet."""
-    SETTLING = "settling"
+    AWAITING_PARTS = "awaiting parts"
     """The end was received; missing parts are awaited, for the lateness at most."""
     JUDGED = "judged"
     """The verdict was given after the end."""
@@ -64,9 +64,9 @@ LIFECYCLE: Final[Mapping[tuple[StreamState, StreamEvent], StreamState]] = {
     (StreamState.GAP, StreamEvent.GAP_CLOSED): StreamState.STREAMING,
     **{(state, StreamEvent.END): StreamState.ENDED for state in sorted(OPEN)},
     **{(state, StreamEvent.SILENCE): StreamState.LOST for state in sorted(OPEN)},
-    (StreamState.ENDED, StreamEvent.INCOMPLETE): StreamState.SETTLING,
+    (StreamState.ENDED, StreamEvent.INCOMPLETE): StreamState.AWAITING_PARTS,
     (StreamState.ENDED, StreamEvent.VERDICT): StreamState.JUDGED,
-    (StreamState.SETTLING, StreamEvent.VERDICT): StreamState.JUDGED,
+    (StreamState.AWAITING_PARTS, StreamEvent.VERDICT): StreamState.JUDGED,
 }
 """The next state, by state and event; other events are impossible."""
 

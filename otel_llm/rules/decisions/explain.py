@@ -83,12 +83,12 @@ def headline(one: Transition) -> str:
 
 def _who(record: Mapping[str, Any], one: Transition) -> list[str]:
     latency_ns = int(record.get("time_unix_nano", one.flip_ns)) - one.flip_ns
-    told = float(record.get("fact_age_seconds", 0.0))
+    fact_age_s = float(record.get("fact_age_seconds", 0.0))
     lines = [
         f"  id        {one.id}",
         f"  of        {_about(record)}",
         f"  rule      group {record.get('group')}, scope {record.get('scope')}, hash {record['rule_hash']}",
-        f"  recorded  {_length(latency_ns)} after that instant, by telemetry {told:.3f} s old",
+        f"  recorded  {_length(latency_ns)} after that instant, by telemetry {fact_age_s:.3f} s old",
     ]
     offset_ns = int(record.get("now_offset_nano", 0))
     if abs(offset_ns) >= _FAR_NS:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from otel_llm.core.rule_tables import LOOK_EVERY_NS
+from otel_llm.core.rule_tables import POLL_EVERY_NS
 from otel_llm.rules.language.facts import LABELS, STREAM_FACTS, WINDOW_FACTS, WINDOWS, Scope, in_scope
 from otel_llm.rules.language.intervals import domain
 
@@ -81,7 +81,7 @@ def _moves(fact: Fact) -> str:
     if fact.linear:
         return "linear between tokens; its crossings are calculated, to the nanosecond"
     if fact.steps:
-        return f"by steps; looked at every {LOOK_EVERY_NS // 1_000_000} ms and with every segment"
+        return f"by steps; looked at every {POLL_EVERY_NS // 1_000_000} ms and with every segment"
     if fact.ages:
         return "stands still between tokens"
     return f"the same from the first {'token' if fact.can_miss else 'segment'} on"

@@ -101,9 +101,11 @@ class Prefilter:
         if self.clear and self.count:
             from otel_llm.core.rule_prefilter import evaluate  # here, since most commands never evaluate a stream
 
-            self._look = evaluate
+            self._evaluate = evaluate
 
-    def look(self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints) -> PrefilterResult:
+    def evaluate(
+        self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints
+    ) -> PrefilterResult:
         """Look at the streams in `slots` (S,), each at its own instant `at_ns`; called only where `clear`.
 
         `rows`: those of all streams; `states` (slots, rules): INACTIVE, FIRING_FINAL or FIRING_REFUTABLE. Written:
@@ -118,7 +120,7 @@ class Prefilter:
         unchanged = np.empty(number, dtype=bool)
         may_change = np.empty((number, self.count), dtype=bool)
         opens_ns = np.empty((number, self.count), dtype=np.int64)
-        earliest_ns = self._look(
+        earliest_ns = self._evaluate(
             self._rules,
             self._terms,
             self._constants,

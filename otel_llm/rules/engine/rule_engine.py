@@ -25,8 +25,8 @@ from otel_llm.rules.engine.rule_state import (
     began_to_fire,
     begin_anew,
     byte_came,
+    evaluate,
     identity_changed,
-    look,
     next_due_ns,
     refuted,
     stays_inactive,
@@ -257,7 +257,7 @@ class RuleEngine:
                 continue
             if state.phase is Phase.FIRING and refuted(state, at.facts):
                 decisions += self._transition(state, Event.REFUTED, state.flip_ns, at)
-            found = look(state, at.facts, x_ns, muted=followed.muted)
+            found = evaluate(state, at.facts, x_ns, muted=followed.muted)
             decisions += self._transition(state, found.event, found.since_ns, at)
             state.due_ns = next_due_ns(state, at.facts, x_ns, found.truth, muted=followed.muted)
         fires = any(state.phase is Phase.FIRING for state in followed.states)

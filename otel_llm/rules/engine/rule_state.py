@@ -21,13 +21,13 @@ _FAR_NS: Final = 10**15
 class Run(NamedTuple):
     """The instant since which `when` has had a value, and the instant until which that is known.
 
-    `settled_ns`: up to it the value stays whatever arrives, since the facts of then cannot be looked at any more.
+    `final_ns`: up to it the value stays whatever arrives, since the facts of then cannot be read any more.
     """
 
     value: bool
     start_ns: int
     known_ns: int
-    settled_ns: int = 0
+    final_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -81,11 +81,11 @@ def identity_changed(state: RuleState, names: frozenset[str], since_ns: int) -> 
         return
     state.floor_ns = max(state.floor_ns, since_ns)
     if state.run is not None:
-        settled_ns = max(state.run.known_ns, since_ns)
-        state.run = state.run._replace(known_ns=settled_ns, settled_ns=settled_ns)
+        final_ns = max(state.run.known_ns, since_ns)
+        state.run = state.run._replace(known_ns=final_ns, final_ns=final_ns)
 
 
-def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
+def evaluate(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
     """Evaluate a rule on a stream's facts at its now; with `muted` nothing begins to fire."""
     rule = state.rule
     truth = rule.when.truth(now, x_ns, rule.max_fact_age_ns)
@@ -110,8 +110,8 @@ def look(state: RuleState, now: Snapshot, x_ns: int, *, muted: bool) -> Found:
 def byte_came(state: RuleState, byte_ns: int) -> None:
     """Note a newer byte: what was found of a condition on the silence until then stays, later findings may not."""
     if SILENCE in state.rule.facts and state.run is not None:
-        settled_ns = max(state.run.settled_ns, byte_ns)
-        state.run = state.run._replace(known_ns=settled_ns, settled_ns=settled_ns)
+        final_ns = max(state.run.final_ns, byte_ns)
+        state.run = state.run._replace(known_ns=final_ns, final_ns=final_ns)
 
 
 def refuted(state: RuleState, now: Snapshot) -> bool:
@@ -131,8 +131,8 @@ def refuted(state: RuleState, now: Snapshot) -> bool:
 def began_to_fire(state: RuleState, now: Snapshot, flip_ns: int) -> None:
     """Note the flip, and whether what is still on its way can refute it."""
     state.flip_ns = state.floor_ns = flip_ns
-    settled = state.missing or now.watermark_ns >= flip_ns
-    state.flip_known = None if settled else _known_by(flip_ns, now, 0)
+    final = state.missing or now.watermark_ns >= flip_ns
+    state.flip_known = None if final else _known_by(flip_ns, now, 0)
 
 
 def _known_by(flip_ns: int, now: Snapshot, byte_ns: int) -> tuple[int, int]:
@@ -171,25 +171,25 @@ def _run(state: RuleState, now: Snapshot, x_ns: int, value: bool, *, missing: bo
     """Return since when `when`, or its value by `on_missing`, has had its present value."""
     rule, run = state.rule, state.run
     same = run if run is not None and run.value is value else None
-    known_ns, settled_ns = min(now.watermark_ns, x_ns), 0
+    known_ns, final_ns = min(now.watermark_ns, x_ns), 0
     if missing:
         stale_ns = now.watermark_ns + rule.max_fact_age_ns + 1
         went_ns = stale_ns if rule.when.ages and state.floor_ns <= stale_ns <= x_ns else x_ns
-        start_ns, known_ns, settled_ns = went_ns if same is None else same.start_ns, x_ns, x_ns
+        start_ns, known_ns, final_ns = went_ns if same is None else same.start_ns, x_ns, x_ns
     elif state.missing:
         # A judgement made while facts were missing stays up to now; later knowledge can only reach further back.
-        start_ns, known_ns, settled_ns = x_ns, x_ns, x_ns
+        start_ns, known_ns, final_ns = x_ns, x_ns, x_ns
         if same is not None:
             real_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=state.floor_ns)
             start_ns = min(same.start_ns, real_ns)
     elif same is not None and same.start_ns <= same.known_ns:
-        # Up to what was known at the last look nothing can have changed.
+        # Up to what was known at the last evaluation nothing can have changed.
         start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=same.known_ns)
         if start_ns <= same.known_ns:
-            start_ns, known_ns, settled_ns = same.start_ns, max(same.known_ns, known_ns), same.settled_ns
+            start_ns, known_ns, final_ns = same.start_ns, max(same.known_ns, known_ns), same.final_ns
     else:
         start_ns = run_start(rule.when, now, x_ns, value=value, floor_ns=state.floor_ns)
-    return Run(value, start_ns, known_ns, settled_ns)
+    return Run(value, start_ns, known_ns, final_ns)
 
 
 def _resolved_ns(state: RuleState, now: Snapshot, x_ns: int, ready_ns: int) -> int | None:

@@ -88,7 +88,7 @@ class ScopeEngine:
             if state.phase is Phase.FIRING
         ]
 
-    def look(self, facts: ScopeFacts) -> list[Decision]:
+    def evaluate(self, facts: ScopeFacts) -> list[Decision]:
         """Evaluate every rule of the scope at the facts' instant."""
         decisions: list[Decision] = []
         for state in self.follow(facts):

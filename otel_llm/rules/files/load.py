@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.config.sniff import KINDS
 from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, YamlFile, load_yaml
-from otel_llm.rules.files.rule_reader import RuleReader
+from otel_llm.rules.files.rule_parser import RuleParser
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.rules.files.shipped import shipped_rules_dir
 
@@ -105,16 +105,16 @@ def _read(path: Path, executors: Collection[str], first: dict[str, str]) -> Rule
     other = _other(file)
     if other is not None:
         return RuleFile(path, file, (), (file.refuse((other,), *_OTHER_FILES[other], at_key=True),))
-    reader = RuleReader(file, executors)
-    rules = reader.rules()
-    errors = list(reader.errors)
-    for name, key in reader.names:
+    parser = RuleParser(file, executors)
+    rules = parser.rules()
+    errors = list(parser.errors)
+    for name, key in parser.names:
         if name in first:
             errors.append(file.refuse(key, f"another rule is called {name}", f"it stands in {first[name]}"))
         else:
             first[name] = f"{file.file}:{file.value_mark(key).line}"
     errors.sort(key=lambda error: (error.line or 0, error.column or 0))
-    return RuleFile(path, file, tuple(rules), tuple(errors), tuple(reader.key_paths))
+    return RuleFile(path, file, tuple(rules), tuple(errors), tuple(parser.key_paths))
 
 
 def _may_hold_rules(path: Path) -> bool:

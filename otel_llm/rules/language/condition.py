@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.core.rule_tables import LOOK_EVERY_NS
+from otel_llm.core.rule_tables import POLL_EVERY_NS
 from otel_llm.rules.language.arithmetic import Undefined
 from otel_llm.rules.language.compile import Program, compile_expression
 from otel_llm.rules.language.crossings import Motion, motion
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from otel_llm.rules.language.tokens import Value
 
-MOST_LOOKS: Final = 3_000
+MOST_POLLS: Final = 3_000
 """The number of these evaluations in one stretch, the latest ones: five minutes of them."""
 
 
@@ -71,8 +71,8 @@ class Condition:
             instants = sorted({*instants, snapshot.last_byte_ns})  # the fact is missing before
         if self.motion.polled:
             # A commit that claims to be days old must not cost an evaluation for each 100 ms of them.
-            first = next_look_ns(snapshot.stream.commit_ns, max(after_ns, until_ns - MOST_LOOKS * LOOK_EVERY_NS))
-            instants = sorted({*instants, *range(first, until_ns + 1, LOOK_EVERY_NS)})
+            first = next_poll_ns(snapshot.stream.commit_ns, max(after_ns, until_ns - MOST_POLLS * POLL_EVERY_NS))
+            instants = sorted({*instants, *range(first, until_ns + 1, POLL_EVERY_NS)})
         return instants
 
     def flip_ns(
@@ -84,7 +84,7 @@ class Condition:
         """
         poll_ns = until_ns + 1
         if self.motion.polled and not (found and truth is True and self.motion.stays):
-            poll_ns = min(poll_ns, next_look_ns(snapshot.stream.commit_ns, x_ns))
+            poll_ns = min(poll_ns, next_poll_ns(snapshot.stream.commit_ns, x_ns))
         for instant in self.motion.instants(snapshot, x_ns, poll_ns - 1):
             if self.truth(snapshot, instant) is not truth:
                 return instant
@@ -142,9 +142,9 @@ def canonical(typed: Typed) -> str:
     return f"({f' {typed.op} '.join(args)})"
 
 
-def next_look_ns(commit_ns: int, after_ns: int) -> int:
+def next_poll_ns(commit_ns: int, after_ns: int) -> int:
     """Return the first instant after another at which facts that change by steps are evaluated for a stream."""
-    return commit_ns + ((after_ns - commit_ns) // LOOK_EVERY_NS + 1) * LOOK_EVERY_NS
+    return commit_ns + ((after_ns - commit_ns) // POLL_EVERY_NS + 1) * POLL_EVERY_NS
 
 
 def is_identity(typed: Typed) -> bool:

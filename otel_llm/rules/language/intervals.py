@@ -182,7 +182,7 @@ def needing(name: str) -> str:
     return _NEEDS.get(name, ("", 0))[0]
 
 
-def settled(values: Box) -> Box | None:
+def consistent(values: Box) -> Box | None:
     """Narrow a box by the known pairs of facts; None where nothing is left."""
     for less, more in _AT_MOST:
         low, high = values.get(less), values.get(more)
@@ -205,7 +205,7 @@ def agree(values: dict[str, Value]) -> bool:
         other, least = _NEEDS.get(name, ("", 0))
         if other in point and point[other].low < least:
             return False
-    return settled(dict(point)) is not None
+    return consistent(dict(point)) is not None
 
 
 def calculated(op: str, left: Span, right: Span) -> Span | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.rules.language.arithmetic import Undefined
 from otel_llm.rules.language.compile import compile_expression, used_facts
 from otel_llm.rules.language.crossings import MIRRORED
-from otel_llm.rules.language.intervals import Choice, Span, agree, at_most, box, calculated, negated, settled
+from otel_llm.rules.language.intervals import Choice, Span, agree, at_most, box, calculated, consistent, negated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -173,7 +173,7 @@ def _numbers(op: str, want: bool, left: Typed, right: Typed, one: Box) -> Box | 
         if span is None or result is None:
             return None
         if node.op == "fact":
-            result = settled({**result, node.name: span})
+            result = consistent({**result, node.name: span})
     return result
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
 from otel_llm.config.durations import parse_duration_ns
-from otel_llm.core.rule_tables import LOOK_EVERY_NS
+from otel_llm.core.rule_tables import POLL_EVERY_NS
 from otel_llm.rules.language.facts import FACTS, WINDOWS
 from otel_llm.rules.language.intervals import Choice, Span, domain
 from otel_llm.rules.language.satisfiable import boxes, extent, full_box
@@ -75,7 +75,7 @@ def _resolution(located: LocatedRule, node: Typed, held: list[Box]) -> Iterator[
         if rule.scope != "stream" and 0 < value < _S:
             message = "instances and classes are looked at once a second"
             yield LintFinding("below-resolution", (*path, key), message, "write 1s or more")
-        elif rule.scope == "stream" and rule.when.motion.polled and 0 < value < LOOK_EVERY_NS:
+        elif rule.scope == "stream" and rule.when.motion.polled and 0 < value < POLL_EVERY_NS:
             message = "what `when` uses is looked at every 100 ms"
             yield LintFinding("below-resolution", (*path, key), message, "write 100ms or more")
     if rule.scope == "stream" and rule.when.ages and rule.max_fact_age_ns < _SPEAKS_AGAIN_NS:

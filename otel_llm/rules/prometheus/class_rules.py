@@ -220,12 +220,12 @@ class Promise:
     def _burns(self, pair: Pair) -> str:
         # The longer window stands first: `and` keeps its value, which the annotation shows.
         above = decimal(pair.factor * self.budget)
-        asked = (
+        conditions = (
             f"{selector(f'{SLI}{pair.long}', self._filter)} > {above}",
             f"{selector(f'{SLI}{pair.short}', self._filter)} > {above}",
             f"{selector(f'{REQUESTS}{pair.long}', self._filter)} >= {self.least_of(pair)}",
         )
-        lines = "\n  and\n".join(f"  max without (sloth_window) ({one})" for one in asked)
+        lines = "\n  and\n".join(f"  max without (sloth_window) ({one})" for one in conditions)
         return f"(\n{lines}\n)\n"
 
     @property

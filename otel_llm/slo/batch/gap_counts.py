@@ -120,8 +120,8 @@ class GapCounting:
 
 def _codes(every: Ragged) -> NDArray[np.int16]:
     """Return the code of each token's gap (N,); a request's first token has that of a gap of 0."""
-    places = every.gaps.astype(np.float32).view(np.int32) >> _DROPPED
-    codes: NDArray[np.int16] = _table()[np.maximum(places - (_ONE_NS - 1), 0)]
+    ranges = every.gaps.astype(np.float32).view(np.int32) >> _DROPPED
+    codes: NDArray[np.int16] = _table()[np.maximum(ranges - (_ONE_NS - 1), 0)]
     long = np.flatnonzero(every.gaps >= LONG)
     if len(long):
         gaps_s = np.minimum((every.times[long] - every.times[long - 1]) / 1e9, LARGEST)

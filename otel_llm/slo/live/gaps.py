@@ -36,21 +36,21 @@ def sorted_gaps_of(every: Sequence[array[int]]) -> list[Sequence[int]]:
     waiting threads can run.
     """
     found: list[Sequence[int]] = [()] * len(every)
-    order = sorted(range(len(every)), key=lambda place: len(every[place]))
+    order = sorted(range(len(every)), key=lambda index: len(every[index]))
     start = 0
     while start < len(order):
         length = len(every[order[start]])
         stop = start + 1
         while stop < len(order) and len(every[order[stop]]) <= length + length // 4:
             stop += 1
-        places = order[start:stop]
-        if length > MANY and len(places) >= _FEW:
-            rows = _rows([every[place] for place in places])
-            for place, row in zip(places, rows, strict=True):
-                found[place] = row
+        indexes = order[start:stop]
+        if length > MANY and len(indexes) >= _FEW:
+            rows = _rows([every[index] for index in indexes])
+            for index, row in zip(indexes, rows, strict=True):
+                found[index] = row
         else:
-            for place in places:
-                found[place] = sorted_gaps(every[place])
+            for index in indexes:
+                found[index] = sorted_gaps(every[index])
         start = stop
     return found
 
@@ -80,5 +80,5 @@ def gap_ranks(gaps_ns: Sequence[int], zeros: int = 0) -> tuple[int | None, int |
     return _at(gaps_ns, p50), _at(gaps_ns, p99), _at(gaps_ns, longest)
 
 
-def _at(gaps_ns: Sequence[int], place: int) -> int:
-    return 0 if place < 0 else int(gaps_ns[place])
+def _at(gaps_ns: Sequence[int], index: int) -> int:
+    return 0 if index < 0 else int(gaps_ns[index])

@@ -5,9 +5,9 @@ states, outcomes, facts, budgets, flips, the instants of the decisions, and the 
 and no rule that is drawn asks for them: the age of facts, which is 0 here, and `smooth_goodput`, which a collector
 charges when telemetry comes.
 
-A relay evaluates the rules of one stream for tokens at most every `LOOK_EVERY_NS`. So it decides what a collector does
-whose segments end where the relay looked: a condition that holds only between two looks is found by neither. That is
-asserted of one stream rule: of several, one that falls due by its own timer is evaluated alone.
+A relay evaluates the rules of one stream for tokens at most every `EVALUATE_EVERY_NS`. So it decides what a collector
+does whose segments end where the relay evaluated: a condition that holds only between two evaluations is found by
+neither. That is asserted of one stream rule: of several, one that falls due by its own timer is evaluated alone.
 
 `pytest --hypothesis-profile=long tests/evaluate/own_streams/test_first_hand_agrees.py` tries 25 times as many.
 """
@@ -32,7 +32,7 @@ from support.examples import examples
 from support.otlp import T0_NS, Value, request_span, span_id, token, trace_id
 
 from otel_llm import semconv
-from otel_llm.evaluate.own_streams.first_hand import LOOK_EVERY_NS, FirstHand
+from otel_llm.evaluate.own_streams.first_hand import EVALUATE_EVERY_NS, FirstHand
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream, Statement
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.formats.rows import Row
@@ -188,13 +188,13 @@ class Owner(KeepingSink):
     """The process that owns the streams; it lets time pass from one due instant to the next."""
 
     fleet: Fleet
-    look_every_ns: int
+    evaluate_every_ns: int
     decisions: list[Decision] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     streams: dict[Name, OwnStream] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.first_hand = FirstHand(self.fleet.classes, RuleEngine(self.fleet.rules), self, self.look_every_ns)
+        self.first_hand = FirstHand(self.fleet.classes, RuleEngine(self.fleet.rules), self, self.evaluate_every_ns)
 
     def wait(self, until_ns: int) -> Iterator[int]:
         """Let time pass from one due instant to the next, up to an instant; yield each when it has passed."""
@@ -302,25 +302,25 @@ class Sender:
         )
 
 
-def play(told: list[Story], fleet: Fleet, look_every_ns: int, *, lags: bool = False) -> tuple[Owner, Seen]:
+def play(told: list[Story], fleet: Fleet, evaluate_every_ns: int, *, lags: bool = False) -> tuple[Owner, Seen]:
     """Tell both of the streams. With 0 segments are sent with each token, else by looks.
 
     `lags`: the owner's timers are late: what is due is found only when the next thing happens.
     """
-    owner, seen = Owner(fleet, look_every_ns), Seen(fleet)
+    owner, seen = Owner(fleet, evaluate_every_ns), Seen(fleet)
     sender = Sender(seen)
 
     def to_tell(at_ns: int) -> list[Story]:
         """Return the streams with a segment that ends now."""
         waiting = {name for name in owner.streams if name in sender.waiting}
-        if look_every_ns:
+        if evaluate_every_ns:
             calm = {name for name, one in owner.streams.items() if one.inactive_states is not None}
-            waiting = waiting & calm | {name for name, one in owner.streams.items() if one.looked_ns == at_ns}
+            waiting = waiting & calm | {name for name, one in owner.streams.items() if one.evaluated_ns == at_ns}
         return [story for story in told if story.name in waiting]
 
     for now_ns, happens in events(told):
         for due_ns in () if lags else owner.wait(now_ns - 1):
-            if look_every_ns:
+            if evaluate_every_ns:
                 sender.send(due_ns, (), to_tell(due_ns), ())
         for story, event in happens:
             if isinstance(event, Arrives):
@@ -353,9 +353,9 @@ def drawn_fleet(random: Random, rules: int) -> Fleet:
 
 
 @settings(max_examples=examples(25))
-@given(stories(), chances(), st.sampled_from([0, LOOK_EVERY_NS]), st.booleans())
-def test_rules_decide_as_in_a_collector(told: list[Story], random: Random, look_every_ns: int, lags: bool) -> None:
-    fleet = drawn_fleet(random, 1 if look_every_ns else random.randint(1, 3))
-    owner, seen = play(told, fleet, look_every_ns, lags=lags and not look_every_ns)
+@given(stories(), chances(), st.sampled_from([0, EVALUATE_EVERY_NS]), st.booleans())
+def test_rules_decide_as_in_a_collector(told: list[Story], random: Random, evaluate_every_ns: int, lags: bool) -> None:
+    fleet = drawn_fleet(random, 1 if evaluate_every_ns else random.randint(1, 3))
+    owner, seen = play(told, fleet, evaluate_every_ns, lags=lags and not evaluate_every_ns)
     assert by_instant(owner.decisions) == by_instant(seen.decisions)
     assert by_stream(owner.rows) == by_stream(seen.rows)

@@ -68,7 +68,7 @@ def test_every_state_is_reached_and_leads_to_a_verdict() -> None:
 
 def state_by_facts(stream: LiveStream) -> StreamState:
     if stream.ended_ns is not None:
-        return StreamState.SETTLING
+        return StreamState.AWAITING_PARTS
     if not stream.begun:
         return StreamState.FOUND
     return StreamState.GAP if stream.waiting else StreamState.STREAMING
@@ -123,4 +123,4 @@ def test_one_stream_from_a_gap_to_its_verdict() -> None:
         take(one, ms, span)
         states.append(stream.state)
     one.rest()
-    assert [*states, stream.state] == ["streaming", "gap", "streaming", "settling", "judged"]
+    assert [*states, stream.state] == ["streaming", "gap", "streaming", "awaiting parts", "judged"]

@@ -50,7 +50,7 @@ def test_a_fact_compares_as_it_does_alone(name: str, random: Random) -> None:
     chosen = replace(rule(random, "R", plain=True), when=when, max_fact_age_ns=10**18)
     prefilter = Prefilter(RuleSet((chosen,)))
     rows = Rows(views, prefilter)
-    found = rows.look(x_ns, INACTIVE)
+    found = rows.evaluate(x_ns, INACTIVE)
     for one, x, may, opens in zip(
         views, x_ns, found.may_change[:, 0].tolist(), found.opens_ns[:, 0].tolist(), strict=True
     ):
@@ -60,7 +60,7 @@ def test_a_fact_compares_as_it_does_alone(name: str, random: Random) -> None:
         if not may and opens != NEVER and FACTS[name].linear:
             assert not when.truth(facts, opens - 1), when.text
             assert when.truth(facts, opens) or op in ("==", "!="), when.text
-    found = rows.look(x_ns, FIRING_FINAL)
+    found = rows.evaluate(x_ns, FIRING_FINAL)
     for one, x, may in zip(views, x_ns, found.may_change[:, 0].tolist(), strict=True):
         assert may is (when.truth(Snapshot(one), x) is False), when.text
 
@@ -89,7 +89,7 @@ def test_a_rule_that_is_calm_until_then_is_calm_until_then(random: Random) -> No
     if not prefilter.clear:
         return
     views, x_ns = drawn(random, 8)
-    found = Rows(views, prefilter).look(x_ns, INACTIVE)
+    found = Rows(views, prefilter).evaluate(x_ns, INACTIVE)
     for one, x, (may,), (due,) in zip(views, x_ns, found.may_change.tolist(), found.opens_ns.tolist(), strict=True):
         first = engine_alone(one, RuleState(chosen, one.stream.commit_ns), x)
         if first == x:
@@ -107,7 +107,7 @@ def test_a_rule_that_fires_until_then_fires_until_then(random: Random) -> None:
     if not prefilter.clear:
         return
     views, x_ns = drawn(random, 8)
-    found = Rows(views, prefilter).look(x_ns, FIRING_FINAL)
+    found = Rows(views, prefilter).evaluate(x_ns, FIRING_FINAL)
     for one, x, (may,), (due,) in zip(views, x_ns, found.may_change.tolist(), found.opens_ns.tolist(), strict=True):
         facts = Snapshot(one)
         if may:
@@ -126,12 +126,12 @@ def test_what_a_token_may_refute_is_as_settled_until_one_comes(random: Random) -
     views, x_ns = drawn(random, 20)
     states = np.array([[random.choice([INACTIVE, FIRING_FINAL]) for _ in range(2)] for _ in views], dtype=np.int8)
     opened = np.array([[random.random() < 0.5 for _ in range(2)] for _ in views]) & (states == FIRING_FINAL)
-    expected = Rows(views, prefilter).look(x_ns, states)
+    expected = Rows(views, prefilter).evaluate(x_ns, states)
     states = np.where(opened, FIRING_REFUTABLE, states).astype(np.int8)
-    found = Rows(views, prefilter).look(x_ns, states)
+    found = Rows(views, prefilter).evaluate(x_ns, states)
     assert np.array_equal(found.may_change, expected.may_change)
     assert np.array_equal(found.opens_ns, expected.opens_ns)
-    found = Rows(views, prefilter, more_tokens=1).look(x_ns, states)
+    found = Rows(views, prefilter, more_tokens=1).evaluate(x_ns, states)
     assert np.array_equal(found.may_change, expected.may_change | opened)
 
 
@@ -144,7 +144,7 @@ def test_a_calm_stream_is_looked_at_when_the_first_of_its_rules_opens(random: Ra
     views, x_ns = drawn(random, 20)
     rows = Rows(views, prefilter)
     rows.table.due_ns[:] = 7
-    found = rows.look(x_ns, INACTIVE)
+    found = rows.evaluate(x_ns, INACTIVE)
     assert found.unchanged.tolist() == [not any(row) for row in found.may_change.tolist()]
     first = found.opens_ns.min(axis=1)
     due_ns = np.where(found.unchanged & (first != NEVER), first - [one.offset_ns for one in views], NEVER)
@@ -157,7 +157,7 @@ def test_without_rules_every_stream_is_calm() -> None:
     views, x_ns = drawn(Random(1), 3)
     rows = Rows(views, Prefilter(RuleSet(())))
     rows.table.due_ns[:] = 7
-    found = rows.look(x_ns, INACTIVE)
+    found = rows.evaluate(x_ns, INACTIVE)
     assert found.unchanged.tolist() == [True] * 3
     assert (found.may_change.shape, found.opens_ns.shape, found.earliest_ns) == ((3, 0), (3, 0), NEVER)
     assert rows.table.due_ns[rows.slots].tolist() == [NEVER] * 3

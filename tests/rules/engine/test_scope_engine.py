@@ -43,13 +43,13 @@ def facts(
     )
 
 
-def looks(rules: RuleSet, truths: Sequence[bool | None]) -> tuple[ScopeEngine, list[tuple[str, str, int]]]:
+def evaluations(rules: RuleSet, truths: Sequence[bool | None]) -> tuple[ScopeEngine, list[tuple[str, str, int]]]:
     """Look at `attainment_1m < 0.5` with these truths, a second apart."""
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     told: list[tuple[str, str, int]] = []
     for second, truth in enumerate(truths):
         total = None if truth is None else Totals(met_true=0 if truth else 1, met_false=1 if truth else 0)
-        told += [(one.state, one.outcome, second) for one in engine.look(facts(second, total))]
+        told += [(one.state, one.outcome, second) for one in engine.evaluate(facts(second, total))]
     return engine, told
 
 
@@ -83,9 +83,9 @@ def test_each_cell_of_the_state_table(
 ) -> None:
     rules = scoped("class", WHEN, for_="2s", keep_firing_for="2s")
     truths, following, outcomes = found
-    before, told = looks(rules, REACHED[entry[0]])
+    before, told = evaluations(rules, REACHED[entry[0]])
     assert state(before) is entry[0]
-    after, all_told = looks(rules, [*REACHED[entry[0]], *truths])
+    after, all_told = evaluations(rules, [*REACHED[entry[0]], *truths])
     assert state(after) is following is TABLE[entry].phase
     assert [outcome for _, outcome, _ in all_told[len(told) :]] == outcomes
 
@@ -103,7 +103,7 @@ def test_the_cells_that_are_left_are_those_of_other_stories() -> None:
 
 @pytest.mark.parametrize(("truths", "outcomes"), [([False], []), ([True], []), ([True, True, True], ["ended"])])
 def test_the_end_of_a_subject(truths: list[bool | None], outcomes: list[str]) -> None:
-    engine, _ = looks(scoped("class", WHEN, for_="2s"), truths)
+    engine, _ = evaluations(scoped("class", WHEN, for_="2s"), truths)
     assert [one.outcome for one in engine.end_firings(facts(9))] == outcomes
     assert engine.end_firings(facts(10)) == []
 
@@ -120,7 +120,7 @@ def test_the_end_of_a_subject(truths: list[bool | None], outcomes: list[str]) ->
     ],
 )
 def test_missing_facts(on_missing: str, truths: list[bool | None], told: list[tuple[str, str, int]]) -> None:
-    assert looks(scoped("class", WHEN, for_="2s", on_missing=on_missing), truths)[1] == told
+    assert evaluations(scoped("class", WHEN, for_="2s", on_missing=on_missing), truths)[1] == told
 
 
 def test_what_is_missing_does_not_resolve() -> None:
@@ -128,7 +128,7 @@ def test_what_is_missing_does_not_resolve() -> None:
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
     told = []
     for second, total in enumerate((Totals(requests_ended=1), None, None, Totals(met_true=1), Totals())):
-        told += [(one.outcome, second, dict(one.facts)) for one in engine.look(facts(second, total))]
+        told += [(one.outcome, second, dict(one.facts)) for one in engine.evaluate(facts(second, total))]
     assert told == [("done", 0, {"requests_1m": 1}), ("resolved", 3, {"attainment_1m": 1.0})]
 
 
@@ -144,7 +144,7 @@ groups:
 """
     )
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
-    engine.look(facts(1))
+    engine.evaluate(facts(1))
     assert list(engine.phases("class", LABELS)) == ["B"]
 
 

@@ -13,7 +13,7 @@ from rules.scripted import MS, S, one_rule, ruleset
 from otel_llm.actions.settings import DOES
 from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError, parse_yaml
 from otel_llm.rules.files.load import RulesError, load_rules, rule_files
-from otel_llm.rules.files.rule_reader import RuleReader
+from otel_llm.rules.files.rule_parser import RuleParser
 from otel_llm.rules.files.ruleset import Limits, Rule, Verb
 from otel_llm.rules.lint.check import check_rules, finding
 
@@ -293,11 +293,11 @@ def test_a_file_with_anything_in_it_is_read_or_refused(edits: list[tuple[int, in
         file = parse_yaml(text.encode(), "f.yaml")
     except ConfigError:
         return
-    reader = RuleReader(file)
-    rules = reader.rules()
-    for error in reader.errors:
+    parser = RuleParser(file)
+    rules = parser.rules()
+    for error in parser.errors:
         shown = finding(error, file.text)
         assert error.line is not None
         assert f"f.yaml:{error.line}:" in str(shown)
         assert "^" in shown.shown[1]
-    assert rules or reader.errors or not [rule for group in file.data["groups"] for rule in group["rules"]]
+    assert rules or parser.errors or not [rule for group in file.data["groups"] for rule in group["rules"]]

@@ -161,18 +161,18 @@ def conclusion(bins: Sequence[LoadBin]) -> str:
     if at is None:
         return f"No load has {ENOUGH} windows, so no peak is named. A longer recording or a shorter --window helps."
     best = bins[at]
-    said = (
+    sentence = (
         f"Smooth goodput is highest at {_load(best)} requests in flight on an instance: {number(best.smooth)} tokens/s "
         f"({plural(best.windows, 'window')})."
     )
     above = [one for one in bins[at + 1 :] if one.windows >= ENOUGH]
     if not above:
         most = "there was" if at == len(bins) - 1 else f"with {ENOUGH} windows"
-        return f"{said} That is the highest load {most}: the peak may lie beyond it."
+        return f"{sentence} That is the highest load {most}: the peak may lie beyond it."
     last = above[-1]
     return (
-        f"{said} At {_load(last)} it is {number(last.smooth)}, while throughput went from {number(best.throughput)} to "
-        f"{number(last.throughput)}."
+        f"{sentence} At {_load(last)} it is {number(last.smooth)}, while throughput went from "
+        f"{number(best.throughput)} to {number(last.throughput)}."
     )
 
 

@@ -167,7 +167,7 @@ class FairPool(ThreadPoolExecutor):
             caller, (future, call) = found
             try:
                 if future.set_running_or_notify_cancel():
-                    _settle(future, call)
+                    _complete(future, call)
             finally:
                 with self._lock:
                     self.pending -= 1
@@ -178,7 +178,7 @@ class FairPool(ThreadPoolExecutor):
             del found, future, call
 
 
-def _settle(future: Future[Any], call: Callable[[], Any]) -> None:
+def _complete(future: Future[Any], call: Callable[[], Any]) -> None:
     try:
         result = call()
     except BaseException as error:  # noqa: BLE001  handed to gRPC

@@ -32,8 +32,8 @@ RELAY_ONLY: Final[frozenset[Verb]] = frozenset(("migrate", "preempt"))
 """Verbs that only a relay does; a test compares them with those of the other kinds of engine."""
 
 
-class RuleReader:
-    """A reader of one file's rules; `errors` holds all of its errors, in the file's order when sorted."""
+class RuleParser:
+    """The parser of one file's rules; `errors` holds all of its errors, in the file's order when sorted."""
 
     def __init__(self, file: YamlFile, executors: Collection[str] = ()) -> None:
         self.file = file

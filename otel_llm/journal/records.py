@@ -1,4 +1,4 @@
-"""The reader of a journal, for restarts and backtests."""
+"""The records of a journal, read for restarts and backtests."""
 
 from __future__ import annotations
 

@@ -93,11 +93,11 @@ def read_test_file(path: Path) -> TestFile:
         raise RulesError(config_errors(file, error)) from None
     rules = load_rules([path.parent / name for name in shape.rule_files], executors=get_args(Verb))
     classes = _classes(file, shape.slo)
-    reader = _Reader(file, rules, classes.names)
-    tests = tuple(reader.test(one, ("tests", at)) for at, one in enumerate(shape.tests))
-    reader.names_stand_once([one.name for one in shape.tests], ("tests",), "name")
-    if reader.errors:
-        raise RulesError(sorted(reader.errors, key=lambda error: (error.line or 0, error.column or 0)))
+    parser = _CaseParser(file, rules, classes.names)
+    tests = tuple(parser.test(one, ("tests", at)) for at, one in enumerate(shape.tests))
+    parser.names_stand_once([one.name for one in shape.tests], ("tests",), "name")
+    if parser.errors:
+        raise RulesError(sorted(parser.errors, key=lambda error: (error.line or 0, error.column or 0)))
     return TestFile(path, rules, classes, shape.lateness, shape.lost_after, shape.tolerance, tests)
 
 
@@ -115,7 +115,7 @@ def _classes(file: YamlFile, slo: Any) -> SloClasses:
     return slo_of(YamlFile(file.file, file.text, {"version": VERSION, **slo}, below(file.values), below(file.keys)))
 
 
-class _Reader:
+class _CaseParser:
     """The builder of tests; it collects the errors."""
 
     def __init__(self, file: YamlFile, rules: RuleSet, classes: Sequence[str]) -> None:
@@ -161,8 +161,8 @@ class _Reader:
         try:
             arrivals = parse_arrivals(shape.arrivals)
         except ExpressionError as error:
-            place = (*path, "arrivals")
-            self.errors.append(expression_error(self._file, place, shape.arrivals, error))
+            key_path = (*path, "arrivals")
+            self.errors.append(expression_error(self._file, key_path, shape.arrivals, error))
             arrivals = Arrivals((), (), None, None)
         if shape.class_ is not None:
             # A collector would use the default class for it, and the test would be of another class than it states.
@@ -176,13 +176,15 @@ class _Reader:
             self._known(shape.stream, sorted(ids), "stream", (*path, "stream"))
             facts = in_scope("stream")
             for name, value in shape.facts.items():
-                place = (*path, "facts", name)
+                key_path = (*path, "facts", name)
                 if name in FACTS and name not in facts:
-                    self._wrong(place, f"{name!r} is no fact of a stream", "ask a rule that uses it", at_key=True)
+                    self._wrong(key_path, f"{name!r} is no fact of a stream", "ask a rule that uses it", at_key=True)
                 elif name not in facts:
-                    self._wrong(place, f"unknown fact {name!r}", did_you_mean(name, list(facts)), at_key=True)
+                    self._wrong(key_path, f"unknown fact {name!r}", did_you_mean(name, list(facts)), at_key=True)
                 elif value is not None and not _fits(value, facts[name].type):
-                    self._wrong(place, f"{value!r} is no {facts[name].type}", f"{name} is of type {facts[name].type}")
+                    self._wrong(
+                        key_path, f"{value!r} is no {facts[name].type}", f"{name} is of type {facts[name].type}"
+                    )
             return
         if shape.alert is not None:
             self._known(shape.alert, self._alerts, "alert", (*path, "alert"))
