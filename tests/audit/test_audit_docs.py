@@ -31,8 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(1, 4)
     ]
     (tmp_path / "journal" / "a.otlp").write_bytes(journal(messages))
-    asked = [Asked(at * NS, (Chunk(NS // 10), Chunk(NS // 5))) for at in range(3)]
-    sweep = "\n".join(json.dumps(vllm_run(asked, request_rate=rate)) for rate in (1.0, 2.0))
+    requested = [Asked(at * NS, (Chunk(NS // 10), Chunk(NS // 5))) for at in range(3)]
+    sweep = "\n".join(json.dumps(vllm_run(requested, request_rate=rate)) for rate in (1.0, 2.0))
     (tmp_path / "sweep.json").write_text(sweep)
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -177,7 +177,7 @@ def test_a_damaged_record_costs_itself_and_is_counted(tmp_path: Path) -> None:
     assert audit.summary()["skipped"] == audit.skipped.broken == 1
 
 
-def test_nothing_to_read_is_said_so(tmp_path: Path) -> None:
+def test_nothing_to_read_is_reported_so(tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_bytes(b"")
     with pytest.raises(InputError, match="no export request found"):
@@ -299,9 +299,9 @@ def test_where_nobody_says_when_requests_were_sent_there_is_no_span_and_no_rate(
     assert {name for name, value in found.items() if value is None} == {
         name for name in found if name.endswith(("_tok_s", "_req_s"))
     }
-    said = tmp_path / "said.csv"
-    said.write_text("request,t_seconds,commit_s\na,1790000000.2,1790000000\n")
-    assert otel_llm.audit.load(said).summary()["span_s"] == pytest.approx(0.2)
+    reported = tmp_path / "said.csv"
+    reported.write_text("request,t_seconds,commit_s\na,1790000000.2,1790000000\n")
+    assert otel_llm.audit.load(reported).summary()["span_s"] == pytest.approx(0.2)
 
 
 CHUNKS = """request,t_seconds,commit_s,token_basis,output_tokens,reasoning_tokens

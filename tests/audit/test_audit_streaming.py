@@ -137,7 +137,7 @@ def test_several_processes_give_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_process_that_dies_is_said(tmp_path: Path) -> None:
+def test_a_process_that_dies_is_reported(tmp_path: Path) -> None:
     single = [batch.slice(0, 1) for batch in Inputs([recorded(tmp_path)]).batches()] * 4
     with pytest.raises(audit.WorkerError, match="--jobs 1"):
         list(workers.outcomes(iter(single), Exits(vector_classes(), None, LATENESS_NS), 2, small_batches=0))
@@ -168,8 +168,8 @@ def test_deliveries_are_at_hand_of_the_worst_and_of_those_asked_for(tmp_path: Pa
         for position, row in enumerate(rows)
         if row["fluidity_index"] is not None and row["fluidity_index"] < 1
     )[:4]
-    asked = {position for position, row in enumerate(few.rows) if row["trace_id"] == wanted}
-    assert at_hand == {position for _, position in [*longest, *lowest]} | asked
+    requested = {position for position, row in enumerate(few.rows) if row["trace_id"] == wanted}
+    assert at_hand == {position for _, position in [*longest, *lowest]} | requested
     with pytest.raises(IndexError):
         few.delivery(10**6)
 

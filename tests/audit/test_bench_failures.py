@@ -14,8 +14,8 @@ MS = 1_000_000
 
 
 def test_failures_without_an_end_count_against_the_server(tmp_path: Path) -> None:
-    asked = [Asked(number * NS, (Chunk(200 * MS), Chunk(260 * MS))) for number in range(4)]
-    run = vllm_run(asked, failed=1)
+    requested = [Asked(number * NS, (Chunk(200 * MS), Chunk(260 * MS))) for number in range(4)]
+    run = vllm_run(requested, failed=1)
     run["errors"][3], run["latencies"][3], run["output_lens"][3] = "Traceback ...", 0.0, 0
     path = tmp_path / "result.json"
     path.write_text(json.dumps(run))

@@ -51,20 +51,22 @@ def one_by_one(events: Events) -> Events:
 
 
 def spans_of(
-    pieces: Sequence[Events], request: int, choice: int = 0, *, basis: str = "exact", total: int = 0
+    chunks: Sequence[Events], request: int, choice: int = 0, *, basis: str = "exact", total: int = 0
 ) -> list[Span]:
     """Return the segments of a stream whose pieces have these events, and its end."""
     spans, tokens, last_ns = [segment_span(request=request, choice=choice, attributes=IDENTITY)], 0, T0_NS
-    for seq, piece in enumerate(pieces, 1):
-        sent: list[Event] = [token(at_ns, None if count == 1 else count, kind) for at_ns, count, kind in piece]
-        end_ns = max([last_ns, *(at_ns for at_ns, _, _ in piece)])
-        said: dict[str, Value] = {}
-        number = sum(count for _, count, _ in piece)
-        if seq == len(pieces):
-            said = {semconv.OUTCOME: "completed", semconv.TOKENS: tokens + number, semconv.TOKEN_BASIS: basis}
-            said |= {semconv.SEGMENTS: len(pieces) + 1} | ({semconv.GEN_AI_USAGE_OUTPUT_TOKENS: total} if total else {})
+    for seq, chunk in enumerate(chunks, 1):
+        sent: list[Event] = [token(at_ns, None if count == 1 else count, kind) for at_ns, count, kind in chunk]
+        end_ns = max([last_ns, *(at_ns for at_ns, _, _ in chunk)])
+        stated: dict[str, Value] = {}
+        number = sum(count for _, count, _ in chunk)
+        if seq == len(chunks):
+            stated = {semconv.OUTCOME: "completed", semconv.TOKENS: tokens + number, semconv.TOKEN_BASIS: basis}
+            stated |= {semconv.SEGMENTS: len(chunks) + 1} | (
+                {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: total} if total else {}
+            )
         placed = {"request": request, "choice": choice, "start_ns": last_ns, "end_ns": end_ns}
-        spans.append(segment_span(seq, tokens, sent, attributes=said, **placed))
+        spans.append(segment_span(seq, tokens, sent, attributes=stated, **placed))
         tokens, last_ns = tokens + number, end_ns
     return spans
 
@@ -75,17 +77,17 @@ def drawn(random: Random) -> tuple[list[list[Span]], list[list[Span]]]:
     alone: list[list[Span]] = []
     for request in range(1, random.randint(2, 5)):
         for choice in range(random.choice((1, 1, 1, 2))):
-            at_ns, pieces = T0_NS, []
+            at_ns, chunks = T0_NS, []
             kinds = random.choice(((None,), (None, "reasoning", "tool")))
             for _ in range(random.randint(1, 4)):
-                piece = []
+                chunk = []
                 for _ in range(random.choice((0, 1, 3))):
                     at_ns += random.choice((0, 20, 700)) * MS
-                    piece.append((at_ns, random.choice((1, 2, 9, 150)), random.choice(kinds)))
-                pieces.append(piece)
-            total = random.choice((0, 0, sum(count for piece in pieces for _, count, _ in piece) * 2))
+                    chunk.append((at_ns, random.choice((1, 2, 9, 150)), random.choice(kinds)))
+                chunks.append(chunk)
+            total = random.choice((0, 0, sum(count for chunk in chunks for _, count, _ in chunk) * 2))
             basis = random.choice(("exact", "chunk"))
-            for found, mine in ((counted, pieces), (alone, [one_by_one(piece) for piece in pieces])):
+            for found, mine in ((counted, chunks), (alone, [one_by_one(chunk) for chunk in chunks])):
                 found.append(spans_of(mine, request, choice, basis=basis, total=total))
     return counted, alone
 
@@ -155,12 +157,12 @@ def test_a_file_of_streams_keeps_the_counts(tmp_path: Path) -> None:
         ([[1, 1, 1]], "a number for each time"),
     ],
 )
-def test_a_file_with_counts_that_cannot_be(tmp_path: Path, counts: list[list[int]], said: str) -> None:
+def test_a_file_with_counts_that_cannot_be(tmp_path: Path, counts: list[list[int]], stated: str) -> None:
     import pyarrow.parquet as pq
 
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"times_ns": [[T0_NS, T0_NS + 1]], "counts": counts, "commit_ns": [T0_NS]}), path)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=stated):
         otel_llm.audit.load(path)
 
 
@@ -183,8 +185,8 @@ def claims(count: int, *, ordered: bool, streams: int = 12, events: int = 1, seg
     """Return exports of a segment each, whose events claim so many tokens; `ordered`: with their commits."""
     found: Deliveries = []
     for request in range(1, streams + 1):
-        pieces = [[(T0_NS + seq * 100 * MS, count, None)] * events for seq in range(segments)]
-        spans = spans_of(pieces, request)
+        chunks = [[(T0_NS + seq * 100 * MS, count, None)] * events for seq in range(segments)]
+        spans = spans_of(chunks, request)
         found += [(T0_NS + (len(found) + at) * MS, export(span)) for at, span in enumerate(spans[not ordered :])]
     return found
 

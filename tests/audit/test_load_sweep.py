@@ -219,10 +219,10 @@ def test_the_levels_of_the_real_sweep_follow_from_its_recordings(sweeps: dict[st
         runs = list(csv.DictReader(lines))
     for load, file in files.items():
         # The requests are those of the load; of several runs the one is kept beside which others used least.
-        asked = poisson(load, 20.0, 1)
+        requested = poisson(load, 20.0, 1)
         recorded = levels.kept(file)
-        assert sorted(map(len, recorded.column("times_ns").to_pylist())) == sorted(one.output for one in asked)
-        assert sorted(recorded.column("input_tokens").to_pylist()) == sorted(one.prompt for one in asked)
+        assert sorted(map(len, recorded.column("times_ns").to_pylist())) == sorted(one.output for one in requested)
+        assert sorted(recorded.column("input_tokens").to_pylist()) == sorted(one.prompt for one in requested)
         mine = [one for one in runs if float(one["load"]) == load]
         (kept,) = [one for one in mine if one["kept"] == "1"]
         assert float(kept["others"]) == min(float(one["others"]) for one in mine)
@@ -263,12 +263,12 @@ def test_the_whole_audit_says_the_same_of_a_recording(sweeps: dict[str, list[Lev
     file = sweeping.recordings(FOLDER / "recorded")[load]
     summary = otel_llm.audit.load(file, slo=FOLDER / "slo.yaml").summary()
     (one,) = [one for one in sweeps["vllm"] if one.load == load]
-    said = summary["classes"]["reader"]["client"]
+    reported = summary["classes"]["reader"]["client"]
     assert summary["span_s"] == pytest.approx(one.span_s, abs=1e-6)
-    assert said["throughput_tok_s"] == pytest.approx(one.throughput, abs=1e-5)
-    assert said["smooth_goodput_tok_s"] == pytest.approx(one.smooth_goodput, abs=1e-5)
-    assert said["attainment"] == pytest.approx(one.attainment, abs=1e-6)
-    assert (said["requests"], said["incomplete"]) == (one.requests, 0)
+    assert reported["throughput_tok_s"] == pytest.approx(one.throughput, abs=1e-5)
+    assert reported["smooth_goodput_tok_s"] == pytest.approx(one.smooth_goodput, abs=1e-5)
+    assert reported["attainment"] == pytest.approx(one.attainment, abs=1e-6)
+    assert (reported["requests"], reported["incomplete"]) == (one.requests, 0)
 
 
 # What the figures say.

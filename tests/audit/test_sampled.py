@@ -20,9 +20,9 @@ CLAUSE = "the figures are those of a sample, 40 of 200 requests, without rates"
 
 def report(models: int = 1) -> bytes:
     """40 of 200 requests, of which 10 failed: 30 of the sample's 40 completed."""
-    asked = [Asked(at * NS, (Chunk((200 + at) * MS), Chunk(900 * MS))) for at in range(40)]
+    requested = [Asked(at * NS, (Chunk((200 + at) * MS), Chunk(900 * MS))) for at in range(40)]
     entries = [
-        guidellm_entry(replace(one, model=f"m{number % models}"), number + 1) for number, one in enumerate(asked)
+        guidellm_entry(replace(one, model=f"m{number % models}"), number + 1) for number, one in enumerate(requested)
     ]
     totals = {"successful": 190, "errored": 10, "incomplete": 0, "total": 200}
     benchmark = {
@@ -54,8 +54,8 @@ def rates(found: Audit) -> dict[str, float | None]:
 
 def test_the_table_of_a_sample_says_so_first_and_has_no_rates(path: Path) -> None:
     assert set(rates(load(path)).values()) == {None}
-    said = printed(path)
-    assert said.index(CLAUSE[1:]) < said.index("What the readers felt")
+    reported = printed(path)
+    assert reported.index(CLAUSE[1:]) < reported.index("What the readers felt")
     assert f"report.json: {CLAUSE}" in printed("--runs", path)
 
 
@@ -77,8 +77,8 @@ def test_a_comparison_with_a_sample_has_the_share_of_the_totals_and_no_rates(pat
 
 def test_tables_by_model_of_a_sample_say_so_and_have_no_share_of_failures(path: Path) -> None:
     path.write_bytes(report(models=2))
-    said = printed(path)
-    assert CLAUSE in said.split("By model")[1]
+    reported = printed(path)
+    assert CLAUSE in reported.split("By model")[1]
     found = compare(load(path), load(path), by=["model"])
     assert {one.old for one in found.changes if one.figure == "aborted_share"} == {None}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.core.core_cases import at, commit, ends, piece
+from support.core.core_cases import at, commit, ends, segment
 from support.otlp import export
 
 from otel_llm.cli.rules_commands.rules_command import rules
@@ -37,9 +37,9 @@ def folder(tmp_path: Path) -> Path:
     """Write the journal of one stream: committed, silent for three seconds, then a token; and rules."""
     told = [
         (10_000, [commit(10_000)]),
-        *((10_000 + 250 * seq, [piece(seq, 0, [], 10_000 + 250 * seq)]) for seq in range(1, 12)),
-        (13_000, [piece(12, 0, [12_900], 13_000)]),
-        (13_200, [piece(13, 1, [], 13_200, said=ends(1, 14))]),
+        *((10_000 + 250 * seq, [segment(seq, 0, [], 10_000 + 250 * seq)]) for seq in range(1, 12)),
+        (13_000, [segment(12, 0, [12_900], 13_000)]),
+        (13_200, [segment(13, 1, [], 13_200, stated=ends(1, 14))]),
         (20_000, [commit(20_000, request=2)]),
     ]
     with Journal(tmp_path / "journal", fsync="never", compress=False) as journal:

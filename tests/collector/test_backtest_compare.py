@@ -132,8 +132,8 @@ def test_another_order_is_another_story(store: Store) -> None:
 
 def test_enforced_actions_are_written_when_their_outcome_is_known(store: Store) -> None:
     act = decision(1, action="abort", outcome="unconfirmed")
-    settled = replace(act, outcome="failed")
-    records = compared(store, [end(2), settled], [act, end(2)]).records
+    completed = replace(act, outcome="failed")
+    records = compared(store, [end(2), completed], [act, end(2)]).records
     assert records.identical
 
 
@@ -327,7 +327,7 @@ def test_an_action_that_was_done_in_shadow_was_not_done(store: Store) -> None:
     assert rests(store, [act, decision(2)], then=[act]) == {"as_recorded": 1, "same_request": 1}
 
 
-def test_an_action_that_is_not_decided_any_more_is_told(store: Store) -> None:
+def test_an_action_that_is_not_decided_any_more_is_reported(store: Store) -> None:
     done = decision(1, action="abort", outcome="done")
     other = decision(2, action="drain", outcome="shadow")
     actions = compared(store, [done], [other]).actions

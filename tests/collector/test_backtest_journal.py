@@ -22,9 +22,9 @@ T = 1_790_000_000_000_000_000
 def journal(folder: Path, *files: list[int], number: int = 0) -> Path:
     """Write a journal: of each file the receipts, in ns after T; a record says its own receipt."""
     folder.mkdir(exist_ok=True)
-    for place, receipts in enumerate(files, number):
+    for index, receipts in enumerate(files, number):
         records = b"".join(frame(b"\n" + bytes([len(str(one))]) + str(one).encode(), T + one) for one in receipts)
-        (folder / file_name(T + receipts[0], place)).write_bytes(records)
+        (folder / file_name(T + receipts[0], index)).write_bytes(records)
     return folder
 
 

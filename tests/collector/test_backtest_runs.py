@@ -35,9 +35,9 @@ def group_rules(random: Random) -> tuple[Rule, ...]:
     """Draw rules of the scopes instance and class."""
     rules: list[Rule] = []
     for scope, conditions in GROUP_RULES.items():
-        for place, when in enumerate(random.sample(conditions, random.randint(0, 2))):
+        for index, when in enumerate(random.sample(conditions, random.randint(0, 2))):
             (one,) = scoped(scope, when, for_=random.choice(("0s", "500ms", "3s"))).rules
-            rules.append(replace(one, name=f"{scope}{place}"))
+            rules.append(replace(one, name=f"{scope}{index}"))
     return tuple(rules)
 
 

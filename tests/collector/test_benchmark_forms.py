@@ -45,7 +45,7 @@ def times_of(span: Span) -> list[int]:
     return [span.start_time_unix_nano, span.end_time_unix_nano, *(event.time_unix_nano for event in span.events)]
 
 
-def said(messages: list[bytes]) -> dict[tuple[bytes, bytes], list[int]]:
+def reported(messages: list[bytes]) -> dict[tuple[bytes, bytes], list[int]]:
     """Return by trace and span what times each span has."""
     return {(span.trace_id, span.span_id): times_of(span) for raw in messages for span in spans_of(raw)}
 
@@ -103,13 +103,13 @@ def test_times_are_found_whatever_else_a_message_says() -> None:
     raw = request.SerializeToString()
     assert [int.from_bytes(raw[at : at + 8], "little") for at in time_places(raw)] == [5, 6, 7]
     late = b"\x5a\x10\x12\x05token\x09" + (8).to_bytes(8, "little")  # the event's name stands before its time
-    places = time_places(b"\x0a\x16\x12\x14\x12\x12" + late)
-    assert places == [6 + 10]
+    positions = time_places(b"\x0a\x16\x12\x14\x12\x12" + late)
+    assert positions == [6 + 10]
 
 
 def test_an_encoder_without_defaults_says_the_same() -> None:
     dense, thin = recorded("segments"), recorded("segments", "sparse")
-    assert said(dense.messages()) == said(thin.messages())
+    assert reported(dense.messages()) == reported(thin.messages())
     for raw in dense.messages():
         assert all(span.flags and span.HasField("status") for span in spans_of(raw))
     for raw in thin.messages():
@@ -199,5 +199,5 @@ def test_what_comes_through_rotel_says_the_same() -> None:
     require("rotel")
     direct, forwarded = recorded("small"), recorded("small", "rotel")
     back_ns = T0_NS - forwarded.start_ns
-    received = said(forwarded.messages())
-    assert {key: [time + back_ns for time in times] for key, times in received.items()} == said(direct.messages())
+    received = reported(forwarded.messages())
+    assert {key: [time + back_ns for time in times] for key, times in received.items()} == reported(direct.messages())

@@ -218,8 +218,8 @@ def test_every_key(folder: Path) -> None:
 
 def test_the_text_above_has_every_key_there_is() -> None:
     """A key that is added to the settings is added here."""
-    said = set(re.findall(r"[a-z_]+(?=:)", EVERY_KEY))
-    assert {path[-1] for path, _ in keys_of(Settings)} - said == set()
+    reported = set(re.findall(r"[a-z_]+(?=:)", EVERY_KEY))
+    assert {path[-1] for path, _ in keys_of(Settings)} - reported == set()
 
 
 @pytest.mark.parametrize(
@@ -351,15 +351,15 @@ def test_the_text_above_has_every_key_there_is() -> None:
         ("otlp: {traces: {}}", "2:8: otlp.traces", "did you mean metrics?"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(folder: Path, text: str, place: str, says: str) -> None:
+def test_what_is_wrong_is_reported_with_its_position(folder: Path, text: str, index: str, says: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load(folder, f"version: 1\n{text}\n")
-    assert str(raised.value).startswith(f"{folder / 'collector.yaml'}:{place}: ")
+    assert str(raised.value).startswith(f"{folder / 'collector.yaml'}:{index}: ")
     assert says in str(raised.value)
     assert "u:p" not in str(raised.value)
 
 
-def test_a_wrong_line_in_a_file_that_is_named_is_said_with_its_own_place(folder: Path) -> None:
+def test_a_wrong_line_in_a_file_that_is_named_is_reported_with_its_own_position(folder: Path) -> None:
     (folder / "tokens").write_text("# who\nsecret token\n")
     with pytest.raises(ConfigError, match=r"tokens:2:1: not a bearer token") as raised:
         load(folder, "version: 1\nauth: {tokens_file: tokens}\n")
@@ -370,7 +370,7 @@ def test_a_wrong_line_in_a_file_that_is_named_is_said_with_its_own_place(folder:
     assert "secret" not in str(raised.value)
 
 
-def test_a_secret_that_is_none_is_said_with_its_own_place(folder: Path) -> None:
+def test_a_secret_that_is_none_is_reported_with_its_own_position(folder: Path) -> None:
     receiver = "version: 1\nreceivers: {a: {url: 'http://b', secret_file: secrets}}\n"
     short = "whsec_" + base64.b64encode(bytes(23)).decode()
     for text, says in (

@@ -62,17 +62,19 @@ def test_the_docstring_draws_the_tree() -> None:
         (InternalError("x"), grpc.StatusCode.INTERNAL, 500, None),
     ],
 )
-def test_what_a_client_is_told(refusal: RefusalError, code: grpc.StatusCode, http: int, retry_s: int | None) -> None:
+def test_the_answer_to_a_client(
+    refusal: RefusalError, code: grpc.StatusCode, http: int, retry_s: int | None
+) -> None:
     row = answer(refusal)
     assert (grpc.StatusCode[row.grpc], row.http) == (code, http)
     assert row.code == code.value[0]
-    told = status(refusal)
-    assert (told.code, told.message) == (row.code, str(refusal))
+    reported = status(refusal)
+    assert (reported.code, reported.message) == (row.code, str(refusal))
     if retry_s is None:
-        assert not told.details
+        assert not reported.details
         return
     info = RetryInfo()
-    assert told.details[0].Unpack(info)
+    assert reported.details[0].Unpack(info)
     assert info.retry_delay.seconds == retry_s
 
 

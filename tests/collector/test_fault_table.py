@@ -112,10 +112,10 @@ def test_a_step_of_a_senders_clock(step_s: int) -> None:
             deliveries += [(span.end_time_unix_nano - ahead_ns + MS, export(span)) for span in spans]
         one.run(deliveries)
 
-    def told(rows: list[Any]) -> list[Any]:
+    def reported(rows: list[Any]) -> list[Any]:
         return [{name: value for name, value in row.items() if name != "start_unix_nano"} for row in rows]
 
-    assert told(live.rows) == told(steady.rows)
+    assert reported(live.rows) == reported(steady.rows)
     assert live.decisions == steady.decisions == []
     ended = [sum(int(row["requests_ended"]) for row in one.windows) for one in (live, steady)]
     assert ended == [2, 2]

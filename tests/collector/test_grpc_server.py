@@ -132,7 +132,7 @@ def test_refusals(
         assert info.retry_delay.seconds == retry_s
 
 
-def test_a_bug_of_ours_is_logged_and_not_told(
+def test_a_bug_of_ours_is_logged_and_not_reported(
     channel: grpc.Channel, behind: FakeEvaluator, caplog: pytest.LogCaptureFixture
 ) -> None:
     behind.fail_with = KeyError("secret")
@@ -169,7 +169,7 @@ def test_size_limits_also_once_decompressed(channel: grpc.Channel, behind: FakeE
     call(channel, RAW, zipped=True)
 
 
-def test_a_port_in_use_is_said_with_its_remedy(receiver: GrpcReceiver) -> None:
+def test_a_port_in_use_is_reported_with_its_remedy(receiver: GrpcReceiver) -> None:
     second = GrpcReceiver(receiver.address, FakeEvaluator())
     with pytest.raises(AddressError, match=rf"127\.0\.0\.1:{receiver.port} is in use .* choose --grpc HOST:PORT"):
         second.bind()

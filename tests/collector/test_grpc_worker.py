@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.collector.fake_evaluator import FakeEvaluator
-from support.collector.http_client import RAW, ask
+from support.collector.http_client import RAW, send
 from support.commands import collector, wait_until
 from support.otlp import T0_NS, export, segment_span
 from support.patience import WAIT_S
@@ -112,12 +112,12 @@ def connect(worker: GrpcWorker) -> grpc.Channel:
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in ANSWERS])
 def test_a_refusal_is_the_same_on_the_other_side(kind: type[RefusalError]) -> None:
-    told = kind("a reason")
-    frame = refused(7, told)
-    length, number, place = DOWN.unpack_from(frame)
-    heard = refusal_of(place, frame[DOWN.size :])
+    received = kind("a reason")
+    frame = refused(7, received)
+    length, number, index = DOWN.unpack_from(frame)
+    heard = refusal_of(index, frame[DOWN.size :])
     assert (length, number) == (len(frame) - DOWN.size, 7)
-    assert (type(heard), str(heard), heard.retry_after_s) == (kind, str(told), told.retry_after_s)
+    assert (type(heard), str(heard), heard.retry_after_s) == (kind, str(received), received.retry_after_s)
 
 
 def test_a_refusal_of_no_row_is_a_bug_of_ours() -> None:
@@ -214,9 +214,9 @@ def test_neither_source_keeps_the_other_waiting(puts: list[int]) -> None:
     assert all(one[0] != other[0] for one, other in pairwise(both))
 
 
-def test_what_the_evaluator_refuses_the_sender_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_of_the_evaluator_reaches_the_sender(caplog: pytest.LogCaptureFixture) -> None:
     behind = FakeEvaluator()
-    told = [
+    received = [
         (JournalError("/secret/disk is full"), grpc.StatusCode.UNAVAILABLE),
         (BusyError("too many streams in flight"), grpc.StatusCode.RESOURCE_EXHAUSTED),
         (DecodeError("not one"), grpc.StatusCode.INVALID_ARGUMENT),
@@ -224,7 +224,7 @@ def test_what_the_evaluator_refuses_the_sender_is_told(caplog: pytest.LogCapture
         (ZeroDivisionError("a bug"), grpc.StatusCode.INTERNAL),
     ]
     with grpc_worker() as worker, evaluating(worker, behind), connect(worker) as channel:
-        for error, expected in told:
+        for error, expected in received:
             behind.fail_with = error
             assert code(channel) is expected
         behind.forget()
@@ -249,7 +249,7 @@ def test_beyond_what_may_wait_senders_are_told_to_come_back() -> None:
             assert call(channel) == b""
 
 
-def test_an_evaluator_that_is_gone_is_said() -> None:
+def test_an_evaluator_that_is_gone_is_reported() -> None:
     with grpc_worker() as worker, connect(worker) as channel, ThreadPoolExecutor(1) as sender:
         waiting = sender.submit(code, channel)
         wait_until("it waits", lambda: worker.waiting == 1)
@@ -270,7 +270,7 @@ def test_a_process_that_does_not_answer_is_ended() -> None:
         worker.reload()  # without effect
 
 
-def test_a_process_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_cannot_be_started_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     before = set(Path("/proc/self/fd").iterdir())
     worker = GrpcWorker(LOCAL, limits=Limits(), tokens=None, certificates=None, clock=MonotonicClock())
@@ -280,7 +280,7 @@ def test_a_process_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatc
     assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 1, "no more than the numbers, which it still knows"
 
 
-def test_a_port_in_use_is_said_and_no_process_stays() -> None:
+def test_a_port_in_use_is_reported_and_no_process_stays() -> None:
     with grpc_worker() as first:
         second = GrpcWorker(first.address, limits=Limits(), tokens=None, certificates=None, clock=MonotonicClock())
         before = children(os.getpid())
@@ -307,16 +307,16 @@ def test_a_collector_without_its_grpc_worker_is_unhealthy_and_continues(tmp_path
     with ExitStack() as stack:
         service = stack.enter_context(collector(tmp_path))
         web, http = (int(address.rpartition(":")[2]) for address in (service.web, service.http))
-        assert ask(web, "GET", "/healthz", None, {})[0] == 200
+        assert send(web, "GET", "/healthz", None, {})[0] == 200
         (worker,) = children(service.process.pid)
         os.kill(worker, signal.SIGKILL)
-        wait_until("unhealthy", lambda: ask(web, "GET", "/healthz", None, {})[0] == 503)
-        assert b"the gRPC worker has ended" in ask(web, "GET", "/healthz", None, {})[2]
-        assert ask(web, "GET", "/readyz", None, {})[0] == 503
-        assert ask(http)[0] == 200
-        status, said = service.stop()
+        wait_until("unhealthy", lambda: send(web, "GET", "/healthz", None, {})[0] == 503)
+        assert b"the gRPC worker has ended" in send(web, "GET", "/healthz", None, {})[2]
+        assert send(web, "GET", "/readyz", None, {})[0] == 503
+        assert send(http)[0] == 200
+        status, reported = service.stop()
         assert status == 0
-        assert said.count("the gRPC worker has ended") == 1
+        assert reported.count("the gRPC worker has ended") == 1
 
 
 def test_signals_to_all_its_processes_stop_it_as_to_one(tmp_path: Path) -> None:
@@ -326,9 +326,9 @@ def test_signals_to_all_its_processes_stop_it_as_to_one(tmp_path: Path) -> None:
         for child in children(service.process.pid):
             os.kill(child, signal.SIGTERM)
         assert call(channel, export(segment_span(0, 0)).SerializeToString()) == b""
-        status, said = service.stop()
+        status, reported = service.stop()
     assert status == 0
-    assert "stopped: 2 exports" in said
+    assert "stopped: 2 exports" in reported
 
 
 def test_receipts_do_not_go_back_whichever_listener_receives_them(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_receipts_do_not_go_back_whichever_listener_receives_them(tmp_path: Path
         port = int(service.http.rpartition(":")[2])
         with grpc.insecure_channel(service.grpc) as channel, ThreadPoolExecutor(8) as senders:
             sent = [senders.submit(call, channel, big if number % 10 == 0 else RAW) for number in range(60)]
-            sent += [senders.submit(lambda: ask(port)[2]) for _ in range(60)]
+            sent += [senders.submit(lambda: send(port)[2]) for _ in range(60)]
             assert {one.result(WAIT_S) for one in sent} == {b""}
         assert service.stop()[0] == 0
     files = sorted((tmp_path / "journal").glob("*.otlp"))

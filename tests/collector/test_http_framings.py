@@ -29,8 +29,8 @@ def head(*lines: bytes, version: bytes = b"1.1", target: bytes = b"POST /v1/trac
 
 
 def chunked(size: int, trailers: bytes = b"") -> bytes:
-    pieces = [RAW[at : at + size] for at in range(0, len(RAW), size)]
-    return b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces) + b"0\r\n" + trailers + b"\r\n"
+    chunks = [RAW[at : at + size] for at in range(0, len(RAW), size)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in chunks) + b"0\r\n" + trailers + b"\r\n"
 
 
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
@@ -63,12 +63,12 @@ def served() -> Iterator[tuple[HttpServer, FakeEvaluator]]:
     server.stop(0.1)
 
 
-def answers(port: int, *pieces: bytes, count: int = 1) -> list[int]:
+def answers(port: int, *chunks: bytes, count: int = 1) -> list[int]:
     """Send pieces over one connection; return the statuses of the first answers, other than 100."""
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for piece in pieces:
-            connection.sendall(piece)
+        for chunk in chunks:
+            connection.sendall(chunk)
         data, found = b"", list[int]()
         while len(found) < count and (more := connection.recv(65536)):
             data += more
@@ -141,15 +141,15 @@ def test_an_offer_is_no_way_around_a_limit(served: tuple[HttpServer, FakeEvaluat
 def test_several_gzip_members_are_one_body(served: tuple[HttpServer, FakeEvaluator]) -> None:
     server, behind = served
 
-    def ask(*members: bytes) -> list[int]:
+    def send(*members: bytes) -> list[int]:
         body = b"".join(map(gzip.compress, members))
         length = b"Content-Length: %d\r\n" % len(body)
         return answers(server.port, head(b"Content-Encoding: gzip\r\n", length) + body)
 
-    assert ask(RAW[:9], RAW[9:]) == [200]
-    assert ask(b"", RAW, b"") == [200]
-    assert ask(*[RAW[:1], RAW[1:], *[b""] * (MOST_MEMBERS - 2)]) == [200]
+    assert send(RAW[:9], RAW[9:]) == [200]
+    assert send(b"", RAW, b"") == [200]
+    assert send(*[RAW[:1], RAW[1:], *[b""] * (MOST_MEMBERS - 2)]) == [200]
     assert stored(behind) == [RAW] * 3
-    assert ask(RAW, *[b""] * MOST_MEMBERS) == [400]
-    assert ask(RAW, bytes(2**21)) == [413]
+    assert send(RAW, *[b""] * MOST_MEMBERS) == [400]
+    assert send(RAW, bytes(2**21)) == [413]
     assert stored(behind) == []

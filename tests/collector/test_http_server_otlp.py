@@ -73,7 +73,7 @@ def server(served: tuple[HttpServer, FakeEvaluator], behind: FakeEvaluator) -> H
     return served[0]
 
 
-def ask(
+def send(
     server: HttpServer,
     body: bytes | None,
     headers: Mapping[str, str],
@@ -108,7 +108,7 @@ def test_the_standard_exporter_delivers(server: HttpServer, behind: FakeEvaluato
 def test_both_encodings(
     server: HttpServer, behind: FakeEvaluator, body: bytes, headers: dict[str, str], zipped: bool
 ) -> None:
-    http_status, answered, content = ask(
+    http_status, answered, content = send(
         server, gzip.compress(body) if zipped else body, headers | GZIP if zipped else headers
     )
     assert http_status == 200
@@ -119,26 +119,26 @@ def test_both_encodings(
 
 
 def test_an_empty_export_is_fine(server: HttpServer) -> None:
-    assert ask(server, b"", PROTOBUF)[0] == 200
-    assert ask(server, b"{}", JSON)[0] == 200
+    assert send(server, b"", PROTOBUF)[0] == 200
+    assert send(server, b"{}", JSON)[0] == 200
 
 
 def test_partial_success_in_both_encodings(server: HttpServer) -> None:
     raw = export(segment_span(1, 0), segment_span(None, 0)).SerializeToString()
-    http_status, _, content = ask(server, raw, PROTOBUF)
+    http_status, _, content = send(server, raw, PROTOBUF)
     partial = ExportTraceServiceResponse.FromString(content).partial_success
     assert (http_status, partial.rejected_spans, partial.error_message) == (200, 1, "missing_seq")
-    http_status, _, content = ask(server, JSON_NO_SEQ, JSON)
+    http_status, _, content = send(server, JSON_NO_SEQ, JSON)
     assert http_status == 200
     assert json.loads(content) == {"partialSuccess": {"rejectedSpans": "1", "errorMessage": "missing_seq"}}
 
 
 def test_errors_are_a_status_in_the_encoding_of_the_question(server: HttpServer, behind: FakeEvaluator) -> None:
-    http_status, headers, content = ask(server, b"\xff", PROTOBUF)
+    http_status, headers, content = send(server, b"\xff", PROTOBUF)
     made = Status.FromString(content)
     assert (http_status, headers["content-type"], made.code) == (400, "application/x-protobuf", 3)
     assert "not an OTLP trace export request" in made.message
-    http_status, headers, content = ask(server, b'{"resourceSpans": 3}', JSON)
+    http_status, headers, content = send(server, b'{"resourceSpans": 3}', JSON)
     assert (http_status, headers["content-type"]) == (400, "application/json")
     assert json.loads(content) == {"code": 3, "message": "not OTLP JSON: resourceSpans: expected an array"}
     assert behind.messages == []
@@ -146,7 +146,7 @@ def test_errors_are_a_status_in_the_encoding_of_the_question(server: HttpServer,
 
 @pytest.mark.parametrize("body", [b"not gzip", gzip.compress(RAW)[:-3], gzip.compress(RAW) + b"tail", b""])
 def test_broken_gzip(server: HttpServer, body: bytes) -> None:
-    http_status, _, content = ask(server, body, PROTOBUF | GZIP)
+    http_status, _, content = send(server, body, PROTOBUF | GZIP)
     assert http_status == 400
     assert "broken gzip" in Status.FromString(content).message
 
@@ -162,7 +162,7 @@ def test_broken_gzip(server: HttpServer, body: bytes) -> None:
     ],
 )
 def test_content_that_we_do_not_read(server: HttpServer, headers: dict[str, str], says: str) -> None:
-    http_status, answered, content = ask(server, RAW, headers)
+    http_status, answered, content = send(server, RAW, headers)
     assert http_status == 415
     assert says.encode() in content
     assert answered["accept"] == "application/x-protobuf, application/json"
@@ -170,13 +170,13 @@ def test_content_that_we_do_not_read(server: HttpServer, headers: dict[str, str]
 
 @pytest.mark.parametrize("path", ["/", "/v1/metrics", "/v1/logs", "/v1/traces/", "/v1/traces2"])
 def test_other_paths(server: HttpServer, path: str) -> None:
-    http_status, _, content = ask(server, b"", JSON, path=path)
+    http_status, _, content = send(server, b"", JSON, path=path)
     assert (http_status, json.loads(content)) == (404, {"code": 5, "message": "POST /v1/traces is all there is"})
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS"])
 def test_other_methods(server: HttpServer, method: str) -> None:
-    http_status, headers, content = ask(server, None, {"Origin": "http://evil.example"}, method=method)
+    http_status, headers, content = send(server, None, {"Origin": "http://evil.example"}, method=method)
     assert (http_status, headers["allow"], json.loads(content)["code"]) == (405, "POST", 12)
     assert not any(name.lower().startswith("access-control") for name in headers)
 
@@ -187,7 +187,7 @@ def test_size_limits(server: HttpServer, behind: FakeEvaluator) -> None:
         (gzip.compress(bytes(2**20 + 1)), PROTOBUF | GZIP),
         (b"x" * (2**20 + 1), JSON),
     ):
-        http_status, _, content = ask(server, body, headers)
+        http_status, _, content = send(server, body, headers)
         assert http_status == 413
         assert b"larger than 1048576 bytes" in content
     assert behind.messages == []
@@ -222,7 +222,7 @@ def test_a_body_without_a_length_is_bounded_too(server: HttpServer) -> None:
 def test_what_a_bomb_expands_to_is_never_held(server: HttpServer) -> None:
     bomb = gzip.compress(bytes(2**28))
     tracemalloc.start()
-    http_status, _, _ = ask(server, bomb, PROTOBUF | GZIP)
+    http_status, _, _ = send(server, bomb, PROTOBUF | GZIP)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert http_status == 413
@@ -248,7 +248,7 @@ def test_a_client_that_goes_away_is_no_error(
         connection.sendall(
             b"POST /v1/traces HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
         )
-    assert ask(server, RAW, PROTOBUF)[0] == 200
+    assert send(server, RAW, PROTOBUF)[0] == 200
     assert len(behind.messages) == 1
     assert caplog.text == ""
 
@@ -261,16 +261,16 @@ def test_what_may_be_sent_again_says_when(
 ) -> None:
     behind.fail_with = failure
     for headers in (PROTOBUF, JSON):
-        answered: Any = ask(server, RAW if headers is PROTOBUF else JSON_EXPORT, headers)
+        answered: Any = send(server, RAW if headers is PROTOBUF else JSON_EXPORT, headers)
         assert (answered[0], answered[1]["retry-after"]) == (http_status, retry)
         assert b"No space" not in answered[2]
 
 
-def test_a_bug_of_ours_is_logged_and_not_told(
+def test_a_bug_of_ours_is_logged_and_not_reported(
     server: HttpServer, behind: FakeEvaluator, caplog: pytest.LogCaptureFixture
 ) -> None:
     behind.fail_with = KeyError("secret")
-    http_status, _, content = ask(server, JSON_EXPORT, JSON)
+    http_status, _, content = send(server, JSON_EXPORT, JSON)
     assert (http_status, json.loads(content)) == (500, {"code": 13, "message": "internal error"})
     assert "secret" in caplog.text
 

@@ -51,29 +51,29 @@ class Told:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[HttpServer, Told]]:
-    told = Told()
+    reported = Told()
     app = web_app(
-        metrics=told.metrics,
-        streams=told.get_streams,
+        metrics=reported.metrics,
+        streams=reported.get_streams,
         requests=lambda _: {"requests": [{"met": None}]},
         feed=FEED,
-        healthy=lambda: told.not_healthy,
-        ready=lambda: told.not_ready,
+        healthy=lambda: reported.not_healthy,
+        ready=lambda: reported.not_ready,
     )
     server = HttpServer(app, LOCAL, option="--web")
     server.start()
-    yield server, told
+    yield server, reported
     server.stop(grace_s=0)
 
 
 @pytest.fixture
-def told(served: tuple[HttpServer, Told]) -> Told:
+def reported(served: tuple[HttpServer, Told]) -> Told:
     served[1].forget()
     return served[1]
 
 
 @pytest.fixture
-def server(served: tuple[HttpServer, Told], told: Told) -> HttpServer:
+def server(served: tuple[HttpServer, Told], reported: Told) -> HttpServer:
     return served[0]
 
 
@@ -108,8 +108,8 @@ def test_what_each_path_answers(server: HttpServer) -> None:
 
 
 def test_every_answer_carries_the_security_headers(server: HttpServer) -> None:
-    asked = (("/", "GET"), ("/live/main.js", "GET"), ("/v1/streams", "GET"), ("/nowhere", "GET"), ("/", "POST"))
-    for path, method in (*asked, ("/v1/events?stream=none", "GET")):
+    requested = (("/", "GET"), ("/live/main.js", "GET"), ("/v1/streams", "GET"), ("/nowhere", "GET"), ("/", "POST"))
+    for path, method in (*requested, ("/v1/events?stream=none", "GET")):
         _, headers, _ = get(server, path, method)
         assert "default-src 'none'" in headers["content-security-policy"]
         assert "unsafe" not in headers["content-security-policy"]
@@ -122,12 +122,12 @@ def test_every_answer_carries_the_security_headers(server: HttpServer) -> None:
         assert "server" not in headers
 
 
-def test_streams_are_selected_by_parameters(server: HttpServer, told: Told) -> None:
+def test_streams_are_selected_by_parameters(server: HttpServer, reported: Told) -> None:
     assert get(server, "/v1/streams")[0] == 200
     assert get(server, "/v1/streams?sort=idle&model=a%26b")[0] == 200
-    assert told.selected == [Selection(), Selection(Filter(model="a&b", sort="idle"))]
+    assert reported.selected == [Selection(), Selection(Filter(model="a&b", sort="idle"))]
     assert get(server, "/v1/streams?sort=name")[::2] == (400, "unknown order: sort by runway, idle, age, tokens\n")
-    assert len(told.selected) == 2
+    assert len(reported.selected) == 2
 
 
 def test_events_go_to_a_bounded_number_of_viewers(server: HttpServer) -> None:
@@ -152,12 +152,12 @@ def test_events_go_to_a_bounded_number_of_viewers(server: HttpServer) -> None:
     wait_until("the viewer has left", lambda: FEED.viewers == 0)
 
 
-def test_states(server: HttpServer, told: Told) -> None:
-    told.not_ready = "the journal cannot be written"
+def test_states(server: HttpServer, reported: Told) -> None:
+    reported.not_ready = "the journal cannot be written"
     assert get(server, "/readyz")[0] == 503
     assert get(server, "/readyz")[2] == "the journal cannot be written\n"
     assert get(server, "/healthz")[0] == 200
-    told.not_healthy = "the evaluator has stopped"
+    reported.not_healthy = "the evaluator has stopped"
     assert get(server, "/healthz")[0] == 503
 
 
@@ -172,21 +172,21 @@ def test_nothing_else_and_nothing_to_change(server: HttpServer) -> None:
 
 @pytest.mark.parametrize("value", [{"x": math.nan}, [math.inf], {"x": object()}])
 def test_what_is_no_json_is_our_error(
-    server: HttpServer, told: Told, value: object, caplog: pytest.LogCaptureFixture
+    server: HttpServer, reported: Told, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told.streams = value
+    reported.streams = value
     assert get(server, "/v1/streams")[::2] == (500, "internal error\n")
     assert "/v1/streams could not be answered" in caplog.text
 
 
-def test_a_busy_evaluator(server: HttpServer, told: Told) -> None:
-    told.streams = TimeoutError()
+def test_a_busy_evaluator(server: HttpServer, reported: Told) -> None:
+    reported.streams = TimeoutError()
     assert get(server, "/v1/streams")[0] == 503
-    told.streams = {}
+    reported.streams = {}
     assert json.loads(get(server, "/v1/streams")[2]) == {}
 
 
-def test_a_slow_answer_does_not_hold_up_the_others(told: Told) -> None:
+def test_a_slow_answer_does_not_hold_up_the_others(reported: Told) -> None:
     go_on = Event()
 
     def slow(_: Selection) -> str:
@@ -194,7 +194,7 @@ def test_a_slow_answer_does_not_hold_up_the_others(told: Told) -> None:
         return "late"
 
     app = web_app(
-        metrics=told.metrics,
+        metrics=reported.metrics,
         streams=slow,
         requests=lambda _: {},
         feed=FEED,
@@ -212,20 +212,20 @@ def test_a_slow_answer_does_not_hold_up_the_others(told: Told) -> None:
     server.stop()
 
 
-def test_a_port_in_use_is_said_before_anything_starts(server: HttpServer, told: Told) -> None:
-    second = HttpServer(web_app_of(told), server.address, option="--web")
+def test_a_port_in_use_is_reported_before_anything_starts(server: HttpServer, reported: Told) -> None:
+    second = HttpServer(web_app_of(reported), server.address, option="--web")
     with pytest.raises(AddressError, match=rf"127\.0\.0\.1:{server.port} is in use .* choose --web HOST:PORT"):
         second.bind()
     second.stop()
     with socket.create_server(("127.0.0.1", 0)) as other:
-        third = HttpServer(web_app_of(told), Address("127.0.0.1", other.getsockname()[1]), option="--http")
+        third = HttpServer(web_app_of(reported), Address("127.0.0.1", other.getsockname()[1]), option="--http")
         with pytest.raises(AddressError, match="--http HOST:PORT"):
             third.start()
 
 
-def web_app_of(told: Told) -> Any:
+def web_app_of(reported: Told) -> Any:
     return web_app(
-        metrics=told.metrics,
+        metrics=reported.metrics,
         streams=lambda _: {},
         requests=lambda _: {},
         feed=FEED,
@@ -234,8 +234,8 @@ def web_app_of(told: Told) -> Any:
     )
 
 
-def test_a_stopped_server_has_left_its_port(told: Told) -> None:
-    server = HttpServer(web_app_of(told), LOCAL, option="--web")
+def test_a_stopped_server_has_left_its_port(reported: Told) -> None:
+    server = HttpServer(web_app_of(reported), LOCAL, option="--web")
     assert server.port == 0
     server.bind()
     address = server.address

@@ -164,7 +164,7 @@ def test_stopping_gives_up_at_once_and_cleanly(tmp_path: Path) -> None:
     assert names(tmp_path) == [path.name]
 
 
-def test_what_cannot_be_compressed_is_counted_said_once_and_tried_again(
+def test_what_cannot_be_compressed_is_counted_reported_once_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = True
@@ -181,9 +181,9 @@ def test_what_cannot_be_compressed_is_counted_said_once_and_tried_again(
         broken = False
         wait_until(lambda: journal.counts()["journal_compressed_files"] == 1)
         assert audited(tmp_path) == [T0_NS, T0_NS + S]
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 1
-    assert "cannot compress" in said[0]
+    reported = [record.getMessage() for record in caplog.records]
+    assert len(reported) == 1
+    assert "cannot compress" in reported[0]
 
 
 def test_one_file_that_cannot_be_read_does_not_keep_the_others(tmp_path: Path) -> None:

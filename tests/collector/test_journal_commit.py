@@ -61,7 +61,7 @@ def test_one_fsync_serves_all_that_wrote_before_it_began(tmp_path: Path) -> None
     journal = opened(tmp_path, "always", disk)
     with ThreadPoolExecutor(17) as pool:
         first = pool.submit(write, journal, 0)
-        assert disk.asked.wait(WAIT_S)
+        assert disk.requested.wait(WAIT_S)
         others: list[Future[None]] = [pool.submit(write, journal, i) for i in range(1, 17)]
         wait_until(lambda: journal.written_records == 17)
         # They came after the fsync began, so it does not speak for them; and none returns before one that does.
@@ -181,8 +181,8 @@ def test_interval_goes_on_for_as_long_as_something_is_written(tmp_path: Path) ->
         for i in range(5):
             write(journal, i)
             wait_until(lambda: bool(disk.files) and disk.files[-1][1] == journal.written_bytes)
-        asked = len(disk.files)
-    assert len(disk.files) == asked  # nothing was left for the end
+        requested = len(disk.files)
+    assert len(disk.files) == requested  # nothing was left for the end
 
 
 def test_never_leaves_all_to_the_operating_system(tmp_path: Path) -> None:
@@ -204,11 +204,11 @@ def test_after_a_failed_fsync_the_file_is_never_touched_again(tmp_path: Path, ca
         broken = journal.path
         assert broken is not None
         disk.gate.clear()
-        disk.asked.clear()
+        disk.requested.clear()
         disk.error = OSError(5, "Input/output error")
         with ThreadPoolExecutor(3) as pool:
             first = pool.submit(write, journal, 1)
-            assert disk.asked.wait(WAIT_S)
+            assert disk.requested.wait(WAIT_S)
             late = [pool.submit(write, journal, i) for i in (2, 3)]  # into the same file, while its fsync fails
             wait_until(lambda: journal.written_records == 4)
             disk.gate.set()
@@ -256,7 +256,7 @@ def test_a_filesystem_without_fsync_of_folders_will_do(tmp_path: Path) -> None:
         write(journal, 0)
 
 
-def test_a_failure_behind_the_scenes_is_said_and_is_over_when_the_disk_works_again(tmp_path: Path) -> None:
+def test_a_failure_behind_the_scenes_is_reported_and_is_over_when_the_disk_works_again(tmp_path: Path) -> None:
     disk = SlowDisk()
     options: dict[str, Any] = {"fsync": "interval", "fsync_interval_s": 0.001, "compress": False, "retry_s": 0.01}
     with Journal(tmp_path, fsync_call=disk, **options) as journal:
@@ -305,7 +305,7 @@ def test_tick_does_not_wait_for_an_fsync(tmp_path: Path) -> None:
     journal = opened(tmp_path, "always", disk, max_age_s=1)
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(write, journal, 0)
-        assert disk.asked.wait(WAIT_S)
+        assert disk.requested.wait(WAIT_S)
         pool.submit(tick_until_closed, journal, T0_NS + 10**12).result(WAIT_S)
         disk.gate.set()
         writing.result(WAIT_S)

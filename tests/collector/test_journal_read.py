@@ -131,7 +131,7 @@ def test_damage_costs_what_is_damaged(tmp_path: Path) -> None:
     assert sum(skipped.values()) >= 3
 
 
-def test_a_file_that_cannot_be_read_is_said_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_read_is_reported_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / file_name(T0_NS, 0)).write_bytes(frame(b"", T0_NS))
     (tmp_path / file_name(T0_NS + 1, 1)).symlink_to("/proc/self/mem")  # opens, and cannot be read
     skipped: Counter[str] = Counter()

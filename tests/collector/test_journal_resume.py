@@ -46,7 +46,7 @@ def test_there_is_none_at_first(tmp_path: Path, caplog: pytest.LogCaptureFixture
         b"\xff\xfe", b"[" * 100_000, b'{"a": ' + b"1" * 10_000 + b"}", b'{"a": 1}' + b" " * 2**21,
     ],
 )  # fmt: skip
-def test_a_broken_one_is_said_once_and_counts_as_none(
+def test_a_broken_one_is_reported_once_and_counts_as_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes
 ) -> None:
     (tmp_path / RESUME_FILE).write_bytes(data)

@@ -135,7 +135,7 @@ def test_a_receiver_reads_what_metrics_says(protocol: Protocol) -> None:
     assert [scope.scope.name for scope in resource.scope_metrics] == ["otel_llm.collector"]
 
 
-def test_names_are_told_apart_and_units_are_those_of_the_tables() -> None:
+def test_names_are_distinguished_and_units_are_those_of_the_tables() -> None:
     metrics = metrics_data(families(counted()), START_NS, NOW_NS, None).resource_metrics[0].scope_metrics[0].metrics  # type: ignore[arg-type]
     names = [metric.name for metric in metrics]
     assert len(set(names)) == len(names)
@@ -189,10 +189,10 @@ def test_a_failure_is_counted_and_the_next_time_is_another_chance(protocol: Prot
 
 
 def test_an_evaluator_that_cannot_say_is_a_failure_too(caplog: pytest.LogCaptureFixture) -> None:
-    asked = threading.Event()
+    requested = threading.Event()
 
     def busy() -> list[Metric]:
-        asked.set()
+        requested.set()
         raise TimeoutError
 
     with BACKENDS["grpc"](Backend()) as port, caplog.at_level(logging.ERROR):

@@ -34,7 +34,7 @@ def running(send: Callable[[Sequence[bytes], float], Attempt], **changed: Any) -
         queue.stop(0)
 
 
-def settled(queue: OutQueue[bytes]) -> None:
+def completed(queue: OutQueue[bytes]) -> None:
     wait_until("all is settled", lambda: queue.queued == 0)
 
 
@@ -42,12 +42,12 @@ class Held:
     """Answer only when told to."""
 
     def __init__(self) -> None:
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.go = threading.Event()
         self.taken: list[bytes] = []
 
     def __call__(self, items: Sequence[bytes], timeout_s: float) -> Attempt:
-        self.asked.set()
+        self.requested.set()
         self.go.wait(WAIT_S)
         self.taken += items
         return FINE
@@ -60,11 +60,11 @@ def test_offers_return_while_the_other_side_never_answers_and_the_newest_are_dro
             queue.offer(b"%06d" % number)
         assert (queue.queued, queue.dropped) == (3000, 9500)
         held.go.set()
-        settled(queue)
+        completed(queue)
         assert held.taken == [b"%06d" % number for number in range(500)]
         assert queue.counts.sent == 500
         queue.offer(b"there is room again")
-        settled(queue)
+        completed(queue)
         assert held.taken[-1] == b"there is room again"
 
 
@@ -72,11 +72,11 @@ def test_what_is_being_sent_keeps_its_room() -> None:
     held = Held()
     with running(held, capacity=10) as queue:
         queue.offer(b"0123456789")
-        assert held.asked.wait(WAIT_S)
+        assert held.requested.wait(WAIT_S)
         queue.offer(b"x")
         assert queue.dropped == 1
         held.go.set()
-        settled(queue)
+        completed(queue)
         assert held.taken == [b"0123456789"]
 
 
@@ -90,11 +90,11 @@ def test_what_waits_goes_together_up_to_a_batch_and_a_larger_item_alone() -> Non
 
     with running(send) as queue:
         queue.offer(b"1")
-        assert held.asked.wait(WAIT_S)
+        assert held.requested.wait(WAIT_S)
         for size in (40, 60, 1, 300, 99, 1, 1):
             queue.offer(b"x" * size)
         held.go.set()
-        settled(queue)
+        completed(queue)
     assert batches == [[1], [40, 60], [1], [300], [99, 1], [1]]
 
 
@@ -108,7 +108,7 @@ def test_the_first_item_waits_for_company_and_a_full_batch_does_not_wait() -> No
     with running(send, linger_s=1e6) as queue:
         for _ in range(100):
             queue.offer(b"1")
-        settled(queue)
+        completed(queue)
         assert batches == [100]
         queue.offer(b"left alone")
         assert queue.stop(WAIT_S)
@@ -126,11 +126,11 @@ def test_one_that_is_refused_does_not_take_its_neighbours_with_it() -> None:
 
     with running(send) as queue:
         queue.offer(b"first")
-        assert held.asked.wait(WAIT_S)
+        assert held.requested.wait(WAIT_S)
         for item in (b"a", b"b", b"bad", b"c", b"d"):
             queue.offer(item)
         held.go.set()
-        settled(queue)
+        completed(queue)
         assert (queue.counts.sent, queue.counts.failed) == (5, 1)
     assert tried[1:] == [[b"a", b"b", b"bad", b"c", b"d"], [b"a", b"b"], [b"bad", b"c", b"d"], [b"bad"], [b"c", b"d"]]
 
@@ -145,7 +145,7 @@ def test_a_refusal_for_good_counts_all_and_is_not_repeated(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING), running(send) as queue:
         for _ in range(5):
             queue.offer(b"x")
-            settled(queue)
+            completed(queue)
         assert (queue.counts.failed, queue.counts.retries) == (5, 0)
     assert tried == [1] * 5
     assert [record.getMessage() for record in caplog.records] == ["otel-llm: things to another endpoint: no"]
@@ -163,7 +163,7 @@ def test_a_client_library_that_raises_is_survived() -> None:
     with running(send) as queue:
         for _ in range(2):
             queue.offer(b"x")
-            settled(queue)
+            completed(queue)
         assert (queue.counts.failed, queue.counts.sent) == (1, 1)
 
 
@@ -176,9 +176,9 @@ def test_a_batch_is_not_tried_for_ever() -> None:
 
     with running(send, give_up_s=0.05) as queue:
         queue.offer(b"never")
-        settled(queue)
+        completed(queue)
         queue.offer(b"good")
-        settled(queue)
+        completed(queue)
         assert (queue.counts.failed, queue.counts.sent) == (1, 1)
         assert queue.counts.retries == tried.count(b"never") >= 1
 
@@ -187,10 +187,10 @@ def test_a_stop_sends_what_waits_at_once() -> None:
     """Neither the wait for company nor one between two attempts holds it up, whatever the other side asked for."""
     answers = [Attempt("retry", "later", after_s=200.0)]
     taken: list[bytes] = []
-    asked = threading.Event()
+    requested = threading.Event()
 
     def send(items: Sequence[bytes], timeout_s: float) -> Attempt:
-        asked.set()
+        requested.set()
         if answers:
             return answers.pop()
         taken.extend(items)
@@ -199,7 +199,7 @@ def test_a_stop_sends_what_waits_at_once() -> None:
     with running(send, batch=1) as queue:
         for item in (b"a", b"b", b"c"):
             queue.offer(item)
-        assert asked.wait(WAIT_S)
+        assert requested.wait(WAIT_S)
         assert queue.stop(WAIT_S)
         assert taken == [b"a", b"b", b"c"]
         queue.offer(b"too late")
@@ -237,7 +237,7 @@ def test_a_stop_does_not_wait_for_one_who_never_answers() -> None:
     queue.start()
     for _ in range(3):
         queue.offer(b"x")
-    assert held.asked.wait(WAIT_S)
+    assert held.requested.wait(WAIT_S)
     assert not queue.stop(0.05)
     assert closed.is_set()
     assert queue.dropped == 2
@@ -266,12 +266,12 @@ def test_whatever_is_answered_each_item_is_accounted_for_once(
     script = iter(answers)
 
     def send(items: Sequence[bytes], timeout_s: float) -> Attempt:
-        told = next(script, FINE)
-        if isinstance(told, Exception):
-            raise told
-        if told.verdict == "accepted":
+        reported = next(script, FINE)
+        if isinstance(reported, Exception):
+            raise reported
+        if reported.verdict == "accepted":
             taken.extend(items)
-        return told
+        return reported
 
     items = [bytes([number]) * size for number, size in enumerate(sizes)]
     with running(send, capacity=2000) as queue:

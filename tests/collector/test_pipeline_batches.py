@@ -58,13 +58,13 @@ def busy(flow: Pipeline) -> Iterator[None]:
         began.set()
         return go.wait(WAIT_S)
 
-    asked = ThreadPoolExecutor(1).submit(flow.call, work, 60.0)
+    requested = ThreadPoolExecutor(1).submit(flow.call, work, 60.0)
     assert began.wait(WAIT_S)
     try:
         yield
     finally:
         go.set()
-        asked.result()
+        requested.result()
 
 
 def waiting(flow: Pipeline, senders: ThreadPoolExecutor, raws: list[bytes]) -> list[Future[bytes]]:
@@ -75,7 +75,7 @@ def waiting(flow: Pipeline, senders: ThreadPoolExecutor, raws: list[bytes]) -> l
 
 
 @pytest.mark.parametrize("large_bytes", [2**20, 0])
-def test_a_broken_one_among_many_is_told_alone(tmp_path: Path, large_bytes: int) -> None:
+def test_a_broken_one_among_many_is_reported_alone(tmp_path: Path, large_bytes: int) -> None:
     with pipeline(tmp_path, large_bytes=large_bytes) as flow, ThreadPoolExecutor(SENDERS + 1) as senders:
         with busy(flow):
             answers = waiting(flow, senders, [raw_of(sender) for sender in range(SENDERS)])
@@ -142,7 +142,7 @@ def test_beyond_the_limit_of_those_that_wait_senders_come_back(tmp_path: Path) -
         assert flow.call(flow.counts)["refused_export.behind"] == 1
 
 
-def test_a_bug_in_decoding_is_told_to_the_senders_and_stops_nothing(
+def test_a_bug_in_decoding_is_reported_to_the_senders_and_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def bug(*_: object, **__: object) -> object:
@@ -166,7 +166,7 @@ def test_nobody_waits_for_an_evaluator_that_is_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_a_load_that_is_too_high_for_plain_mode_is_said_once(
+def test_a_load_that_is_too_high_for_plain_mode_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, plain: bool
 ) -> None:
     with pipeline(tmp_path) as flow, ThreadPoolExecutor(SENDERS) as senders:
@@ -177,5 +177,5 @@ def test_a_load_that_is_too_high_for_plain_mode_is_said_once(
                 answers = waiting(flow, senders, [raw_of(sender)])
                 flow.clock.at_ns += waited_ns
             assert answers[0].result(WAIT_S) == b""
-            said = [one.getMessage() for one in caplog.records if "plain mode" in one.getMessage()]
-            assert len(said) == (1 if plain and sender else 0)
+            reported = [one.getMessage() for one in caplog.records if "plain mode" in one.getMessage()]
+            assert len(reported) == (1 if plain and sender else 0)

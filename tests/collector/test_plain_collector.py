@@ -19,21 +19,21 @@ from otel_llm.core.compiling import mode
         ("numba cannot be imported (x)", "make numba usable"),
     ],
 )
-def test_what_is_said_names_the_reason_and_the_remedy(reason: str, remedy: str) -> None:
-    for said in (notice(reason), too_slow(reason)):
-        assert said is not None
-        assert f"plain mode ({reason}): " in said
-        assert remedy in said
+def test_what_is_reported_names_the_reason_and_the_remedy(reason: str, remedy: str) -> None:
+    for reported in (notice(reason), too_slow(reason)):
+        assert reported is not None
+        assert f"plain mode ({reason}): " in reported
+        assert remedy in reported
     assert (notice(None), too_slow(None)) == (None, None)
 
 
 def test_a_plain_collector_says_so_at_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_LLM_CORE", "plain")
     with collector(tmp_path) as running:
-        code, said = running.stop()
+        code, reported = running.stop()
     assert code == 0
-    assert said.count("warning: plain mode (OTEL_LLM_CORE=plain): ") == 1
+    assert reported.count("warning: plain mode (OTEL_LLM_CORE=plain): ") == 1
     monkeypatch.setenv("OTEL_LLM_CORE", "compiled")
     with collector(tmp_path) as running:
-        code, said = running.stop()
-    assert (code, "plain mode" in said) == (0, False)
+        code, reported = running.stop()
+    assert (code, "plain mode" in reported) == (0, False)

@@ -77,9 +77,9 @@ def test_thresholds_and_least_numbers(objective: str, expected: list[tuple[str, 
     assert notes == ()
 
 
-@given(digits=st.integers(1, 9_999_999), places=st.integers(3, 7), least=st.integers(1, 500))
-def test_a_single_miss_is_never_above_a_threshold(digits: int, places: int, least: int) -> None:
-    budget = Fraction(digits, 10**places)
+@given(digits=st.integers(1, 9_999_999), positions=st.integers(3, 7), least=st.integers(1, 500))
+def test_a_single_miss_is_never_above_a_threshold(digits: int, positions: int, least: int) -> None:
+    budget = Fraction(digits, 10**positions)
     if budget > 1:
         return
     found, _ = groups(f"{{attainment: {decimal(1 - budget)}}}", PrometheusSettings(least_requests=least))
@@ -112,7 +112,7 @@ def test_without_an_objective_there_is_nothing_to_alert_on() -> None:
 @pytest.mark.parametrize(
     ("index", "why"), [("0.92", "its histogram has no such bound"), ("1.0", "every request is up to it")]
 )
-def test_a_fluidity_that_the_histogram_cannot_tell_is_said(index: str, why: str) -> None:
+def test_a_fluidity_that_the_histogram_cannot_tell_is_reported(index: str, why: str) -> None:
     found, notes = groups(f"{{fluidity_index: {index}, share: 0.99, attainment: 0.99}}")
     assert thresholds(found, "LlmFluidityBurn") == []
     assert notes == (f'class "chat": no rule for a fluidity index of {float(index):g}: {why}',)
@@ -230,7 +230,7 @@ def test_the_page_names_every_alert_and_the_numbers_of_the_example() -> None:
     assert "".join(rows) in page
 
 
-def asked(*arguments: str) -> Result:
+def requested(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["rules", "prometheus", *arguments])
 
 
@@ -239,7 +239,7 @@ def test_the_command_prints_the_rules_and_says_what_is_left_out(tmp_path: Path) 
     slo.write_text(
         'version: 1\ndefault: "a\\nb"\nclasses: {"a\\nb": {objective: {attainment: 0.9}}}\n', encoding="utf-8"
     )
-    done = asked("--slo", str(slo), "--match", "env=a=b", "--least-requests", "7")
+    done = requested("--slo", str(slo), "--match", "env=a=b", "--least-requests", "7")
     assert done.exit_code == 0
     note = r'class "a\nb": an objective of 0.9 (attainment) cannot burn 14.4 times too fast over 1h: no page for that'
     assert done.stderr == f"note: {note}\n"
@@ -252,17 +252,17 @@ def test_the_command_prints_the_rules_and_says_what_is_left_out(tmp_path: Path) 
 def test_the_command_refuses(tmp_path: Path) -> None:
     slo = tmp_path / "slo.yaml"
     slo.write_text("version: 1\ndefault: chat\nclasses: {chat: {objective: {attainment: 2}}}\n", encoding="utf-8")
-    done = asked("--slo", str(slo))
+    done = requested("--slo", str(slo))
     assert (done.exit_code, done.stdout) == (1, "")
     assert f"{slo}:3:" in done.stderr
     assert "^" in done.stderr
-    for arguments, said in (
+    for arguments, reported in (
         (("--slo", str(tmp_path / "none.yaml")), "none.yaml"),
         (("--match", "env"), "--match env: write NAME=VALUE, as env=production"),
         (("--match", "env="), "--match env=: it needs a value: an empty one is an absent label"),
         (("--match", "met=true"), "otel-llm's own"),
         (("--least-requests", "0"), "--least-requests"),
     ):
-        done = asked(*arguments)
+        done = requested(*arguments)
         assert (done.exit_code, done.stdout) == (2, ""), arguments
-        assert said in done.stderr
+        assert reported in done.stderr

@@ -14,7 +14,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.collector.fake_evaluator import FakeEvaluator
-from support.collector.http_client import PROTOBUF, RAW, ask, otlp_listener, serving
+from support.collector.http_client import PROTOBUF, RAW, otlp_listener, send, serving
 from support.live_feed import Fed
 from support.patience import WAIT_S
 
@@ -63,28 +63,28 @@ def web(guard: Guard) -> Iterator[int]:
 
 
 def get(port: int, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-    return ask(port, "GET", path, None, headers)
+    return send(port, "GET", path, None, headers)
 
 
 def test_exports_bring_a_token(tokens: Tokens) -> None:
     with otlp(tokens) as (port, behind):
         for wrong in ({}, {"Authorization": "Bearer no"}, {"Authorization": SECRET}):
-            status, headers, content = ask(port, headers=PROTOBUF | wrong)
+            status, headers, content = send(port, headers=PROTOBUF | wrong)
             made = Status.FromString(content)
             assert (status, headers["www-authenticate"], made.code) == (401, "Bearer", 16)
-            status, headers, content = ask(port, body=b"{}", headers=JSON | wrong)
+            status, headers, content = send(port, body=b"{}", headers=JSON | wrong)
             assert (status, headers["www-authenticate"], json.loads(content)["code"]) == (401, "Bearer", 16)
             assert SECRET.encode() not in content
         assert behind.messages == []
-        assert ask(port, headers=PROTOBUF | BEARER)[0] == 200
-        assert ask(port, body=b"{}", headers=JSON | BEARER)[0] == 200
+        assert send(port, headers=PROTOBUF | BEARER)[0] == 200
+        assert send(port, body=b"{}", headers=JSON | BEARER)[0] == 200
 
 
 def test_no_token_no_body(tokens: Tokens) -> None:
     """A request without a token is refused before its body is read, whatever else is wrong with it."""
     with otlp(tokens) as (port, _):
         for headers in ({"Content-Type": "text/plain"}, PROTOBUF | {"Content-Length": "99999999999"}):
-            assert ask(port, body=None, headers=headers)[0] == 401
+            assert send(port, body=None, headers=headers)[0] == 401
 
 
 def test_the_standard_exporter_brings_its_token(tokens: Tokens) -> None:
@@ -102,10 +102,10 @@ def test_pages_that_are_not_listed_are_shut_out(listed: frozenset[str]) -> None:
     with otlp(origins=listed) as (port, behind):
         for origin in ("https://evil.example", "null", PAGE + ".evil.example", PAGE.replace("https", "http"), "*", ""):
             preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
-            status, headers, _ = ask(port, "OPTIONS", body=None, headers=preflight)
+            status, headers, _ = send(port, "OPTIONS", body=None, headers=preflight)
             assert status == (400 if listed else 405)
             assert "access-control-allow-origin" not in headers
-            status, headers, content = ask(port, headers=PROTOBUF | {"Origin": origin})
+            status, headers, content = send(port, headers=PROTOBUF | {"Origin": origin})
             assert (status, Status.FromString(content).code) == (403, 7)
             assert "access-control-allow-origin" not in headers
         assert behind.messages == []
@@ -118,22 +118,22 @@ def test_listed_pages_may_post(tokens: Tokens) -> None:
             "Access-Control-Request-Method": "POST",
             "Access-Control-Request-Headers": "authorization,content-type",
         }
-        status, headers, _ = ask(port, "OPTIONS", body=None, headers=preflight)
+        status, headers, _ = send(port, "OPTIONS", body=None, headers=preflight)
         assert status == 200
         assert headers["access-control-allow-origin"] == PAGE
         assert headers["access-control-allow-methods"] == "POST"
         assert {"authorization", "content-type"} <= set(headers["access-control-allow-headers"].lower().split(", "))
         assert "access-control-allow-credentials" not in headers
         assert "Origin" in headers["vary"]
-        status, headers, _ = ask(port, headers=PROTOBUF | BEARER | {"Origin": PAGE})
+        status, headers, _ = send(port, headers=PROTOBUF | BEARER | {"Origin": PAGE})
         assert (status, headers["access-control-allow-origin"], headers["vary"]) == (200, PAGE, "Origin")
         assert "retry-after" in headers["access-control-expose-headers"].lower()
         assert len(behind.messages) == 1
-        status, headers, _ = ask(port, headers=PROTOBUF | {"Origin": PAGE})  # the page can read why not
+        status, headers, _ = send(port, headers=PROTOBUF | {"Origin": PAGE})  # the page can read why not
         assert (status, headers["access-control-allow-origin"]) == (401, PAGE)
-        headers = ask(port, headers=PROTOBUF | BEARER)[1]
+        headers = send(port, headers=PROTOBUF | BEARER)[1]
         assert not [name for name in headers if name.startswith("access-control-")]
-        assert ask(port, "OPTIONS", body=None, headers={"Origin": PAGE})[0] == 405  # no preflight
+        assert send(port, "OPTIONS", body=None, headers={"Origin": PAGE})[0] == 405  # no preflight
 
 
 def test_the_web_port_asks_for_a_token(tokens: Tokens) -> None:
@@ -240,5 +240,5 @@ def test_which_addresses_only_this_machine_reaches(host: str, only_here: bool) -
 
 def test_a_body_of_the_right_token_and_the_wrong_page(tokens: Tokens) -> None:
     with otlp(tokens) as (port, behind):
-        assert ask(port, headers=PROTOBUF | BEARER | {"Origin": PAGE}, body=RAW)[0] == 403
+        assert send(port, headers=PROTOBUF | BEARER | {"Origin": PAGE}, body=RAW)[0] == 403
         assert behind.messages == []

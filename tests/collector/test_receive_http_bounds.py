@@ -18,11 +18,11 @@ from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import (
     PROTOBUF,
     RAW,
-    ask,
     connect,
     head,
     otlp_listener,
     rest,
+    send,
     serving,
     takes_an_export,
 )
@@ -54,7 +54,7 @@ def test_connections_beyond_the_limit_are_turned_away_and_the_others_go_on() -> 
             let_in[-1].sendall(head("Content-Type: application/x-protobuf", f"Content-Length: {len(RAW)}") + RAW)
             assert let_in[-1].recv(65536).startswith(b"HTTP/1.1 200 ")
         for _ in range(10):
-            status, headers, _ = ask(server.port)
+            status, headers, _ = send(server.port)
             assert (status, headers["retry-after"]) == (503, "1")
         beyond = [stack.enter_context(connect(server.port)) for _ in range(200)]
         assert all(rest(one)[:13] in (b"HTTP/1.1 503 ", b"") for one in beyond)
@@ -68,7 +68,7 @@ def test_connections_beyond_the_limit_are_turned_away_and_the_others_go_on() -> 
 
 
 def test_headers_have_a_limit(server: HttpServer) -> None:
-    assert ask(server.port, headers=PROTOBUF | {"X-A": "x" * (MAX_HEAD_BYTES // 2)})[0] == 200
+    assert send(server.port, headers=PROTOBUF | {"X-A": "x" * (MAX_HEAD_BYTES // 2)})[0] == 200
     for huge in (
         head(*(f"X-{number}: {'x' * 1000}" for number in range(80))),
         head("X-A: " + "x" * (MAX_HEAD_BYTES + 1)),
@@ -125,7 +125,7 @@ def test_json_is_read_one_document_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(otlp_http, "parse_json", slow)
     with serving(otlp_listener()) as server, ThreadPoolExecutor(4) as pool:
         answers = pool.map(
-            lambda _: ask(server.port, body=b"{}", headers={"Content-Type": "application/json"})[0], range(4)
+            lambda _: send(server.port, body=b"{}", headers={"Content-Type": "application/json"})[0], range(4)
         )
         assert list(answers) == [200] * 4
 
@@ -148,12 +148,12 @@ def test_more_exports_than_it_takes_are_told_when_to_come_back() -> None:
     limits = Limits(concurrent_exports=2, queued_exports=1)
     app = otlp_app(slow, limits=limits)
     with serving(otlp_listener(limits, app)) as server, ThreadPoolExecutor(2) as pool:
-        first = [pool.submit(ask, server.port) for _ in range(2)]
+        first = [pool.submit(send, server.port) for _ in range(2)]
         wait_until("two in hand", lambda: len(began) == 2)
         wait_until("one waiting", lambda: is_refused(server.port))
         for headers in (PROTOBUF, {"Content-Type": "application/json"}):
             body = RAW if headers is PROTOBUF else b"{}"
-            status, answered, content = ask(server.port, body=body, headers=headers)
+            status, answered, content = send(server.port, body=body, headers=headers)
             assert (status, answered["retry-after"]) == (429, "1")
             assert b"too many exports at once" in content
         go_on.set()
@@ -178,14 +178,14 @@ def test_the_bodies_of_all_requests_together_have_a_limit() -> None:
         begun = [stack.enter_context(connect(server.port)) for _ in range(3)]
         for connection in begun[:2]:
             connection.sendall(BEGINNING + bytes(59_000))
-        wait_until("too much", lambda: ask(server.port, body=RAW + bytes(40_000))[0] == 429)
-        status, headers, content = ask(server.port, body=RAW + bytes(40_000))
+        wait_until("too much", lambda: send(server.port, body=RAW + bytes(40_000))[0] == 429)
+        status, headers, content = send(server.port, body=RAW + bytes(40_000))
         assert (status, headers["retry-after"]) == (429, "1")
         assert b"too much is being received" in content
         assert takes_an_export(server.port)  # what is small still fits
         for connection in begun[:2]:
             connection.close()
-        wait_until("there is room", lambda: ask(server.port, body=bytes(40_000))[0] == 400)
+        wait_until("there is room", lambda: send(server.port, body=bytes(40_000))[0] == 400)
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -193,7 +193,7 @@ def test_a_gzip_bomb(server: HttpServer, layers: int) -> None:
     bomb = bytes(2**28)
     for _ in range(layers):
         bomb = gzip.compress(bomb)
-    status, _, _ = ask(server.port, body=bomb, headers=PROTOBUF | GZIP)
+    status, _, _ = send(server.port, body=bomb, headers=PROTOBUF | GZIP)
     assert status == (413 if layers == 1 else 400)  # a bomb in gzip is no export request
     assert takes_an_export(server.port)
 
@@ -204,7 +204,7 @@ def test_a_gzip_bomb(server: HttpServer, layers: int) -> None:
     ids=["lists", "lists in an object", "objects", "a number"],
 )
 def test_json_that_is_made_to_hurt(server: HttpServer, body: bytes) -> None:
-    status, _, content = ask(server.port, body=body, headers={"Content-Type": "application/json"})
+    status, _, content = send(server.port, body=body, headers={"Content-Type": "application/json"})
     assert (status, json.loads(content)["code"]) == (400, 3)
     assert takes_an_export(server.port)
 

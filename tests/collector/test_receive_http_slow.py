@@ -33,14 +33,14 @@ def server() -> Iterator[HttpServer]:
 class Trickle:
     """Send one piece after the other, until the other side has had enough."""
 
-    def __init__(self, connection: socket.socket, piece: bytes, every_s: float = 0.05) -> None:
+    def __init__(self, connection: socket.socket, chunk: bytes, every_s: float = 0.05) -> None:
         self._stop = Event()
-        self._thread = Thread(target=self._run, args=(connection, piece, every_s), daemon=True)
+        self._thread = Thread(target=self._run, args=(connection, chunk, every_s), daemon=True)
 
-    def _run(self, connection: socket.socket, piece: bytes, every_s: float) -> None:
+    def _run(self, connection: socket.socket, chunk: bytes, every_s: float) -> None:
         while not self._stop.wait(every_s):
             try:
-                connection.sendall(piece)
+                connection.sendall(chunk)
             except OSError:
                 return
 
@@ -63,32 +63,32 @@ class Trickle:
         (b"POST /v1/traces HTTP/1.1\r\nX-A: ", b"b"),
     ],
 )
-def test_headers_that_never_end(server: HttpServer, sent: bytes, piece: bytes) -> None:
+def test_headers_that_never_end(server: HttpServer, sent: bytes, chunk: bytes) -> None:
     with connect(server.port) as connection:
         connection.sendall(sent)
-        with Trickle(connection, piece):
+        with Trickle(connection, chunk):
             assert rest(connection)[:13] in (b"HTTP/1.1 408 ", b"")
     assert takes_an_export(server.port)
 
 
 @pytest.mark.parametrize("headers", [("Content-Length: 60000",), ("Transfer-Encoding: chunked",)])
 def test_a_body_that_trickles(server: HttpServer, headers: tuple[str, ...]) -> None:
-    piece = b"x" if "Length" in headers[0] else b"1\r\nx\r\n"
+    chunk = b"x" if "Length" in headers[0] else b"1\r\nx\r\n"
     with connect(server.port) as connection:
         connection.sendall(head(PROTOBUF, *headers))
-        with Trickle(connection, piece):
+        with Trickle(connection, chunk):
             answer = rest(connection)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"the body did not arrive within 0.5 s" in answer
 
 
 @pytest.mark.parametrize("said", ["413", "415", "405"])
-def test_the_rest_of_a_body_that_was_refused_is_not_waited_for_either(server: HttpServer, said: str) -> None:
-    start = "PUT /v1/traces HTTP/1.1" if said == "405" else "POST /v1/traces HTTP/1.1"
-    kind = "Content-Type: text/plain" if said == "415" else PROTOBUF
+def test_the_rest_of_a_body_that_was_refused_is_not_waited_for_either(server: HttpServer, reported: str) -> None:
+    start = "PUT /v1/traces HTTP/1.1" if reported == "405" else "POST /v1/traces HTTP/1.1"
+    kind = "Content-Type: text/plain" if reported == "415" else PROTOBUF
     with connect(server.port) as connection:
         connection.sendall(head(kind, "Content-Length: 1000000000", start=start))
-        assert connection.recv(13) == f"HTTP/1.1 {said} ".encode()
+        assert connection.recv(13) == f"HTTP/1.1 {reported} ".encode()
         with Trickle(connection, b"x"):
             rest(connection)
 
@@ -101,10 +101,10 @@ def test_an_idle_connection_is_closed(server: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("piece", [b"", b"\r\n"])
-def test_an_idle_connection_that_is_kept_awake_is_closed(server: HttpServer, piece: bytes) -> None:
+def test_an_idle_connection_that_is_kept_awake_is_closed(server: HttpServer, chunk: bytes) -> None:
     with connect(server.port) as connection:
         connection.sendall(head(PROTOBUF, f"Content-Length: {len(RAW)}") + RAW)
-        with Trickle(connection, piece):
+        with Trickle(connection, chunk):
             rest(connection)
 
 

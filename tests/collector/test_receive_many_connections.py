@@ -90,8 +90,8 @@ def still_open(connections: list[socket.socket]) -> int:
         for key, _ in selector.select(timeout=0):
             assert isinstance(key.fileobj, socket.socket)
             try:
-                while piece := key.fileobj.recv(4096):  # gRPC's settings, a 503
-                    del piece
+                while chunk := key.fileobj.recv(4096):  # gRPC's settings, a 503
+                    del chunk
                 closed += 1
             except BlockingIOError:
                 pass
@@ -176,7 +176,7 @@ def test_as_many_as_are_let_in_are_served(tmp_path: Path) -> None:
         assert running.stop()[0] == 0
 
 
-def test_what_does_not_fit_into_the_limit_of_open_files_is_said() -> None:
+def test_what_does_not_fit_into_the_limit_of_open_files_is_reported() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert allow_open_files(10) is None
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before

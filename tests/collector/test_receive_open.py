@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 import pytest
 from support.collector.fake_evaluator import FakeEvaluator
-from support.collector.http_client import ask
+from support.collector.http_client import send
 from support.collector.tls_files import authority, signed
 from support.live_feed import Fed
 
@@ -52,14 +52,14 @@ class Told:
 
 
 def made(settings: Settings, grpc: Address = LOCAL) -> Listeners:
-    told = cast("Web", Told())
+    received = cast("Web", Told())
     return Listeners(
         Addresses(grpc, LOCAL, LOCAL),
         settings,
         accept=FakeEvaluator(),
         attach=lambda _front: None,
         clock=FakeClock(),
-        web=told,
+        web=received,
         healthy=lambda: None,
         ready=lambda: None,
     )
@@ -97,41 +97,41 @@ def client(*, certificate: bool) -> ssl.SSLContext:
 
 def test_the_web_port_without_tls() -> None:
     with opened(Settings(tls=mutual("none"))) as listeners:
-        assert ask(listeners.web.port, "GET", "/metrics", None, {})[0] == 200
+        assert send(listeners.web.port, "GET", "/metrics", None, {})[0] == 200
         assert f"web http://{listeners.web.address} (mTLS)" in listeners.listening()
         with pytest.raises(OSError):  # noqa: PT011 - what is none for the web port is none for it alone
-            ask(listeners.http.port)
+            send(listeners.http.port)
 
 
 def test_the_web_port_with_our_certificate_only() -> None:
     with opened(Settings(tls=mutual("server"))) as listeners:
-        assert ask(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=False))[0] == 200
+        assert send(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=False))[0] == 200
         assert f"web https://{listeners.web.address} (mTLS)" in listeners.listening()
         with pytest.raises(OSError):  # noqa: PT011
-            ask(listeners.http.port, context=client(certificate=False))
+            send(listeners.http.port, context=client(certificate=False))
 
 
 def test_the_web_port_as_the_receivers() -> None:
     with opened(Settings(tls=mutual("same"))) as listeners:
-        assert ask(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=True))[0] == 200
+        assert send(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=True))[0] == 200
         with pytest.raises(OSError):  # noqa: PT011
-            ask(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=False))
+            send(listeners.web.port, "GET", "/metrics", None, {}, client(certificate=False))
 
 
 @pytest.mark.parametrize(("web", "without"), [("token", 401), ("open", 200)])
 def test_the_web_port_and_tokens(auth: Auth, web: Literal["token", "open"], without: int) -> None:
     with opened(Settings(auth=auth.model_copy(update={"web": web}))) as listeners:
-        assert ask(listeners.web.port, "GET", "/metrics", None, {})[0] == without
-        assert ask(listeners.web.port, "GET", "/metrics", None, BEARER)[0] == 200
-        assert ask(listeners.web.port, "GET", "/healthz", None, {})[0] == 200
-        assert ask(listeners.http.port)[0] == 401
+        assert send(listeners.web.port, "GET", "/metrics", None, {})[0] == without
+        assert send(listeners.web.port, "GET", "/metrics", None, BEARER)[0] == 200
+        assert send(listeners.web.port, "GET", "/healthz", None, {})[0] == 200
+        assert send(listeners.http.port)[0] == 401
 
 
 def test_the_web_port_and_names() -> None:
     with opened(Settings(web=WebSettings(hosts=("own.example",)))) as listeners:
         for host, status in (("evil.example", 403), ("own.example", 200), ("localhost", 200)):
-            assert ask(listeners.web.port, "GET", "/metrics", None, {"Host": host})[0] == status
-            assert ask(listeners.http.port, headers={"Content-Type": "application/x-protobuf", "Host": host})[0] == 200
+            assert send(listeners.web.port, "GET", "/metrics", None, {"Host": host})[0] == status
+            assert send(listeners.http.port, headers={"Content-Type": "application/x-protobuf", "Host": host})[0] == 200
 
 
 def test_all_ports_are_taken_or_none(auth: Auth) -> None:
@@ -141,11 +141,11 @@ def test_all_ports_are_taken_or_none(auth: Auth) -> None:
             second.open()
         second.close()
         with pytest.raises(OSError):  # noqa: PT011 - it never listened
-            ask(second.http.port)
-        assert ask(first.http.port)[0] == 200
+            send(second.http.port)
+        assert send(first.http.port)[0] == 200
 
 
-def test_who_can_come_in_from_elsewhere_is_said(auth: Auth) -> None:
+def test_who_can_come_in_from_elsewhere_is_reported(auth: Auth) -> None:
     plain, by_anybody = "in plain text", "by anybody"
     tls = Tls(certificate=signed().certificate, key=signed().key)
     for settings, receivers, web in (
@@ -160,21 +160,21 @@ def test_who_can_come_in_from_elsewhere_is_said(auth: Auth) -> None:
         (Settings(tls=tls, auth=auth), set(), set()),
     ):
         assert exposure(settings, LOCAL, LOCAL, LOCAL) == []
-        said = exposure(settings, ANYWHERE, ANYWHERE, ANYWHERE)
+        reported = exposure(settings, ANYWHERE, ANYWHERE, ANYWHERE)
         for option, lacks in (("--grpc", receivers), ("--http", receivers), ("--web", web)):
-            lines = [line for line in said if line.startswith(option)]
+            lines = [line for line in reported if line.startswith(option)]
             assert len(lines) == bool(lacks)
             for line, words in itertools.product(lines, (plain, by_anybody)):
                 assert (words in line) == (words in lacks)
 
 
-def test_secrets_that_everybody_can_read_are_said(auth: Auth) -> None:
+def test_secrets_that_everybody_can_read_are_reported(auth: Auth) -> None:
     auth.tokens_file.chmod(0o644)
     (line,) = exposure(Settings(auth=auth), LOCAL, LOCAL, LOCAL)
     assert f"chmod o-r {auth.tokens_file}" in line
 
 
-def test_secrets_of_receivers_and_engines_are_looked_at_too(tmp_path: Path) -> None:
+def test_secrets_of_receivers_and_engines_are_checked_too(tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("hook", "bearer", "token", "secret")]
     for file in files:
         file.touch(0o644)
@@ -192,8 +192,8 @@ def test_secrets_of_receivers_and_engines_are_looked_at_too(tmp_path: Path) -> N
             }
         ),
     )
-    said = exposure(settings, LOCAL, LOCAL, LOCAL)
-    assert [line.rpartition(" ")[2] for line in said] == [str(file) for file in files]
+    reported = exposure(settings, LOCAL, LOCAL, LOCAL)
+    assert [line.rpartition(" ")[2] for line in reported] == [str(file) for file in files]
 
 
 def test_kinds_are_reloaded_each_as_a_whole_or_not_at_all(caplog: pytest.LogCaptureFixture) -> None:

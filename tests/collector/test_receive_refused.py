@@ -13,7 +13,7 @@ from threading import Event, Thread
 import grpc
 import pytest
 from support.collector.fake_evaluator import FakeEvaluator
-from support.collector.http_client import PROTOBUF, RAW, ask, connect, head, otlp_listener, rest, serving
+from support.collector.http_client import PROTOBUF, RAW, connect, head, otlp_listener, rest, send, serving
 from support.commands import collector, wait_until
 from support.patience import WAIT_S
 
@@ -143,16 +143,16 @@ def test_at_the_http_receiver(refused: RefusalCounts, tokens: Tokens) -> None:
         (gzip.compress(bytes(2**17)), zipped, 413, "too_large"),
     ]
     with http_listener(refused, tokens=tokens) as port:
-        assert ask(port, headers=fine)[0] == 200
-        assert ask(port, "GET")[0] == 405
-        assert ask(port, "GET", "/favicon.ico")[0] == 404
+        assert send(port, headers=fine)[0] == 200
+        assert send(port, "GET")[0] == 405
+        assert send(port, "GET", "/favicon.ico")[0] == 404
         assert counted(refused) == {}  # these were no exports
         for body, headers, status, reason in cases:
             before = counted(refused)
-            assert ask(port, body=body, headers=headers)[0] == status
+            assert send(port, body=body, headers=headers)[0] == status
             assert counted(refused) == before | {reason: before.get(reason, 0) + 1}
         before = counted(refused)
-        assert ask(port, path="/v1/metrics", headers=fine)[0] == 404
+        assert send(port, path="/v1/metrics", headers=fine)[0] == 404
         assert counted(refused) == before | {"unsupported": 3}
 
 
@@ -178,16 +178,16 @@ def test_more_concurrent_exports_than_a_receiver_takes(refused: RefusalCounts) -
         assert [one.result(WAIT_S) for one in taken] == [grpc.StatusCode.OK] * 2
     gate.go_on.clear()
     with http_listener(refused, gate) as port, ExitStack() as stack:
-        threads = [Thread(target=ask, args=(port,)) for _ in range(2)]
+        threads = [Thread(target=send, args=(port,)) for _ in range(2)]
         for thread in threads:
             thread.start()
             stack.callback(thread.join)
         stack.callback(gate.go_on.set)
-        wait_until("turned away", lambda: ask_in_time(port) == 429)
+        wait_until("turned away", lambda: send_in_time(port) == 429)
     assert counted(refused)["busy"] >= 2
 
 
-def ask_in_time(port: int) -> int | None:
+def send_in_time(port: int) -> int | None:
     """Return the answer where it comes at once, None where the export is taken in hand."""
     with closing(connect(port)) as connection:
         connection.settimeout(0.2)
@@ -213,7 +213,7 @@ def test_what_the_flow_refuses(
 ) -> None:
     with grpc_listener(refused, raising(error)) as (_, channel), http_listener(refused, raising(error)) as port:
         assert export(channel) is not grpc.StatusCode.OK
-        assert ask(port)[0] in (429, 500, 503)
+        assert send(port)[0] in (429, 500, 503)
     assert counted(refused) == ({} if reason is None else {reason: 2})
 
 
@@ -222,7 +222,7 @@ def test_metrics_show_it(tmp_path: Path) -> None:
     with collector(tmp_path) as running, grpc.insecure_channel(running.grpc) as channel:
         assert export(channel, raw=b"\xff") is grpc.StatusCode.INVALID_ARGUMENT
         port = int(running.http.rpartition(":")[2])
-        assert ask(port, headers={"Content-Type": "text/plain"})[0] == 415
+        assert send(port, headers={"Content-Type": "text/plain"})[0] == 415
         shown = metrics(int(running.web.rpartition(":")[2]))
         assert shown["malformed"] == shown["unsupported"] == 1
         assert shown["too_large"] == shown[NOT_RECEIVED] == 0
@@ -231,7 +231,7 @@ def test_metrics_show_it(tmp_path: Path) -> None:
 
 def metrics(port: int) -> dict[str, float]:
     """Return the refused exports of `/metrics` by reason."""
-    text = ask(port, "GET", "/metrics", None, {})[2].decode()
+    text = send(port, "GET", "/metrics", None, {})[2].decode()
     name = "otel_llm_collector_refused_exports_total"
     return {
         reason: float(value) for reason, value in re.findall(rf'^{name}{{reason="(\w+)"}} (\S+)', text, re.MULTILINE)

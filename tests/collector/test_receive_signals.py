@@ -114,7 +114,7 @@ def config(folder: Path, text: str) -> Path:
     return path
 
 
-def test_stopping_is_said_at_once_and_what_was_begun_is_finished(tmp_path: Path) -> None:
+def test_stopping_is_reported_at_once_and_what_was_begun_is_finished(tmp_path: Path) -> None:
     with collector(tmp_path, "--config", config(tmp_path, "limits: {drain_seconds: 600}")) as running:
         with half_an_export(running) as connection:
             running.process.send_signal(signal.SIGTERM)
@@ -123,9 +123,9 @@ def test_stopping_is_said_at_once_and_what_was_begun_is_finished(tmp_path: Path)
             wait_until("the listener takes no new connection", lambda: not can_connect(running.http))
             connection.sendall(RAW[-1:])
             assert connection.recv(13) == b"HTTP/1.1 200 "
-        said = running.rest()
-    assert running.process.returncode == 0, said
-    assert "stopped: 1 exports" in said
+        reported = running.rest()
+    assert running.process.returncode == 0, reported
+    assert "stopped: 1 exports" in reported
     assert len(received([tmp_path / "journal"])) == 1
 
 
@@ -138,9 +138,9 @@ def test_the_second_time_it_ends_at_once(tmp_path: Path, second: signal.Signals)
         running.process.send_signal(signal.SIGTERM)
         wait_until("not ready", lambda: status(f"{running.web}/readyz")[0] == 503)
         running.process.send_signal(second)
-        said = running.rest()
+        reported = running.rest()
         assert running.process.returncode == 128 + second
-        assert "ended at once" in said
+        assert "ended at once" in reported
 
 
 def test_stopping_has_a_limit(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_files_are_read_anew(tmp_path: Path) -> None:
         slo.write_text(SLO.format(name="new"))
         tokens.write_text(f"{OTHER}\n{OTHER}-too\n")
         running.process.send_signal(signal.SIGHUP)
-        said = next_line(running, "reloaded:")
-        assert "classes and rules (classes: new; rules: 1)" in said
-        assert "tokens (2)" in said
+        reported = next_line(running, "reloaded:")
+        assert "classes and rules (classes: new; rules: 1)" in reported
+        assert "tokens (2)" in reported
         assert (post(running, RAW, TOKEN), post(running, RAW, OTHER)) == (401, 200)
 
         # Each kind as a whole or not at all: the rules are right, but what they belong to is not.
@@ -221,7 +221,7 @@ def test_a_collector_with_everything_on(tmp_path: Path) -> None:
         assert running.stop()[0] == 0
 
 
-def test_a_listener_that_others_can_reach_is_said(tmp_path: Path) -> None:
+def test_a_listener_that_others_can_reach_is_reported(tmp_path: Path) -> None:
     with collector(tmp_path, "--grpc", "0.0.0.0:0", "--http", "0.0.0.0:0") as running:
         warned = sorted(next_line(running, "warning:") for _ in range(2))
         for option, line in zip(("--grpc", "--http"), warned, strict=True):
@@ -233,7 +233,7 @@ def test_a_listener_that_others_can_reach_is_said(tmp_path: Path) -> None:
         assert running.stop()[0] == 0
 
 
-def test_what_was_not_evaluated_in_time_is_said(tmp_path: Path) -> None:
+def test_what_was_not_evaluated_in_time_is_reported(tmp_path: Path) -> None:
     """Two lines to the terminal hold the evaluator up, each until the test lets it go: the second one over the stop."""
     stuck = threading.Event()
     first, second = threading.Event(), threading.Event()

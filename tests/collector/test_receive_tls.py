@@ -15,7 +15,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from support.collector.fake_evaluator import FakeEvaluator
-from support.collector.http_client import RAW, ask, connect, head, rest
+from support.collector.http_client import RAW, connect, head, rest, send
 from support.collector.tls_files import Pair, authority, signed
 from support.commands import wait_until
 from support.patience import WAIT_S
@@ -96,7 +96,7 @@ def http_export(served: Open, trusted: Pair, client: Pair | None = None) -> int:
     context = ssl.create_default_context(cafile=trusted.certificate)
     if client is not None:
         context.load_cert_chain(client.certificate, client.key)
-    return ask(served.http.port, context=context)[0]
+    return send(served.http.port, context=context)[0]
 
 
 def test_both_receivers_speak_tls(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_old_tls_is_not_spoken(tmp_path: Path) -> None:
         with pytest.warns(DeprecationWarning, match="TLSv1_1"):
             context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(ssl.SSLError):
-            ask(served.http.port, context=context)
+            send(served.http.port, context=context)
 
 
 def test_clients_must_show_a_certificate_where_that_is_asked(tmp_path: Path) -> None:

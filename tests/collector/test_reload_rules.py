@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from rules.scripted import one_rule, ruleset
 from support.chance import chances
-from support.core.core_cases import MS, at, commit, ends, piece, request, seen, story, take
+from support.core.core_cases import MS, at, commit, ends, request, seen, segment, story, take
 from support.core.core_fleets import Fleet, Seen, advances, fleet, slo_classes
 from support.core.core_rules import rule, rule_set
 from support.examples import examples
@@ -34,7 +34,7 @@ def starving(rules: RuleSet, *, by_columns: bool) -> Seen:
     """Return an evaluator with a stream that has had no token since 100 ms."""
     one = seen(rules, by_columns=by_columns)
     take(one, 0, commit())
-    take(one, 200, piece(1, 0, [100], 200))
+    take(one, 200, segment(1, 0, [100], 200))
     return one
 
 
@@ -56,12 +56,12 @@ def test_what_has_held_for_a_while_has_held_for_it_after_a_reload_too(by_columns
     assert story(one) == [("R", 1, "firing", "done", 1000.000001, 1000.000001)]
 
 
-def test_a_rule_that_fires_and_stays_is_not_said_twice(by_columns: bool) -> None:
+def test_a_rule_that_fires_and_stays_is_not_reported_twice(by_columns: bool) -> None:
     one = starving(one_rule(GAP), by_columns=by_columns)
     one.evaluator.advance(at(700))
     for ms in (800, 850, 900):
         reload(one, ms, one_rule(GAP))
-    take(one, 1000, piece(2, 1, [990], 1000))
+    take(one, 1000, segment(2, 1, [990], 1000))
     one.evaluator.advance(at(1400))
     assert story(one) == [
         ("R", 1, "firing", "done", 600.000001, 600.000001),
@@ -79,16 +79,16 @@ def test_a_rule_that_fires_and_is_not_there_any_more_ends(by_columns: bool, chan
         "gone": RuleSet(()),
     }[change]
     reload(one, 800, follower)
-    told = story(one)
-    assert told[1][:4] == ("R", 1, "resolved", "ended")
-    assert told[1][5] == 800.0
+    reported = story(one)
+    assert reported[1][:4] == ("R", 1, "resolved", "ended")
+    assert reported[1][5] == 800.0
     again = [] if change == "gone" else [("R", 1, "firing", "done")]
-    assert [one[:4] for one in told[2:]] == again
+    assert [one[:4] for one in reported[2:]] == again
     if again:
-        assert told[2][5] == 800.0
+        assert reported[2][5] == 800.0
         assert one.decisions[0].rule_hash == one.decisions[1].rule_hash != one.decisions[2].rule_hash
     one.evaluator.advance(at(1400))
-    take(one, 1500, piece(2, 1, [], 1500, said=ends(1, 3)))
+    take(one, 1500, segment(2, 1, [], 1500, stated=ends(1, 3)))
     assert len(story(one)) == 2 + 2 * len(again)
 
 
@@ -100,14 +100,14 @@ def test_a_rule_that_waits_and_is_not_there_any_more_says_nothing(by_columns: bo
     assert story(one) == []
 
 
-def test_a_new_rule_looks_at_once_at_streams_that_say_nothing(by_columns: bool) -> None:
+def test_a_new_rule_is_evaluated_at_once_for_streams_that_say_nothing(by_columns: bool) -> None:
     one = starving(RuleSet(()), by_columns=by_columns)
     one.evaluator.advance(at(900))
     reload(one, 900, one_rule(GAP))
     assert story(one) == [("R", 1, "firing", "done", 600.000001, 900.0)]
 
 
-def test_a_new_rule_looks_when_its_time_comes(by_columns: bool) -> None:
+def test_a_new_rule_is_evaluated_when_its_time_comes(by_columns: bool) -> None:
     one = starving(RuleSet(()), by_columns=by_columns)
     reload(one, 300, one_rule(GAP))
     one.evaluator.advance(at(1500))
@@ -124,7 +124,7 @@ groups:
     one = starving(ruleset(text.format("before")), by_columns=by_columns)
     one.evaluator.advance(at(700))
     reload(one, 800, ruleset(text.format("after")))
-    take(one, 1000, piece(2, 1, [990], 1000))
+    take(one, 1000, segment(2, 1, [990], 1000))
     assert [(decision.group, decision.outcome) for decision in one.decisions] == [
         ("before", "done"),
         ("after", "resolved"),
@@ -137,9 +137,9 @@ def test_what_was_spent_stays_spent(by_columns: bool, budget: str) -> None:
     one = starving(one_rule(GAP, actions=actions), by_columns=by_columns)
     one.evaluator.advance(at(700))
     reload(one, 800, one_rule(GAP, actions=actions))
-    take(one, 1000, piece(2, 1, [990], 1000))
+    take(one, 1000, segment(2, 1, [990], 1000))
     one.evaluator.advance(at(1700))
-    assert [told[3] for told in story(one)] == ["done", "resolved", "budget"]
+    assert [reported[3] for reported in story(one)] == ["done", "resolved", "budget"]
 
 
 def test_what_was_decided_before_a_crash_is_known_after_a_reload(by_columns: bool) -> None:
@@ -147,7 +147,7 @@ def test_what_was_decided_before_a_crash_is_known_after_a_reload(by_columns: boo
     first.evaluator.advance(at(700))
     again = Seen(first.fleet, by_columns=by_columns, known={one.key for one in first.decisions})
     take(again, 0, commit())
-    take(again, 200, piece(1, 0, [100], 200))
+    take(again, 200, segment(1, 0, [100], 200))
     reload(again, 300, one_rule(GAP))
     again.evaluator.advance(at(700))
     assert again.decisions == []
@@ -160,19 +160,19 @@ def test_classes_that_change_judge_streams_in_flight(by_columns: bool) -> None:
     for classes, met in ((strict, False), (patient, True)):
         one = starving(RuleSet(()), by_columns=by_columns)
         reload(one, 300, RuleSet(()), classes)
-        take(one, 3000, piece(2, 1, [2900], 3000, said=ends(2, 3)), request(3000))
+        take(one, 3000, segment(2, 1, [2900], 3000, stated=ends(2, 3)), request(3000))
         (row,) = one.rows
         assert (row["slo_class"], row["met"]) == ("chat", met)
 
 
 def test_a_class_that_is_gone_leaves_its_streams_to_the_default(by_columns: bool) -> None:
     one = seen(by_columns=by_columns, window_ns=1_000 * MS)
-    take(one, 0, commit(said={**IDENTITY, semconv.SLO_CLASS: "voice"}))
-    take(one, 200, piece(1, 0, [100], 200))
+    take(one, 0, commit(stated={**IDENTITY, semconv.SLO_CLASS: "voice"}))
+    take(one, 200, segment(1, 0, [100], 200))
     known = load_slo()
     kept = SloClasses(tuple(slo for slo in known.classes if slo.name != "voice"), "chat")
     reload(one, 300, RuleSet(()), kept)
-    take(one, 500, piece(2, 1, [], 500, said=ends(1, 3)), request(500))
+    take(one, 500, segment(2, 1, [], 500, stated=ends(1, 3)), request(500))
     one.evaluator.advance(at(30_000))
     assert [row["slo_class"] for row in one.rows] == ["chat"]
     ended = [window for window in one.windows if window["requests_ended"]]
@@ -230,7 +230,7 @@ def test_columns_and_the_engine_alone_decide_the_same_through_reloads(random: Ra
 def test_a_late_stream_fires_nothing_because_of_a_reload(by_columns: bool) -> None:
     one = seen(one_rule("gap_seconds > 8.0", max_fact_age="60s"), by_columns=by_columns)
     take(one, 0, commit())
-    take(one, 6000, piece(1, 0, [100], 200))
+    take(one, 6000, segment(1, 0, [100], 200))
     reload(one, 6500, one_rule("gap_seconds > 8.0", max_fact_age="60s"))
     one.evaluator.advance(at(9000))
     assert story(one) == []

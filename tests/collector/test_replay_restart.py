@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from rules.scripted import one_rule
 from support.chance import chances
-from support.core.core_cases import SECOND, at, commit, ends, piece, request
+from support.core.core_cases import SECOND, at, commit, ends, request, segment
 from support.core.core_fleets import Delivery, Fleet, fleet
 from support.core.core_restart import Crash, Restarted, unbroken
 from support.core.core_rules import rule_set
@@ -97,24 +97,24 @@ def test_a_collector_that_died_goes_on_as_if_it_had_not(
 Told = list[tuple[float, list[Span]]]
 
 
-def long_stream(*, said: bool = True) -> Told:
-    first = commit(10_000, request=9, said=IDENTITY if said else {})
-    told: Told = [(10_000, [first])]
-    told += [(10_000 + 1000 * seq, [piece(seq, 0, [], 10_000 + 1000 * seq, request=9)]) for seq in range(1, 40)]
-    return told
+def long_stream(*, stated: bool = True) -> Told:
+    first = commit(10_000, request=9, stated=IDENTITY if stated else {})
+    reported: Told = [(10_000, [first])]
+    reported += [(10_000 + 1000 * seq, [segment(seq, 0, [], 10_000 + 1000 * seq, request=9)]) for seq in range(1, 40)]
+    return reported
 
 
 def end_of_it() -> Told:
-    return [(50_000, [piece(40, 0, [], 50_000, request=9, said=ends(0, 41))])]
+    return [(50_000, [segment(40, 0, [], 50_000, request=9, stated=ends(0, 41))])]
 
 
 def story(*tellings: Told, rules: RuleSet | None = None, window_s: int = 1) -> tuple[Fleet, int]:
     """Return a fleet, and how many of its exports were journaled when the collector died, after 40 s."""
-    told = sorted((one for telling in tellings for one in telling), key=lambda one: one[0])
-    deliveries = tuple(Delivery(at(ms), tuple(spans)) for ms, spans in told)
+    reported = sorted((one for telling in tellings for one in telling), key=lambda one: one[0])
+    deliveries = tuple(Delivery(at(ms), tuple(spans)) for ms, spans in reported)
     timeouts = Timeouts(SECOND, 120 * SECOND)
     drawn = Fleet(load_slo(), rules or RuleSet(()), timeouts, window_s * SECOND, deliveries)
-    return drawn, sum(ms < 40_000 for ms, _ in told)
+    return drawn, sum(ms < 40_000 for ms, _ in reported)
 
 
 def died(drawn: Fleet, journaled: int, folder: Path, *, checkpoint: bool = True) -> Restarted:
@@ -124,8 +124,8 @@ def died(drawn: Fleet, journaled: int, folder: Path, *, checkpoint: bool = True)
 def test_what_overtook_the_end_of_a_stream_starts_nothing(tmp_path: Path) -> None:
     over: Told = [
         (9_000, [commit(9_000)]),
-        (9_900, [piece(2, 1, [], 9_900, said=ends(1, 3))]),
-        (10_500, [piece(1, 0, [9_400], 9_500)]),
+        (9_900, [segment(2, 1, [], 9_900, stated=ends(1, 3))]),
+        (10_500, [segment(1, 0, [9_400], 9_500)]),
     ]
     again = died(*story(long_stream(), over), tmp_path)
     assert again.left.point is not None
@@ -134,7 +134,7 @@ def test_what_overtook_the_end_of_a_stream_starts_nothing(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("ms", [10_500, 39_500, 45_000, 90_000])
 def test_what_is_repeated_starts_nothing(tmp_path: Path, ms: float) -> None:
-    last = piece(1, 1, [], 9_900, said=ends(0, 2))
+    last = segment(1, 1, [], 9_900, stated=ends(0, 2))
     over: Told = [
         (9_000, [commit(9_000)]),
         (9_900, [last, request(9_900)]),
@@ -145,26 +145,26 @@ def test_what_is_repeated_starts_nothing(tmp_path: Path, ms: float) -> None:
 
 def test_a_request_span_after_the_verdict_starts_nothing(tmp_path: Path) -> None:
     over: Told = [
-        (8_000, [commit(8_000), piece(1, 0, [], 8_100, said=ends(0, 2))]),
-        (10_500, [request(8_100, start=8_000, said={**IDENTITY, **ends(0, 2)})]),
-        (41_000, [request(8_100, start=8_000, said={**IDENTITY, **ends(0, 2)})]),
+        (8_000, [commit(8_000), segment(1, 0, [], 8_100, stated=ends(0, 2))]),
+        (10_500, [request(8_100, start=8_000, stated={**IDENTITY, **ends(0, 2)})]),
+        (41_000, [request(8_100, start=8_000, stated={**IDENTITY, **ends(0, 2)})]),
     ]
     died(*story(long_stream(), over, rules=one_rule("gap_seconds >= 0.5")), tmp_path)
 
 
 def test_a_request_span_that_came_before_the_first_segment_is_read_again(tmp_path: Path) -> None:
     early: Told = [
-        (9_500, [request(9_450, number=9, start=9_400, said={**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: "n"})])
+        (9_500, [request(9_450, number=9, start=9_400, stated={**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: "n"})])
     ]
-    again = died(*story(long_stream(said=False), early, end_of_it()), tmp_path)
+    again = died(*story(long_stream(stated=False), early, end_of_it()), tmp_path)
     assert [row["model"] for row in again.noted.rows] == ["n"]
 
 
 def test_a_request_span_is_not_for_one_choice_alone_though_the_other_is_over(tmp_path: Path) -> None:
     sibling: Told = [
         (9_000, [commit(9_000, request=9, choice=1)]),
-        (9_900, [piece(1, 0, [], 9_900, request=9, choice=1, said=ends(0, 2))]),
-        (12_500, [request(12_400, number=9, start=9_000, said={**IDENTITY, semconv.OUTCOME: "completed"})]),
+        (9_900, [segment(1, 0, [], 9_900, request=9, choice=1, stated=ends(0, 2))]),
+        (12_500, [request(12_400, number=9, start=9_000, stated={**IDENTITY, semconv.OUTCOME: "completed"})]),
     ]
     again = died(*story(long_stream(), sibling, end_of_it()), tmp_path)
     assert [(row["choice"], row["tokens"]) for row in again.noted.rows] == [(0, 0)]
@@ -172,8 +172,8 @@ def test_a_request_span_is_not_for_one_choice_alone_though_the_other_is_over(tmp
 
 def test_others_spans_that_wait_are_judged_once(tmp_path: Path) -> None:
     others: Told = [
-        (39_500, [request(39_400, number=3, start=39_000, said={**IDENTITY, semconv.GEN_AI_LATENCY_TTFT: 0.25})]),
-        (39_900, [request(39_800, number=4, start=39_700, said={**IDENTITY, **ends(0, 0)})]),
+        (39_500, [request(39_400, number=3, start=39_000, stated={**IDENTITY, semconv.GEN_AI_LATENCY_TTFT: 0.25})]),
+        (39_900, [request(39_800, number=4, start=39_700, stated={**IDENTITY, **ends(0, 0)})]),
     ]
     again = died(*story(long_stream(), others), tmp_path)
     assert {str(row["trace_id"])[-1] for row in again.noted.rows} >= {"3", "4"}
@@ -184,18 +184,18 @@ def test_streams_whose_clock_is_off(tmp_path: Path, off_s: int) -> None:
     off: Told = []
     for seq in range(40):
         end = 20_000 + 500 * seq + off_s * 1000
-        spans = [piece(seq, 2 * seq - 2, [end - 300, end - 100], end, request=3)] if seq else []
+        spans = [segment(seq, 2 * seq - 2, [end - 300, end - 100], end, request=3)] if seq else []
         off.append((20_000 + 500 * seq, spans or [commit(end, request=3)]))
-    off.append((41_000, [piece(40, 78, [], 40_000 + off_s * 1000, request=3, said=ends(78, 41))]))
+    off.append((41_000, [segment(40, 78, [], 40_000 + off_s * 1000, request=3, stated=ends(78, 41))]))
     died(*story(long_stream(), off, rules=one_rule("gap_seconds > 0.25", keep_firing_for="100ms")), tmp_path)
 
 
-def test_a_rule_that_fires_is_not_said_again_and_ends_once(tmp_path: Path) -> None:
+def test_a_rule_that_fires_is_not_reported_again_and_ends_once(tmp_path: Path) -> None:
     stalled: Told = [
         (20_000, [commit(20_000, request=3)]),
-        (20_200, [piece(1, 0, [20_100], 20_200, request=3)]),
-        *[(20_000 + 1000 * seq, [piece(seq, 1, [], 20_000 + 1000 * seq, request=3)]) for seq in range(2, 30)],
-        (50_000, [piece(30, 1, [49_900], 50_000, request=3, said=ends(2, 31))]),
+        (20_200, [segment(1, 0, [20_100], 20_200, request=3)]),
+        *[(20_000 + 1000 * seq, [segment(seq, 1, [], 20_000 + 1000 * seq, request=3)]) for seq in range(2, 30)],
+        (50_000, [segment(30, 1, [49_900], 50_000, request=3, stated=ends(2, 31))]),
     ]
     again = died(*story(long_stream(), stalled, rules=one_rule("gap_seconds > 0.5 && tokens > 0")), tmp_path)
     assert [one.outcome for one in again.left.decisions] == ["done"]
@@ -205,8 +205,8 @@ def test_a_rule_that_fires_is_not_said_again_and_ends_once(tmp_path: Path) -> No
 def test_what_was_journaled_and_never_evaluated_is_found_at_the_restart(tmp_path: Path) -> None:
     over: Told = [
         (38_000, [commit(38_000)]),
-        (39_100, [piece(1, 0, [38_100, 39_000], 39_100)]),
-        (39_200, [piece(2, 2, [], 39_200, said=ends(2, 3)), request(39_200)]),
+        (39_100, [segment(1, 0, [38_100, 39_000], 39_100)]),
+        (39_200, [segment(2, 2, [], 39_200, stated=ends(2, 3)), request(39_200)]),
     ]
     drawn, journaled = story(long_stream(), over, rules=one_rule("tokens_read > 1"))
     again = check(drawn, Crash(journaled, journaled - 2, journaled - 3), tmp_path)
@@ -214,7 +214,7 @@ def test_what_was_journaled_and_never_evaluated_is_found_at_the_restart(tmp_path
 
 
 def test_without_a_checkpoint_what_is_kept_is_read(tmp_path: Path) -> None:
-    over: Told = [(8_000, [commit(8_000), piece(1, 0, [], 8_100, said=ends(0, 2))])]
+    over: Told = [(8_000, [commit(8_000), segment(1, 0, [], 8_100, stated=ends(0, 2))])]
     drawn, journaled = story(long_stream(), over, end_of_it())
     died(drawn, journaled, tmp_path, checkpoint=False)
 
@@ -222,14 +222,14 @@ def test_without_a_checkpoint_what_is_kept_is_read(tmp_path: Path) -> None:
 def test_who_comes_after_a_silence_is_charged_early_as_after_a_restart(tmp_path: Path) -> None:
     # Exports that were long under way: of the window that closes at 22 s, and is charged from 21.5 s on.
     numbers = range(10, 20)
-    told: Told = [
-        (9_000, [commit(9_000), piece(1, 0, [], 9_000, said=ends(0, 2)), request(9_000)]),
-        (21_450, [commit(20_500, request=number, said={}) for number in numbers]),
-        (21_470, [piece(1, 0, [20_700], 21_000, request=number) for number in numbers]),
-        (21_990, [piece(2, 1, [], 21_100, request=number, said=ends(1, 3)) for number in numbers]),
+    reported: Told = [
+        (9_000, [commit(9_000), segment(1, 0, [], 9_000, stated=ends(0, 2)), request(9_000)]),
+        (21_450, [commit(20_500, request=number, stated={}) for number in numbers]),
+        (21_470, [segment(1, 0, [20_700], 21_000, request=number) for number in numbers]),
+        (21_990, [segment(2, 1, [], 21_100, request=number, stated=ends(1, 3)) for number in numbers]),
         (21_990, [request(21_100, number=number, start=20_500) for number in numbers]),
     ]
-    drawn, _ = story(told)
+    drawn, _ = story(reported)
     check(drawn, Crash(3, 3, 3), tmp_path)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.core.core_cases import at, commit, ends, piece, request
+from support.core.core_cases import at, commit, ends, request, segment
 from support.core.core_fleets import Delivery, Fleet
 from support.core.core_restart import Crash, Restarted, unbroken
 from support.evaluate.groups import scoped
@@ -22,21 +22,21 @@ SECOND = 1_000_000_000
 
 def fleet(rules: RuleSet) -> tuple[Fleet, int]:
     """Return a stream from 10 s to 50 s, and requests that end at each second up to 30 s; death comes at 40 s."""
-    told = [(10_000.0, [commit(10_000, request=9, said=IDENTITY)])]
-    told += [(10_000.0 + 1000 * seq, [piece(seq, 0, [], 10_000 + 1000 * seq, request=9)]) for seq in range(1, 40)]
-    told += [(50_000.0, [piece(40, 0, [], 50_000, request=9, said=ends(0, 41))])]
+    reported = [(10_000.0, [commit(10_000, request=9, stated=IDENTITY)])]
+    reported += [(10_000.0 + 1000 * seq, [segment(seq, 0, [], 10_000 + 1000 * seq, request=9)]) for seq in range(1, 40)]
+    reported += [(50_000.0, [segment(40, 0, [], 50_000, request=9, stated=ends(0, 41))])]
     for number in range(10, 30):
         ms = 1000.0 * number + 500
         spans = [
             commit(ms - 300, request=100 + number),
-            piece(1, 0, [ms - 50], ms, request=100 + number, said=ends(1, 2)),
+            segment(1, 0, [ms - 50], ms, request=100 + number, stated=ends(1, 2)),
             request(ms, number=100 + number, start=ms - 300),
         ]
-        told.append((ms, spans))
-    told.sort(key=lambda one: one[0])
-    deliveries = tuple(Delivery(at(ms), tuple(spans)) for ms, spans in told)
+        reported.append((ms, spans))
+    reported.sort(key=lambda one: one[0])
+    deliveries = tuple(Delivery(at(ms), tuple(spans)) for ms, spans in reported)
     drawn = Fleet(load_slo(), rules, Timeouts(SECOND, 120 * SECOND), SECOND, deliveries)
-    return drawn, sum(ms < 40_000 for ms, _ in told)
+    return drawn, sum(ms < 40_000 for ms, _ in reported)
 
 
 def restarted(rules: RuleSet, folder: Path) -> tuple[list[Decision], list[Decision], list[Decision]]:

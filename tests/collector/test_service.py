@@ -72,11 +72,11 @@ def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp
         }
         page = get(f"{running.web}/")
         with urllib.request.urlopen(f"{running.web}/v1/events", timeout=WAIT_S) as events:
-            told = "".join(events.readline().decode() for _ in range(9))
+            results = "".join(events.readline().decode() for _ in range(9))
         assert (get(f"{running.web}/healthz"), get(f"{running.web}/readyz")) == ("ok\n", "ok\n")
-        status, said = running.stop()
-    assert status == 0, said
-    assert "6 exports, 18 streams judged, 0 still in flight" in said
+        status, reported = running.stop()
+    assert status == 0, reported
+    assert "6 exports, 18 streams judged, 0 still in flight" in reported
     rows: list[dict[str, Any]] = otel_llm.audit.load(tmp_path / "journal").rows
 
     def key(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -100,10 +100,10 @@ def test_what_is_acknowledged_is_judged_live_and_by_the_audit_of_the_journal(tmp
     assert metrics["otel_llm_streams_in_flight", labels] == 0
     assert ("otel_llm_idle_seconds_bucket", (("le", "+Inf"), *labels)) in metrics
     assert "/live/main.js" in page
-    assert [line for line in told.splitlines() if line.startswith("event")] == [
+    assert [line for line in results.splitlines() if line.startswith("event")] == [
         "event: history", "event: fleet", "event: page",
     ]  # fmt: skip
-    assert '"met":false' in told
+    assert '"met":false' in results
     with collector(tmp_path, *settings) as running:
         # What was open when it stopped is not written half: the next run goes on with it.
         wait_until("the last window closed", lambda: ended(tmp_path / "windows.jsonl") == 18)
@@ -181,14 +181,14 @@ def test_a_journal_in_use_is_refused(tmp_path: Path) -> None:
         ("--config", "version: 1\nlimits: {message_bites: 1}\n", ["config.yaml:2:", "message_bytes"]),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_place(
+def test_a_wrong_file_is_refused_with_its_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, text: str, words: list[str]
 ) -> None:
     path = tmp_path / f"{option.removeprefix('--')}.yaml"
     path.write_text(text)
-    said = refusal(monkeypatch, option, path, "--journal", tmp_path / "journal")
+    reported = refusal(monkeypatch, option, path, "--journal", tmp_path / "journal")
     for word in words:
-        assert word in said
+        assert word in reported
     assert not (tmp_path / "journal").exists()
 
 
@@ -225,9 +225,9 @@ def test_the_collector_writes_over_nothing_that_it_reads(
     (tmp_path / "tokens.txt").chmod(0o600)
     given = ("--slo", "slo.yaml", "--rules", "rules", "--config", "config.yaml")
     monkeypatch.chdir(tmp_path)
-    said = refusal(monkeypatch, *FREE, "--journal", "journal", *given, option, name)
+    reported = refusal(monkeypatch, *FREE, "--journal", "journal", *given, option, name)
     words = "would be written twice" if name == "alerts.jsonl" else "is one of the inputs"
-    assert f"{name} {words}" in said
+    assert f"{name} {words}" in reported
     assert {file: (tmp_path / file).read_text() for file in COLLECT_INPUTS} == COLLECT_INPUTS
 
 
@@ -235,8 +235,8 @@ def test_decisions_and_windows_are_two_files_and_go_on_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = refusal(monkeypatch, *FREE, "--journal", "journal", "--decisions", "x", "--windows", "./x")
-    assert "x would be written twice; name two files" in said
+    reported = refusal(monkeypatch, *FREE, "--journal", "journal", "--decisions", "x", "--windows", "./x")
+    assert "x would be written twice; name two files" in reported
     assert not (tmp_path / "x").exists()
     for _ in range(2):
         with collector(tmp_path, "--decisions", tmp_path / "d.jsonl", "--windows", tmp_path / "w.jsonl") as running:
@@ -280,14 +280,14 @@ def test_one_collector_writes_to_a_file(tmp_path: Path, option: str) -> None:
     assert f"{path}: another process writes to it: choose another file" in again.stderr
 
 
-def test_rules_that_can_never_hold_beside_the_classes_are_told_at_the_start(tmp_path: Path) -> None:
+def test_rules_that_can_never_hold_beside_the_classes_are_reported_at_the_start(tmp_path: Path) -> None:
     slo = tmp_path / "slo.yaml"
     slo.write_text("version: 1\ndefault: support\nclasses: {support: {}}\n")
     with collector(tmp_path, "--slo", slo) as running:
-        said = running.stop()[1]
-    told = [line for line in said.splitlines() if line.startswith("warning: ")]
-    assert len(told) == 2
-    assert all('`slo_class == "chat"` never holds: slo_class is "support"' in line for line in told)
+        reported = running.stop()[1]
+    results = [line for line in reported.splitlines() if line.startswith("warning: ")]
+    assert len(results) == 2
+    assert all('`slo_class == "chat"` never holds: slo_class is "support"' in line for line in results)
 
 
 @pytest.mark.parametrize(("length", "taken"), [("10ms", True), ("9ms", False), ("0.009999", False), ("1us", False)])
@@ -296,9 +296,9 @@ def test_windows_too_short_to_close_in_time_are_refused(
 ) -> None:
     """A window each microsecond would be a million closings a second."""
     config = ("--config", tmp_path / "absent")
-    said = refusal(monkeypatch, "--window", length, *config, "--journal", tmp_path / "journal")
-    assert ("absent" in said) == taken  # all that was wrong then is the file
-    assert (f"'{length}' is shorter than 10ms" in " ".join(said.split())) == (not taken)
+    reported = refusal(monkeypatch, "--window", length, *config, "--journal", tmp_path / "journal")
+    assert ("absent" in reported) == taken  # all that was wrong then is the file
+    assert (f"'{length}' is shorter than 10ms" in " ".join(reported.split())) == (not taken)
 
 
 def test_decisions_are_written_as_they_are_made(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_field_that_the_sender_wrote_is_not_believed(claimed: str, true: str) 
             assert (record.raw, record.tenant) == (message, tenant or "default")
 
 
-def test_any_protobuf_reader_finds_the_fields() -> None:
+def test_any_protobuf_parser_finds_the_fields() -> None:
     message = ExportTraceServiceRequest.FromString(frame(export(request_span()).SerializeToString(), 7, "acme")[4:])
     assert len(message.resource_spans) == 1
     unknown = UnknownFieldSet(message)
@@ -278,8 +278,8 @@ def status(request: urllib.request.Request) -> int:
 
 def test_metrics_are_an_operators(served: Collector) -> None:
     assert "otel_llm_requests_total" in get(served, "/metrics", BOSS)
-    asked = urllib.request.Request(f"{served.web}/metrics", headers={"Authorization": f"Bearer {ACME}"})
-    assert status(asked) == 403
+    requested = urllib.request.Request(f"{served.web}/metrics", headers={"Authorization": f"Bearer {ACME}"})
+    assert status(requested) == 403
 
 
 def test_an_operators_token_sends_nothing(served: Collector) -> None:
@@ -292,5 +292,5 @@ def test_an_operators_token_sends_nothing(served: Collector) -> None:
 def test_a_host_with_a_path_is_no_probe(served: Collector, host: str) -> None:
     """Old Starlette makes the URL of a request from its Host, and routes by the path that was asked."""
     for path in ("/v1/events", "/v1/streams", "/metrics"):
-        asked = urllib.request.Request(f"{served.web}{path}", headers={"Host": host})
-        assert status(asked) in {400, 401, 403}
+        requested = urllib.request.Request(f"{served.web}{path}", headers={"Host": host})
+        assert status(requested) in {400, 401, 403}

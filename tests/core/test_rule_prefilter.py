@@ -102,7 +102,7 @@ def test_a_rule_that_fires_does_so_until_a_term_changes_or_for_good_when_facts_a
 
 
 @pytest.mark.parametrize(("innermost", "found"), [("tokens == 4", (True, None)), ("tokens == 5", (False, None))])
-def test_the_deepest_condition_of_the_language_is_looked_at(innermost: str, found: tuple[bool, None]) -> None:
+def test_the_deepest_condition_of_the_language_is_evaluated(innermost: str, found: tuple[bool, None]) -> None:
     when = innermost
     for depth in range(MAX_DEPTH - 2):  # the comparison and the fact are two more
         when = f"tokens > 0 && ({when})" if depth % 2 else f"tokens > 9 || ({when})"
@@ -121,8 +121,8 @@ def digest_of_all(number: int) -> str:
             states = [
                 [random.choice((INACTIVE, INACTIVE, FIRING_FINAL, FIRING_REFUTABLE)) for _ in range(3)] for _ in views
             ]
-            looks = rows.evaluate(x_ns, np.array(states, dtype=np.int8))
-            for column in (looks.unchanged, looks.may_change, looks.opens_ns, rows.table.due_ns):
+            evaluations = rows.evaluate(x_ns, np.array(states, dtype=np.int8))
+            for column in (evaluations.unchanged, evaluations.may_change, evaluations.opens_ns, rows.table.due_ns):
                 found.update(column.tobytes())
     return found.hexdigest()
 

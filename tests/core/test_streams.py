@@ -147,12 +147,12 @@ class Streams:
         times = [time for one in segments for time in one.times_ns]
         done, heard = np.zeros(number, bool), np.ones(number, bool)
         moved, full, appended = (np.full(number, -7) for _ in range(3))
-        counted, places, in_order = np.zeros(core.COUNTS, np.int64), np.arange(number), False
+        counted, positions, in_order = np.zeros(core.COUNTS, np.int64), np.arange(number), False
         seq = np.array([one.seq for one in segments])
         while not core.apply(
             self.rows,
             self.buffer,
-            places,
+            positions,
             np.array([one.slot for one in segments]),
             seq,
             np.array([one.first_token for one in segments]),
@@ -174,15 +174,15 @@ class Streams:
             counted,
         ):
             assert not in_order
-            places = places[~done[places]]
-            places, in_order = places[np.argsort(seq[places], kind="stable")], True
+            positions = positions[~done[positions]]
+            positions, in_order = positions[np.argsort(seq[positions], kind="stable")], True
         for slot in full[: counted[core.FULL]].tolist():
             times, numbers = self.buffered(slot, ~self.rows[slot, columns.FRESH])
             self.times_ns[slot] += times
             self.counts[slot] += numbers
             self.rows[slot, columns.FRESH] = 0
-        for place in appended[: counted[core.APPENDED]].tolist():
-            one = segments[place]
+        for index in appended[: counted[core.APPENDED]].tolist():
+            one = segments[index]
             assert self.rows[one.slot, columns.FRESH] == 0
             self.times_ns[one.slot] += one.times_ns
             self.counts[one.slot] += one.counts or [1] * len(one.times_ns)
@@ -258,10 +258,10 @@ def expected(alone: list[Alone], segments: list[Segment]) -> tuple[list[bool], d
     """Move each stream by its own segments in order of number; return what `Streams.apply` does."""
     done, moved = [False] * len(segments), dict[int, bool]()
     tokens = late = 0
-    for place, one in sorted(enumerate(segments), key=lambda pair: pair[1].seq):
+    for index, one in sorted(enumerate(segments), key=lambda pair: pair[1].seq):
         heard = alone[one.slot].take(one) if one.slot >= 0 else None
         if heard is not None:
-            done[place] = True
+            done[index] = True
             moved[one.slot] = heard or moved.get(one.slot, False)
             tokens, late = tokens + one.tokens, late + (not heard)
     return done, moved, [sum(done), tokens, late]
@@ -349,7 +349,7 @@ def test_what_fills_the_room_is_kept_and_what_comes_then_is_appended_behind_it()
     slo = slo_class(Random(1), "c0")
     stream = Alone(slo, Running(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
     streams = Streams([stream])
-    times = [T0_NS + place for place in range(BUFFER + 3)]
+    times = [T0_NS + index for index in range(BUFFER + 3)]
     parts = (times[:2], times[2:BUFFER], times[BUFFER : BUFFER + 1], times[BUFFER + 1 :])
     segments, tokens = [], 0
     for at, part in enumerate(parts):

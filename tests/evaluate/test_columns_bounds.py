@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.core.core_cases import at, commit, ends, piece, request, seen, take
+from support.core.core_cases import at, commit, ends, request, seen, segment, take
 from support.core.core_spans import as_sent, sent_segment
 from support.otlp import IDENTITY, T0_NS, export, request_span, segment_span
 
@@ -42,13 +42,18 @@ def test_names_that_no_stream_bears_any_more_are_forgotten() -> None:
     one = seen(limits=RegistryLimits(groups=16))
     table = one.evaluator.table
     for number in range(1, 3000):
-        said = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: f"model {number}"}
-        take(one, number, commit(number, request=number, said=said))
+        stated = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: f"model {number}"}
+        take(one, number, commit(number, request=number, stated=stated))
         if number % 500 == 0:
             one.metered += one.evaluator.meter.charge_in_flight()
         if number > 40:  # forty are in flight
             over = number - 40
-            take(one, number, piece(1, 0, [over], number, request=over, said=ends(1, 2)), request(number, number=over))
+            take(
+                one,
+                number,
+                segment(1, 0, [over], number, request=over, stated=ends(1, 2)),
+                request(number, number=over),
+            )
         assert len(table.groups) <= 16 + table.size
         flying = list(one.evaluator.live.values())
         assert [table.groups[table.group[stream.slot]] for stream in flying] == [stream.group for stream in flying]
@@ -114,7 +119,7 @@ def test_times_of_a_request_span_whose_segments_came_wait_no_longer() -> None:
 def test_so_many_that_are_over_are_remembered() -> None:
     one = seen(limits=RegistryLimits(tombstones=10))
     for number in range(1, 31):
-        last = piece(1, 0, [], number, request=number, said=ends(0, 2))
+        last = segment(1, 0, [], number, request=number, stated=ends(0, 2))
         take(one, number, commit(request=number), last, request(number, number=number))
     assert 10 <= len(one.evaluator.registry.tombstones) <= 20
     take(one, 40, commit(request=30))
@@ -176,13 +181,13 @@ def test_choices_beyond_the_limit_are_refused_and_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [IDENTITY, {}])
-def test_streams_in_flight_are_so_many_also_where_they_say_nothing(tmp_path: Path, said: dict[str, str]) -> None:
+def test_streams_in_flight_are_so_many_also_where_they_say_nothing(tmp_path: Path, stated: dict[str, str]) -> None:
     with pipeline(tmp_path, Limits(streams_in_flight=8)) as flow:
-        first = [sent_segment(0, 0, request=number, attributes=said) for number in range(1, 9)]
+        first = [sent_segment(0, 0, request=number, attributes=stated) for number in range(1, 9)]
         assert accept(flow, *first) == (0, "")
         assert flow.call(lambda: len(flow.evaluator.live)) == 8
         with pytest.raises(BusyError):
-            accept(flow, *[sent_segment(0, 0, request=number, attributes=said) for number in range(20, 30)])
+            accept(flow, *[sent_segment(0, 0, request=number, attributes=stated) for number in range(20, 30)])
         assert accept(flow, *[sent_segment(1, 0, request=number) for number in range(1, 9)]) == (0, "")
         assert flow.call(lambda: len(flow.evaluator.live)) == 8
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from rules.scripted import one_rule, ruleset
-from support.core.core_cases import MS, SECOND, at, commit, ends, piece, request, seen, story, take
+from support.core.core_cases import MS, SECOND, at, commit, ends, request, seen, segment, story, take
 from support.core.core_fleets import Seen
 from support.core.core_spans import sent_segment
 from support.otlp import IDENTITY, export, request_span, segment_span, span_id, trace_id
@@ -37,17 +37,17 @@ def advance(one: Seen, *instants: float) -> None:
 def test_a_stream_of_which_only_late_segments_came_fires_nothing(by_columns: bool) -> None:
     one = seen(one_rule("gap_seconds > 8.0", max_fact_age="60s"), by_columns=by_columns)
     take(one, 0, commit())
-    take(one, 6000, piece(1, 0, [100], 200))
+    take(one, 6000, segment(1, 0, [100], 200))
     advance(one, *range(6100, 12_000, 100))
     assert story(one) == []
-    take(one, 12_000, piece(2, 1, [], 12_000))
+    take(one, 12_000, segment(2, 1, [], 12_000))
     assert [one.decisions[0].flip_ns, one.decisions[0].now_ns] == [at(8100) + 1, at(12_000)]
 
 
 def test_a_request_span_that_ends_nothing_keeps_nothing_from_firing(by_columns: bool) -> None:
     one = seen(one_rule("gap_seconds > 0.5"), by_columns=by_columns)
     take(one, 0, commit())
-    take(one, 200, piece(1, 0, [100], 200))
+    take(one, 200, segment(1, 0, [100], 200))
     take(one, 300, request(250))
     advance(one, 1500)
     assert story(one) == [("R", 1, "firing", "done", 600.000001, 600.000001)]
@@ -56,8 +56,8 @@ def test_a_request_span_that_ends_nothing_keeps_nothing_from_firing(by_columns: 
 def test_what_was_due_before_a_request_span_ended_the_stream_is_decided(by_columns: bool) -> None:
     one = seen(one_rule("fact_age_seconds >= 0.4"), by_columns=by_columns)
     take(one, 20, commit())
-    take(one, 45, piece(1, 0, [10, 20], 25))
-    take(one, 540, request(500, said={**IDENTITY, **ends(2, 2)}))
+    take(one, 45, segment(1, 0, [10, 20], 25))
+    take(one, 540, request(500, stated={**IDENTITY, **ends(2, 2)}))
     assert story(one) == [
         ("R", 1, "firing", "done", 425.0, 445.0),
         ("R", 1, "resolved", "ended", 500.0, 540.0),
@@ -65,7 +65,7 @@ def test_what_was_due_before_a_request_span_ended_the_stream_is_decided(by_colum
 
 
 @pytest.mark.parametrize("instants", [[2000], [1010, 1057, 1153, 1160, 1171, 2000], range(1001, 2000, 7)])
-def test_whoever_looks_at_the_clock_when_makes_no_difference(by_columns: bool, instants: list[int]) -> None:
+def test_whoever_reads_the_clock_when_makes_no_difference(by_columns: bool, instants: list[int]) -> None:
     # R1 is one that the prefilter cannot rule out before the first token; R2 moves by steps.
     one = seen(ruleset(TWO_RULES.format("!(ttft_seconds > 5.0)", "deadline_misses >= 4")), by_columns=by_columns)
     take(one, 0, commit())
@@ -73,7 +73,7 @@ def test_whoever_looks_at_the_clock_when_makes_no_difference(by_columns: bool, i
     assert story(one) == [("R2", 1, "firing", "done", 1200.0, 1200.0)]
 
 
-def test_one_rules_instant_is_no_look_at_the_steps_of_another(by_columns: bool) -> None:
+def test_one_rules_instant_is_no_evaluation_of_the_steps_of_another(by_columns: bool) -> None:
     one = seen(ruleset(TWO_RULES.format("gap_seconds > 1.16", "deadline_misses >= 4")), by_columns=by_columns)
     take(one, 0, commit())
     advance(one, 1300)
@@ -83,20 +83,20 @@ def test_one_rules_instant_is_no_look_at_the_steps_of_another(by_columns: bool) 
     ]
 
 
-def test_steps_and_a_length_of_time_in_one_rule_are_looked_at_where_the_length_crosses(by_columns: bool) -> None:
+def test_steps_and_a_length_of_time_in_one_rule_are_evaluated_where_the_length_crosses(by_columns: bool) -> None:
     one = seen(one_rule("gap_seconds > 1.17 && deadline_misses >= 4", max_fact_age="60s"), by_columns=by_columns)
     take(one, 0, commit())
-    take(one, 1110, piece(1, 0, [], 1110))
+    take(one, 1110, segment(1, 0, [], 1110))
     advance(one, 1300)
     assert story(one) == [("R", 1, "firing", "done", 1170.000001, 1170.000001)]
 
 
-def test_a_length_that_decides_nothing_is_still_where_steps_are_looked_at(by_columns: bool) -> None:
+def test_a_length_that_decides_nothing_is_still_where_steps_are_evaluated(by_columns: bool) -> None:
     # The fourth deadline is missed after 1150; the gap reaches 1.16 between two looks, and the tokens hold anyway.
     rules = one_rule("deadline_misses >= 4 && (gap_seconds >= 1.16 || tokens >= 0)", max_fact_age="60s")
     one = seen(rules, by_columns=by_columns)
     take(one, 0, commit())
-    take(one, 1110, piece(1, 0, [], 1110))
+    take(one, 1110, segment(1, 0, [], 1110))
     advance(one, 1300)
     assert story(one) == [("R", 1, "firing", "done", 1160.0, 1160.0)]
 
@@ -106,18 +106,18 @@ def test_of_two_that_are_due_at_once_the_same_gets_what_is_left(by_columns: bool
     budget = "[{alert: {name: A}, budget: {in_flight: 1}, ttl: 10s}]"
     one = seen(one_rule("tokens_read > 2", actions=budget), by_columns=by_columns)
     take(one, 0, commit(), commit(request=2))
-    take(one, 1000, *[piece(1, 0, [100, 200, 300], 1000, request=number) for number in order])
-    assert [(told[1], told[3]) for told in story(one)] == [(1, "done"), (2, "budget")]
+    take(one, 1000, *[segment(1, 0, [100, 200, 300], 1000, request=number) for number in order])
+    assert [(reported[1], reported[3]) for reported in story(one)] == [(1, "done"), (2, "budget")]
 
 
 def test_what_is_due_at_the_very_instant_of_a_batch_is_in_turn(by_columns: bool) -> None:
     budget = "[{alert: {name: A}, budget: {in_flight: 1}, ttl: 10s}]"
     one = seen(one_rule("gap_seconds > 0.5", actions=budget), by_columns=by_columns)
     take(one, 0, commit(), commit(request=2))
-    take(one, 300, piece(1, 0, [100], 300, request=2), piece(1, 0, [100], 300))
-    take(one, 600 + 1 / MS, piece(2, 1, [], 600 + 1 / MS, request=2))
+    take(one, 300, segment(1, 0, [100], 300, request=2), segment(1, 0, [100], 300))
+    take(one, 600 + 1 / MS, segment(2, 1, [], 600 + 1 / MS, request=2))
     advance(one, 900)
-    assert [(told[1], told[3], told[5]) for told in story(one)] == [
+    assert [(reported[1], reported[3], reported[5]) for reported in story(one)] == [
         (1, "done", 600.000001),
         (2, "budget", 600.000001),
     ]
@@ -128,12 +128,12 @@ def test_choices_share_a_budget_also_where_one_was_there_before_the_other(by_col
         one_rule("gap_seconds > 0.5", actions="[{alert: {name: A}, budget: {per_request: 1}}]"), by_columns=by_columns
     )
     take(one, 0, commit())
-    take(one, 100, piece(1, 0, [100], 100))
+    take(one, 100, segment(1, 0, [100], 100))
     take(one, 200, commit(100, choice=1))
     for seq, ms in enumerate((210, 410, 610, 800), 2):
-        take(one, ms, piece(seq, seq - 1, [ms], ms))
-    take(one, 800, piece(1, 0, [], 800, choice=1))
-    take(one, 900, piece(2, 0, [], 900, choice=1, said=ends(0, 3)))
+        take(one, ms, segment(seq, seq - 1, [ms], ms))
+    take(one, 800, segment(1, 0, [], 800, choice=1))
+    take(one, 900, segment(2, 0, [], 900, choice=1, stated=ends(0, 3)))
     advance(one, 1800)
     assert [(one.subject[3], one.outcome) for one in one.decisions] == [(1, "done"), (1, "ended"), (0, "budget")]
 
@@ -141,7 +141,7 @@ def test_choices_share_a_budget_also_where_one_was_there_before_the_other(by_col
 def test_a_sibling_that_appears_when_the_first_choice_falls_due_delays_nothing(by_columns: bool) -> None:
     one = seen(one_rule("gap_seconds >= 0.5"), by_columns=by_columns)
     take(one, 0, commit())
-    take(one, 300, piece(1, 0, [100], 300))
+    take(one, 300, segment(1, 0, [100], 300))
     take(one, 600, commit(600, choice=1))
     advance(one, 700)
     assert story(one) == [("R", 1, "firing", "done", 600.0, 600.0)]
@@ -150,9 +150,9 @@ def test_a_sibling_that_appears_when_the_first_choice_falls_due_delays_nothing(b
 def test_a_silent_reader_is_seen_while_others_never_stop_talking() -> None:
     one = seen(one_rule("gap_seconds > 0.5"))
     take(one, 0, commit(), commit(request=2))
-    take(one, 100, piece(1, 0, [100], 100, request=2))
+    take(one, 100, segment(1, 0, [100], 100, request=2))
     for seq in range(1, 140):
-        take(one, 100 + seq * 10, piece(seq, seq - 1, [100 + seq * 10], 100 + seq * 10))
+        take(one, 100 + seq * 10, segment(seq, seq - 1, [100 + seq * 10], 100 + seq * 10))
         if one.decisions:
             break
     assert story(one) == [("R", 2, "firing", "done", 600.000001, 600.000001)]
@@ -171,8 +171,8 @@ def test_streams_that_ended_leave_nothing_behind(by_columns: bool, when: str) ->
         begin = number * 10
         take(one, begin, commit(begin, request=number))
         assert table.find(keys[number - 1 : number]) >= 0
-        take(one, begin + 3, piece(1, 0, [begin + 1], begin + 3, request=number))
-        take(one, begin + 5, piece(2, 1, [], begin + 5, request=number, said=ends(1, 3)))
+        take(one, begin + 3, segment(1, 0, [begin + 1], begin + 3, request=number))
+        take(one, begin + 5, segment(2, 1, [], begin + 5, request=number, stated=ends(1, 3)))
         take(one, begin + 6, request(begin + 5, number=number, start=begin))
     advance(one, 100_000)
     engine = one.evaluator.rules
@@ -187,13 +187,13 @@ def test_streams_that_ended_leave_nothing_behind(by_columns: bool, when: str) ->
     assert one.evaluator.scheduler.next_due() is None
 
 
-def test_no_look_at_a_stream_that_waits_for_its_end_is_due_at_once() -> None:
+def test_no_evaluation_of_a_stream_that_waits_for_its_end_is_due_at_once() -> None:
     # The rule fires, does not hold any more, and waits for a condition that only tokens can bring.
     one = seen(one_rule("gap_seconds > 0.2", resolve_when="'runway_seconds > 50.0'", max_fact_age="60s"))
     take(one, 0, commit())
-    take(one, 100, piece(1, 0, [100], 100))
+    take(one, 100, segment(1, 0, [100], 100))
     advance(one, 400)
-    take(one, 500, piece(2, 1, [500], 500))
+    take(one, 500, segment(2, 1, [500], 500))
     for ms in range(501, 700):
         advance(one, ms)
         due_ns = one.evaluator.next_timer()
@@ -213,9 +213,16 @@ def test_a_time_at_the_end_of_time_costs_nobody_else_anything(start_ns: int, pla
         request_span(request=8, start_ns=start_ns, end_ns=start_ns),
     ]
     take(one, 0, odd[0], commit(), odd[2])
-    take(one, 200, odd[1], piece(1, 0, [100], 200))
+    take(one, 200, odd[1], segment(1, 0, [100], 200))
     advance(one, 1500, 400_000)
-    assert next(told for told in story(one) if told[1] == 1) == ("R", 1, "firing", "done", 600.000001, 600.000001)
+    assert next(line for line in story(one) if line[1] == 1) == (
+        "R",
+        1,
+        "firing",
+        "done",
+        600.000001,
+        600.000001,
+    )
     assert [row["tokens"] for row in one.rows if str(row["trace_id"]).endswith("01")] == [1]
 
 
@@ -225,14 +232,14 @@ def test_the_tokens_of_a_burst_are_as_many_as_there_are() -> None:
     spans = [commit(request=number) for number in range(1, 21)]
     take(one, 0, *spans)
     rounds = [
-        piece(seq, (seq - 1) * 100, [100 + seq] * 100, 200, request=number)
+        segment(seq, (seq - 1) * 100, [100 + seq] * 100, 200, request=number)
         for seq in range(1, 6)
         for number in range(1, 21)
     ]
     shuffled = [rounds[i] for i in np.random.default_rng(3).permutation(len(rounds))]
     take(one, 210, *shuffled)
     assert {stream.applied_tokens for stream in one.evaluator.live.values()} == {500}
-    take(one, 300, *[piece(6, 500, [], 300, request=number, said=ends(500, 7)) for number in range(1, 21)])
+    take(one, 300, *[segment(6, 500, [], 300, request=number, stated=ends(500, 7)) for number in range(1, 21)])
     one.evaluator.advance(at(20_000))
     assert [row["tokens_read"] for row in one.rows] == [500] * 20
     assert sum(window["tokens_read"] for window in one.windows) == 10_000
@@ -252,9 +259,9 @@ def test_a_commit_that_says_nothing_is_told_who_it_is_like_any_other(by_columns:
     rows = []
     for columns in (True, False):
         one = seen(RuleSet(()), by_columns=by_columns, timeouts=Timeouts(), window_ns=SECOND)
-        take(one, 0, piece(1, 0, [100], 200), columns=columns)
-        take(one, 250, request(240, said={**IDENTITY, "otel_llm.instance": "a"}), commit(said={}), columns=columns)
-        take(one, 400, piece(2, 1, [], 400, said=ends(1, 3)), columns=columns)
+        take(one, 0, segment(1, 0, [100], 200), columns=columns)
+        take(one, 250, request(240, stated={**IDENTITY, "otel_llm.instance": "a"}), commit(stated={}), columns=columns)
+        take(one, 400, segment(2, 1, [], 400, stated=ends(1, 3)), columns=columns)
         one.evaluator.advance(at(30_000))
         rows.append((one.rows, one.windows))
     assert rows[0] == rows[1]

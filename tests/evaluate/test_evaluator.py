@@ -86,11 +86,11 @@ def vector_deliveries(vector: Vector) -> list[Delivery]:
     first = 0
     start = T0_NS
     for seq, at in enumerate(range(0, len(tokens), 7), start=1):
-        piece = tokens[at : at + 7]
-        upto = piece[-1][0] + shift
-        events = [token(time + shift, kind=semconv_kind(kind)) for time, kind in piece]
+        segment = tokens[at : at + 7]
+        upto = segment[-1][0] + shift
+        events = [token(time + shift, kind=semconv_kind(kind)) for time, kind in segment]
         spans.append(segment_span(seq, first, events, start_ns=start, end_ns=upto))
-        first, start = first + len(piece), upto
+        first, start = first + len(segment), upto
     if vector.outcome == "lost":
         spans.append(segment_span(len(spans), first, start_ns=start, end_ns=end))
     else:
@@ -165,8 +165,8 @@ def fleets(draw: st.DrawFn) -> tuple[list[Delivery], int]:
                 delay = draw(st.sampled_from([0, 5, 40, 700])) * MS
                 deliveries.append((span.end_time_unix_nano + delay, export(span)))
         if draw(st.booleans()):
-            said = {**IDENTITY, **draw(endings(len(times)))}
-            span = request_span(request=request, start_ns=commit, end_ns=end, attributes=said)
+            stated = {**IDENTITY, **draw(endings(len(times)))}
+            span = request_span(request=request, start_ns=commit, end_ns=end, attributes=stated)
             deliveries.append((end + 300 * MS, export(span)))
     return deliveries, draw(st.sampled_from([1, 3, 10])) * SECOND
 
@@ -300,7 +300,7 @@ def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
             for index in sorted(draw(st.sets(st.integers(0, len(spans) - 1), max_size=2)), reverse=True):
                 del spans[index]
             deliveries += [(end + draw(st.sampled_from([0, 5, 700, 2000])) * MS, export(span)) for span in spans]
-        said: dict[str, Any] = draw(
+        stated: dict[str, Any] = draw(
             st.fixed_dictionaries(
                 {},
                 optional={
@@ -317,7 +317,7 @@ def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
         if draw(st.booleans()):
             span = request_span(
                 request=request, start_ns=commit + draw(st.sampled_from([0, 300])) * MS, end_ns=end,
-                attributes={**IDENTITY, **said},
+                attributes={**IDENTITY, **stated},
             )  # fmt: skip
             deliveries.append((end + draw(st.sampled_from([0, 5, 700, 2000])) * MS, export(span)))
     return deliveries

@@ -151,12 +151,12 @@ Told = tuple[str, str, str, int, Labels]
 def walk(rule: Rule, labels: Labels, lives: list[Life], ended: list[Ended]) -> list[Told]:
     """Walk the seconds of each life of an instance or class with a rule's states written out."""
     found: list[Told] = []
-    asked = {window for window in WINDOWS for name in _names(rule) if name.endswith(window)}
+    requested = {window for window in WINDOWS for name in _names(rule) if name.endswith(window)}
     for life in lives:
         state, value, since = "inactive", None, 0
         for now_s in range(life.born_s, life.last_s + 1):
             known: dict[str, Any] = dict(labels)
-            for window in asked:
+            for window in requested:
                 known |= facts_at(now_s, window, [one for one in ended if one[0] >= life.born_s], life.born_s)
             values = [known[name] for name in rule.when.facts]
             truth = None if None in values else bool(rule.when.program.run(*values))
@@ -211,9 +211,9 @@ def test_any_way_of_taking_exports_in_decides_the_same(random: Random) -> None:
     extra = "(starving_share > 0.3 && streams > 1) || smooth_goodput_1m < 0.0 || smooth_goodput_5m > 0.4"
     more = scoped("instance", extra).rules
     drawn = replace(drawn, rules=RuleSet((*drawn.rules.rules, *more)))
-    told = stories(Seen(drawn).run().decisions)
-    assert stories(Seen(drawn).run(advances=advances(random, drawn)).decisions) == told
-    assert stories(Seen(drawn, by_columns=False).run(columns=False, scrape=True).decisions) == told
+    reported = stories(Seen(drawn).run().decisions)
+    assert stories(Seen(drawn).run(advances=advances(random, drawn)).decisions) == reported
+    assert stories(Seen(drawn, by_columns=False).run(columns=False, scrape=True).decisions) == reported
 
 
 @settings(max_examples=examples(8))

@@ -22,17 +22,17 @@ def key(number: int) -> RequestKey:
 def test_the_last_are_remembered_with_their_choices_and_memory_is_bounded(
     most: int, added: list[tuple[int, int]]
 ) -> None:
-    finished, told = Tombstones(most), dict[int, set[int]]()
+    finished, reported = Tombstones(most), dict[int, set[int]]()
     for number, choice in added:
         known = set(finished.choices(key(number)))
         finished.add(key(number), choice)
-        told[number] = {*told.pop(number, set()), choice}  # the last at the end
+        reported[number] = {*reported.pop(number, set()), choice}  # the last at the end
         assert len(finished) <= 2 * most
         assert set(finished.choices(key(number))) == known | {choice}
-        for recent in list(told)[-most:]:
+        for recent in list(reported)[-most:]:
             assert key(recent) in finished
             assert finished.has(key(recent), choice) == (choice in set(finished.choices(key(recent))))
-        for one, choices in told.items():
+        for one, choices in reported.items():
             assert set(finished.choices(key(one))) <= choices
 
 
@@ -46,10 +46,10 @@ def test_a_stream_that_never_was_is_not_remembered() -> None:
 
 @given(st.integers(1, 5), st.lists(st.sampled_from(["flood", "shop", "lab"]), max_size=200))
 def test_a_tenant_pushes_out_no_others(share: int, added: list[str]) -> None:
-    finished, told = Tombstones(3 * share), dict[str, list[RequestKey]]()
+    finished, reported = Tombstones(3 * share), dict[str, list[RequestKey]]()
     for number, tenant in enumerate(added):
         one = (*key(number)[:2], tenant)
         finished.add(one, 0)
-        told.setdefault(tenant, []).append(one)
-    assert all(one in finished for its in told.values() for one in its[-share:])
+        reported.setdefault(tenant, []).append(one)
+    assert all(one in finished for its in reported.values() for one in its[-share:])
     assert len(finished) <= 9 * share + 3 * share

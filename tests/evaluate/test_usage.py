@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from support.chance import chances
-from support.core.core_cases import at, commit, ends, piece, request, seen, take
+from support.core.core_cases import at, commit, ends, request, seen, segment, take
 from support.core.core_fleets import Seen, fleet, slo_classes
 from support.examples import examples
 from support.otlp import IDENTITY
@@ -31,7 +31,7 @@ def balance(metered: list[Metered]) -> tuple[float, float]:
 
 @settings(max_examples=examples(60))
 @given(chances())
-def test_charges_come_to_the_benefit_whenever_somebody_looks(random: Random) -> None:
+def test_charges_come_to_the_benefit_whenever_somebody_reads_them(random: Random) -> None:
     drawn = fleet(random)
     one = Seen(drawn)
     often = random.choice((0.0, 0.1, 0.5, 0.9))
@@ -52,7 +52,7 @@ def test_charges_come_to_the_benefit_whenever_somebody_looks(random: Random) -> 
 def test_nothing_is_charged_twice() -> None:
     one = seen()
     take(one, 0, commit())
-    take(one, 1000, piece(1, 0, [100, 900], 1000))
+    take(one, 1000, segment(1, 0, [100, 900], 1000))
     (first,) = one.evaluator.meter.charge_in_flight()
     assert list(one.evaluator.meter.charge_in_flight()) == []
     # 400 ms until the second token is due at the reader's pace, and 900 it came: half a second of waiting.
@@ -62,29 +62,34 @@ def test_nothing_is_charged_twice() -> None:
         1.25,
         0.0,
     )
-    take(one, 1200, piece(2, 2, [], 1200, said=ends(2, 3)), request(1200))
+    take(one, 1200, segment(2, 2, [], 1200, stated=ends(2, 3)), request(1200))
     assert [charge[1:] for charge in one.metered] == [(0, 0, 0.0, 0.0)]
 
 
 def test_waiting_that_turns_out_to_be_none_is_given_back() -> None:
     one = seen()
     take(one, 0, commit())
-    take(one, 1000, piece(1, 0, [], 1000))
+    take(one, 1000, segment(1, 0, [], 1000))
     (waited,) = one.evaluator.meter.charge_in_flight()
     assert waited.idle_ns == 800 * 10**6
     take(
-        one, 1100, piece(2, 0, [], 1100, said=ends(0, 3)), request(1100)
+        one, 1100, segment(2, 0, [], 1100, stated=ends(0, 3)), request(1100)
     )  # completed without a token: nothing to judge
     (back,) = one.metered
     assert (back.idle_ns, back.refunded_tokens) == (0, waited.penalty_tokens)
 
 
-def test_a_stream_that_is_told_apart_late_is_charged_under_its_name() -> None:
+def test_a_stream_that_is_distinguished_late_is_charged_under_its_name() -> None:
     one = seen()
-    take(one, 0, commit(said={}))
-    take(one, 500, piece(1, 0, [100, 200], 500))
+    take(one, 0, commit(stated={}))
+    take(one, 500, segment(1, 0, [100, 200], 500))
     one.metered += one.evaluator.meter.charge_in_flight()
-    take(one, 600, piece(2, 2, [], 600, said=ends(2, 3)), request(600, said={**IDENTITY, semconv.SLO_CLASS: "agent"}))
+    take(
+        one,
+        600,
+        segment(2, 2, [], 600, stated=ends(2, 3)),
+        request(600, stated={**IDENTITY, semconv.SLO_CLASS: "agent"}),
+    )
     assert balance([charge for charge in one.metered if charge.group[0] == "chat"])[0] == pytest.approx(0.0)
     (verdict,) = one.verdicts
     assert verdict is not None
@@ -94,7 +99,7 @@ def test_a_stream_that_is_told_apart_late_is_charged_under_its_name() -> None:
 
 
 @pytest.mark.parametrize("penalty", ["linear", "quadratic", "exponential"])
-def test_many_streams_of_many_classes_at_one_look(penalty: str) -> None:
+def test_many_streams_of_many_classes_at_one_evaluation(penalty: str) -> None:
     names = [f"k{number}" for number in range(5)]
     slo = [
         SloClass(name, pace_ns=10**8 * (at + 1), benefit=Benefit(1.5 * at, penalty))  # type: ignore[arg-type]
@@ -102,9 +107,9 @@ def test_many_streams_of_many_classes_at_one_look(penalty: str) -> None:
     ]
     one = seen(classes=SloClasses(tuple(slo), "k0"))
     for number in range(1, 51):
-        said = {**IDENTITY, semconv.SLO_CLASS: names[number % 5], semconv.GEN_AI_REQUEST_MODEL: f"m{number % 3}"}
-        take(one, 0, commit(request=number, said=said))
-        take(one, 2000, piece(1, 0, [number * 10, 1500], 2000, request=number))
+        stated = {**IDENTITY, semconv.SLO_CLASS: names[number % 5], semconv.GEN_AI_REQUEST_MODEL: f"m{number % 3}"}
+        take(one, 0, commit(request=number, stated=stated))
+        take(one, 2000, segment(1, 0, [number * 10, 1500], 2000, request=number))
     found = {charge.group: charge for charge in one.evaluator.meter.charge_in_flight()}
     assert len(found) == 15
     for group, charge in found.items():
@@ -122,11 +127,11 @@ def test_the_class_of_a_stream_in_flight_stays_what_it_was_charged_by() -> None:
     dearer = replace(known.classes[0], benefit=Benefit(alpha=10.0))
     one = seen(classes=known)
     take(one, 0, commit())
-    take(one, 1000, piece(1, 0, [900], 1000))
+    take(one, 1000, segment(1, 0, [900], 1000))
     one.metered += one.evaluator.meter.charge_in_flight()
     one.evaluator.reload(SloClasses((dearer, *known.classes[1:]), "chat"), RuleSet(()), at(1100))
     one.metered += one.evaluator.meter.charge_in_flight()
-    take(one, 1300, piece(2, 1, [], 1300, said=ends(1, 3)), request(1300))
+    take(one, 1300, segment(2, 1, [], 1300, stated=ends(1, 3)), request(1300))
     (verdict,) = one.verdicts
     assert verdict is not None
     assert verdict.benefit == pytest.approx(1 - 10 * 0.7)

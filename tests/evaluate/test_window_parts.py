@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.audit.audit_oracle import audited as of_audit
 from support.chance import chances
-from support.core.core_cases import SECOND, at, commit, ends, piece, seen, take
+from support.core.core_cases import SECOND, at, commit, ends, seen, segment, take
 from support.core.core_fleets import Delivery, Fleet, Seen
 from support.core.core_spans import sent_segment
 from support.examples import examples
@@ -41,12 +41,12 @@ def stream(random: Random, number: int, unit: int) -> tuple[list[Span], int]:
     done, start = 0, begin
     for cut in cuts:
         inside = [time for time in times[done:] if time <= cut]
-        said: dict[str, Value] = {}
+        stated: dict[str, Value] = {}
         if cut == end:
             outcome = random.choice(("completed", "cancelled", "error"))
-            said = {semconv.OUTCOME: outcome, semconv.TOKENS: len(times), semconv.SEGMENTS: len(cuts) + 1}
+            stated = {semconv.OUTCOME: outcome, semconv.TOKENS: len(times), semconv.SEGMENTS: len(cuts) + 1}
         spans.append(
-            sent_segment(len(spans), done, inside, request=number, start_ns=start, end_ns=cut, attributes=said)
+            sent_segment(len(spans), done, inside, request=number, start_ns=start, end_ns=cut, attributes=stated)
         )
         done, start = done + len(inside), cut
     if random.random() < 0.6:
@@ -138,7 +138,7 @@ def test_the_first_stream_after_a_silence_lands_in_its_window(silence_s: int) ->
     begin = silence_s * 1000
     one.evaluator.advance(at(begin - 1))
     take(one, begin, commit(begin))
-    take(one, begin + 300, piece(1, 0, [begin + 200], begin + 300, said=ends(1, 2)))
+    take(one, begin + 300, segment(1, 0, [begin + 200], begin + 300, stated=ends(1, 2)))
     one.evaluator.advance(at(begin + 60_000))
     assert [(row["window_start_unix_nano"], row["tokens_read"]) for row in one.windows] == [(at(begin), 1)]
     assert one.windowing.late == 0
@@ -147,8 +147,8 @@ def test_the_first_stream_after_a_silence_lands_in_its_window(silence_s: int) ->
 def test_a_stream_with_a_hole_and_one_that_waits_for_its_rest_are_charged_when_the_window_closes() -> None:
     one = seen(window_ns=SECOND)
     take(one, 0, commit(), commit(request=2))
-    take(one, 500, piece(1, 0, [100], 500), piece(1, 0, [100], 500, request=2))
-    take(one, 900, piece(3, 2, [800], 900), piece(2, 1, [], 600, request=2, said=ends(5, 3)))
+    take(one, 500, segment(1, 0, [100], 500), segment(1, 0, [100], 500, request=2))
+    take(one, 900, segment(3, 2, [800], 900), segment(2, 1, [], 600, request=2, stated=ends(5, 3)))
     one.evaluator.advance(at(6_000))
     assert [(row["tokens_read"], row["requests_started"], row["requests_ended"]) for row in one.windows] == [(1, 2, 1)]
     one.evaluator.advance(at(300_000))
@@ -162,20 +162,20 @@ def test_every_stream_is_charged_once_whatever_part_it_is_in() -> None:
     take(one, 0, *[commit(request=number) for number in streams])
     for seq in range(1, 40):
         end = seq * 250
-        take(one, end, *[piece(seq, seq - 1, [end - 100], end, request=number) for number in streams])
+        take(one, end, *[segment(seq, seq - 1, [end - 100], end, request=number) for number in streams])
     timers(one, at(9_000))
     assert [row["tokens_read"] for row in one.windows] == [4 * len(streams)] * 4
     for number in (1, PARTS, PARTS + 1):  # in a slot that was free for a while another stream is charged from its start
-        take(one, 10_000, piece(40, 39, [], 10_000, request=number, said=ends(39, 41)))
+        take(one, 10_000, segment(40, 39, [], 10_000, request=number, stated=ends(39, 41)))
     one.evaluator.advance(at(15_100))
     take(one, 15_100, commit(15_050, request=999))
-    take(one, 15_400, piece(1, 0, [15_300], 15_400, request=999, said=ends(1, 2)))
+    take(one, 15_400, segment(1, 0, [15_300], 15_400, request=999, stated=ends(1, 2)))
     one.evaluator.advance(at(40_000))
     assert sum(row["tokens_read"] for row in one.windows) == 39 * len(streams) + 1
     assert next(row for row in one.windows if row["window_start_unix_nano"] == at(15_000))["tokens_read"] == 1
 
 
-def test_who_has_told_everything_is_charged_before_the_window_closes() -> None:
+def test_who_has_sent_everything_is_charged_before_the_window_closes() -> None:
     one = seen(window_ns=SECOND, timeouts=Timeouts(5 * SECOND, 10_000 * SECOND))
     streams = range(1, 4 * PARTS + 2)
     take(one, 0, *[commit(request=number) for number in streams])
@@ -183,7 +183,7 @@ def test_who_has_told_everything_is_charged_before_the_window_closes() -> None:
     for seq in range(1, 40):
         end = seq * 250
         one.evaluator.advance(at(end - 1))
-        take(one, end, *[piece(seq, seq - 1, [end - 100], end, request=number) for number in streams])
+        take(one, end, *[segment(seq, seq - 1, [end - 100], end, request=number) for number in streams])
         if end % 1000 == 750 and end > 5000:  # in 250 ms a window closes
             until_ns = at(end - 5000 + 250)
             one.evaluator.advance(until_ns + 5 * SECOND - 1)

@@ -41,7 +41,7 @@ def written(tmp_path: Path, when: str = STALL, verb: str = "migrate", mode: str 
     return file
 
 
-def said(*arguments: object) -> tuple[int, str]:
+def output(*arguments: object) -> tuple[int, str]:
     ran = CliRunner().invoke(main, [str(one) for one in arguments])
     return ran.exit_code, ran.output
 
@@ -50,7 +50,7 @@ def said(*arguments: object) -> tuple[int, str]:
 def test_check_says_that_a_relay_is_needed(tmp_path: Path, verb: str) -> None:
     file = written(tmp_path, verb=verb)
     for strict in ((), ("--strict",)):
-        code, text = said("rules", "check", *strict, file)
+        code, text = output("rules", "check", *strict, file)
         assert code == 0
         assert text == (
             f"{file}:10:13: groups[0].rules[0].actions[0].mode: note: a relay is needed, which does `{verb}` (run "
@@ -67,11 +67,11 @@ def test_where_the_settings_name_a_relay_it_may_be_enforced(tmp_path: Path, verb
     (tmp_path / "relay.secret").write_text(SECRET)
     engine = "kind: relay, instances: {'*': 'http://127.0.0.1:9465'}, secret_file: relay.secret"
     config.write_text(f"version: 1\nactions: {{engines: {{r: {{{engine}}}}}}}\n")
-    code, text = said("rules", "check", "--strict", "--config", config, file)
+    code, text = output("rules", "check", "--strict", "--config", config, file)
     assert (code, text) == (0, "1 rule in 1 file: 0 errors, 0 warnings\n")
     load_enforced([file], load_settings(config))
     config.write_text("version: 1\nactions: {engines: {r: {kind: vllm, instances: {'*': 'http://127.0.0.1:9'}}}}\n")
-    code, text = said("rules", "check", "--config", config, file)
+    code, text = output("rules", "check", "--config", config, file)
     assert (code, text.count("note: a relay is needed")) == (0, 1)
     with pytest.raises(RulesError, match=f"nothing is configured here that does `{verb}`"):
         load_enforced([file], load_settings(config))
@@ -81,25 +81,28 @@ def test_where_the_settings_name_a_relay_it_may_be_enforced(tmp_path: Path, verb
 def test_the_settings_of_a_relay_are_understood(tmp_path: Path, verb: str) -> None:
     file, config = written(tmp_path, verb=verb), tmp_path / "relay.yaml"
     config.write_text("version: 1\nbackends: {a: {url: 'http://127.0.0.1:8000'}}\n")
-    code, text = said("rules", "check", "--strict", "--config", config, file)
+    code, text = output("rules", "check", "--strict", "--config", config, file)
     assert (code, text) == (0, "1 rule in 1 file: 0 errors, 0 warnings\n")
     config.write_text("version: 1\nbackends: {a: {uri: 'http://127.0.0.1:8000'}}\n")
-    code, text = said("rules", "check", "--config", config, file)
+    code, text = output("rules", "check", "--config", config, file)
     assert (code, f"{config}:2:16: backends.a.uri: unknown key" in text) == (2, True)
 
 
 def test_in_shadow_nothing_is_needed(tmp_path: Path) -> None:
-    assert said("rules", "check", written(tmp_path, mode="shadow")) == (0, "1 rule in 1 file: 0 errors, 0 warnings\n")
+    assert output("rules", "check", written(tmp_path, mode="shadow")) == (
+        0,
+        "1 rule in 1 file: 0 errors, 0 warnings\n",
+    )
 
 
 def test_what_the_settings_can_name_somebody_for_is_refused_without_them(tmp_path: Path) -> None:
-    code, text = said("rules", "check", written(tmp_path, verb="abort"))
+    code, text = output("rules", "check", written(tmp_path, verb="abort"))
     assert code == 1
     assert "nothing is configured here that does `abort`" in text
 
 
 def test_collect_refuses_what_needs_a_relay_and_names_it(tmp_path: Path) -> None:
-    code, text = said("collect", "--rules", written(tmp_path), "--journal", tmp_path / "journal")
+    code, text = output("collect", "--rules", written(tmp_path), "--journal", tmp_path / "journal")
     assert code == 2
     assert "rules.yaml:10:13" in text
     assert (
@@ -132,9 +135,9 @@ def test_where_a_migration_goes(tmp_path: Path, to: str) -> None:
 
 
 def test_the_example_is_enforced_and_right() -> None:
-    code, text = said("rules", "check", "--strict", EXAMPLE)
+    code, text = output("rules", "check", "--strict", EXAMPLE)
     assert (code, text.count("note: a relay is needed")) == (0, 2)
-    assert said("rules", "test", EXAMPLE.with_name("rules.test.yaml"))[0] == 0
+    assert output("rules", "test", EXAMPLE.with_name("rules.test.yaml"))[0] == 0
     rule, other = load_enforced([EXAMPLE], ServiceSettings(), RELAY_DOES)[0].rules
     assert [action.verb for action in other.actions] == ["preempt"]
     assert rule.when.text == "tokens_read > 0 && runway_seconds < 0.25 && gap_seconds > 0.3"
@@ -217,7 +220,7 @@ def test_the_reading_speeds_are_those_of_the_slo_file(tmp_path: Path) -> None:
         ('slo_class == "slow" && runway_seconds < 0.4', None),
         ("runway_seconds < 0.04", None),
     ):
-        code, text = said("rules", "check", "--slo", slo, written(tmp_path, when, mode="shadow"))
+        code, text = output("rules", "check", "--slo", slo, written(tmp_path, when, mode="shadow"))
         assert code == 0
         assert (f"a stream of class {name} has" in text) is (name is not None), text
         assert ("fires-at-first-token" in text) is (name is not None)

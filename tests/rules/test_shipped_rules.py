@@ -144,8 +144,8 @@ def test_a_pattern_leaves_out_what_a_folder_leaves_out() -> None:
     folder = shipped_rules_dir()
     assert command("check", folder / "*.yaml") == command("check", folder)
     assert command("check", folder)[0] == 0
-    code, said = command("check", folder / "*.test.yaml")
-    assert (code, "no rule files" in said) == (2, True)
+    code, reported = command("check", folder / "*.test.yaml")
+    assert (code, "no rule files" in reported) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,6 @@ def test_a_pattern_leaves_out_what_a_folder_leaves_out() -> None:
         ("test", "chat.yaml", "groups: rules, and no tests of them (give this file to `otel-llm rules check`"),
     ],
 )
-def test_a_file_for_another_command_is_told_apart(verb: str, name: str, says: str) -> None:
-    code, said = command(verb, shipped_rules_dir() / name)
-    assert (code, says in said, said.count(name)) == (1, True, 1), said
+def test_a_file_for_another_command_is_distinguished(verb: str, name: str, says: str) -> None:
+    code, reported = command(verb, shipped_rules_dir() / name)
+    assert (code, says in reported, reported.count(name)) == (1, True, 1), reported

@@ -70,7 +70,7 @@ def test_a_count_is_so_many_items_and_a_wait_moves_what_follows(items: list[tupl
         ("99999999999h", 0, 12, "more than 1000000000 seconds"),
     ],
 )
-def test_a_wrong_script_is_refused_at_its_place(script: str, start: int, length: int, says: str) -> None:
+def test_a_wrong_script_is_refused_at_its_position(script: str, start: int, length: int, says: str) -> None:
     with pytest.raises(ExpressionError) as refused:
         parse_arrivals(script)
     assert says in str(refused.value)

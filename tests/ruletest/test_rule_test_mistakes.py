@@ -29,11 +29,11 @@ def report(path: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_message(path: Path) -> None:
-    code, said = report(path)
+    code, reported = report(path)
     assert code == 1
-    assert said == path.with_suffix(".txt").read_text(encoding="utf-8")
-    assert said.count("\n    ") + said.count("^") >= 1
-    assert said.endswith("0 passed, 0 failed, 1 refused\n")
+    assert reported == path.with_suffix(".txt").read_text(encoding="utf-8")
+    assert reported.count("\n    ") + reported.count("^") >= 1
+    assert reported.endswith("0 passed, 0 failed, 1 refused\n")
 
 
 def test_every_message_has_its_file() -> None:
@@ -69,8 +69,8 @@ def test_any_file_runs_or_is_refused(
     edits: list[tuple[int, int, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     text = WHOLE
-    for place, gone, put in edits:
-        text = text[:place] + put + text[place + gone :]
+    for index, gone, put in edits:
+        text = text[:index] + put + text[index + gone :]
     folder = tmp_path_factory.getbasetemp() / "edited"
     folder.mkdir(exist_ok=True)
     (folder / "small.yaml").write_text((FOLDER.parent / "rules/small.yaml").read_text())

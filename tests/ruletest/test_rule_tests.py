@@ -74,16 +74,16 @@ def example(tmp_path: Path) -> Path:
 
 
 def test_the_example_of_the_page_passes(example: Path) -> None:
-    code, said = cli(str(example))
-    assert (code, said.splitlines()[-1]) == (0, "1 passed, 0 failed")
+    code, reported = cli(str(example))
+    assert (code, reported.splitlines()[-1]) == (0, "1 passed, 0 failed")
 
 
 def test_the_failure_that_the_page_shows_is_one(example: Path) -> None:
     example.write_text(example.read_text().replace("[{stream: r1, since: 1s}]", "[{stream: r1, since: 1.2s}]"))
-    code, said = cli(str(example))
+    code, reported = cli(str(example))
     assert code == 1
     for line in block("text").splitlines():
-        assert line in said.replace(f"{example.parent}/", ""), line
+        assert line in reported.replace(f"{example.parent}/", ""), line
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_pending_waits_for_the_for_and_keeps_firing(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_not_told_is_missing(tmp_path: Path) -> None:
+def test_what_is_not_sent_is_missing(tmp_path: Path) -> None:
     # Nothing that is sent from 300 ms on arrives: facts are of 250 ms, and missing 1.5 s later. `hold` stays as it is,
     # `false` counts as not holding, for its second of `keep_firing_for`.
     passes(
@@ -197,7 +197,7 @@ def test_copies_share_a_budget_and_make_one_alert(tmp_path: Path) -> None:
     )
 
 
-def test_an_action_that_only_if_stops_is_told_apart(tmp_path: Path) -> None:
+def test_an_action_that_only_if_stops_is_distinguished(tmp_path: Path) -> None:
     passes(
         tmp_path,
         """
@@ -251,8 +251,8 @@ def test_a_failure_says_both_sides(tmp_path: Path) -> None:
         """,
     )
     assert not found.passed
-    told = [(one.line - 7, one.what, one.expected, one.got) for one in found.differences]
-    assert told == [
+    received = [(one.line - 7, one.what, one.expected, one.got) for one in found.differences]
+    assert received == [
         (1, "at 1s, rule Gap: firing", "[r2]", "[r1]"),
         (1, "at 1s, rule Gap: actions: migrate", "{decided: 1}", "{decided: 0, only_if: 1}"),
         (2, "at 1s, rule Held: how many are firing", "2", "1"),
@@ -275,7 +275,7 @@ def test_a_stream_that_is_over_has_no_facts(tmp_path: Path) -> None:
     assert [one.got for one in found.differences] == ["the stream is not in flight"]
 
 
-def test_what_is_seen_does_not_depend_on_where_one_looks(tmp_path: Path) -> None:
+def test_what_is_seen_does_not_depend_on_where_one_stops(tmp_path: Path) -> None:
     """Decisions are the same whether expectations stop the clock at many instants or at the last alone."""
     streams = "streams: [{id: r, arrivals: '100ms, 700ms, 10x50ms, wait 2s, 20x90ms, end', copies: 7, every: 77ms}]"
     often = "".join(f"\n  - {{at: {at}ms, rule: Gap, ends: {{refuted: 0}}}}" for at in range(0, 9000, 63))
@@ -295,18 +295,18 @@ def test_exit_codes(example: Path, tmp_path: Path) -> None:
     assert cli(str(tmp_path / "nowhere.yaml"))[0] == 2
     assert cli()[0] == 2
     example.with_name("chat.yaml").unlink()
-    code, said = cli(str(example))
+    code, reported = cli(str(example))
     assert code == 2
-    assert "chat.yaml: No such file" in said
+    assert "chat.yaml: No such file" in reported
 
 
 def test_a_file_that_is_refused_does_not_stop_the_others(example: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("version: 1\ntests: []\n")
-    code, said = cli(str(wrong), str(example))
+    code, reported = cli(str(wrong), str(example))
     assert code == 1
-    assert "wrong.yaml:1:1: rule_files: missing" in said
-    assert said.endswith("1 passed, 0 failed, 1 refused\n")
+    assert "wrong.yaml:1:1: rule_files: missing" in reported
+    assert reported.endswith("1 passed, 0 failed, 1 refused\n")
 
 
 def test_verbose_tells_what_was_decided(example: Path) -> None:

@@ -24,7 +24,7 @@ def script(number: int = 1, **keys: Any) -> Script:
     return Script(number, shape.id, shape.start, shape, parse_arrivals(shape.arrivals))
 
 
-def told(received: list[Export]) -> tuple[Told, list[int]]:
+def reported(received: list[Export]) -> tuple[Told, list[int]]:
     """Return the segments and when each was received, ms since the start."""
     found: Told = []
     receipts = []
@@ -76,13 +76,13 @@ def test_the_segments_are_those_of_the_recorder(gaps: list[int], tail: int | Non
     until = at + 6000
     end = None if tail is None else at + tail
     items = [f"{gap}ms" for gap in gaps] + ([] if tail is None else [f"wait {tail}ms", "end"])
-    found, receipts = told(exports([script(arrivals=", ".join(items))], until * MS))
+    found, receipts = reported(exports([script(arrivals=", ".join(items))], until * MS))
     assert found == recorded(times, end, until)
     assert receipts == [one[1] for one in found], "each is received when it is cut"
 
 
-def test_many_tokens_are_told_a_hundred_at_a_time() -> None:
-    found, _ = told(exports([script(arrivals="250x1ms, end")], 10**10))
+def test_many_tokens_are_sent_a_hundred_at_a_time() -> None:
+    found, _ = reported(exports([script(arrivals="250x1ms, end")], 10**10))
     assert [len(times) for _, _, times, _ in found] == [0, 100, 100, 50]
     assert found[-1][3] == "completed"
 
@@ -93,21 +93,21 @@ def test_telemetry_is_lost_or_late_by_when_it_is_sent() -> None:
         "delay": "10ms",
         "telemetry": [{"from": "250ms", "to": "500ms", "lost": True}, {"from": "500ms", "to": "750ms", "delay": "2s"}],
     }
-    found, receipts = told(exports([script(**keys)], 1_500 * MS))
+    found, receipts = reported(exports([script(**keys)], 1_500 * MS))
     ends = [end for _, end, _, _ in found]
     # Cut at 250 and 450 ms and lost; at 500 ms and late; then as usual.
     assert list(zip(receipts, ends, strict=True)) == [(10, 0), (760, 750), (960, 950), (1010, 1000), (1260, 1250)]
-    found, receipts = told(exports([script(**keys)], 3_000 * MS))
+    found, receipts = reported(exports([script(**keys)], 3_000 * MS))
     assert (2500, 500) in list(zip(receipts, (end for _, end, _, _ in found), strict=True))
 
 
 def test_streams_that_are_sent_at_one_instant_travel_together() -> None:
     both = exports([script(1, arrivals="100ms, 400ms"), script(2, arrivals="100ms", start="300ms")], 500 * MS)
     assert [(one.receipt_ns - T0_NS) // MS for one in both] == [0, 250, 300, 350, 500]
-    assert len(told([both[4]])[0]) == 2
+    assert len(reported([both[4]])[0]) == 2
 
 
 def test_a_sender_that_vanishes_says_nothing_more() -> None:
-    found, _ = told(exports([script(arrivals="4x200ms, vanish")], 10**10))
+    found, _ = reported(exports([script(arrivals="4x200ms, vanish")], 10**10))
     # Evaluated 250 ms after the last reported token, and at 250 ms: the token at 800 ms never arrives.
     assert found == [(0, 0, [], None), (0, 250, [200], None), (250, 450, [400], None), (450, 650, [600], None)]

@@ -275,7 +275,7 @@ def test_a_sender_is_its_token_or_its_network() -> None:
 
 
 def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
-    from support.collector.http_client import PROTOBUF, RAW, ask, serving
+    from support.collector.http_client import PROTOBUF, RAW, send, serving
 
     from otel_llm.collector.receive.otlp_http import otlp_app
 
@@ -293,7 +293,7 @@ def test_the_sender_comes_with_the_message_at_both_receivers() -> None:
         from support.collector.http_client import otlp_listener
 
         with serving(otlp_listener(app=otlp_app(accept))) as server:
-            assert ask(server.port, "POST", "/v1/traces", RAW, PROTOBUF)[0] == 200
+            assert send(server.port, "POST", "/v1/traces", RAW, PROTOBUF)[0] == 200
     finally:
         receiver.stop(0)
     assert senders == [sender_of("127.0.0.1")] * 2

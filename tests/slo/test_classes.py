@@ -58,7 +58,7 @@ def test_one_class_can_judge_every_request() -> None:
     assert forced.choose("nothing", {}) == (CLASSES.get("late"), True)
 
 
-def test_a_name_that_is_not_there_is_said_with_those_that_are() -> None:
+def test_a_name_that_is_not_there_is_reported_with_those_that_are() -> None:
     with pytest.raises(UnknownClassError, match="no SLO class 'x': the file defines chat, code, late, count") as caught:
         CLASSES.judging("x")
     assert caught.value.known == CLASSES.names

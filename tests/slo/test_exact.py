@@ -49,6 +49,6 @@ def test_what_is_not_finite_is_refused(term: float, error: type[Exception]) -> N
     assert total.value == 1.0
 
 
-def test_a_sum_beyond_the_floats_is_said_to_be() -> None:
+def test_a_sum_beyond_the_floats_is_reported() -> None:
     with pytest.raises(OverflowError):
         _ = ExactSum([1.7e308, 1.7e308]).value

@@ -111,7 +111,7 @@ def test_charging_a_live_stream_gives_the_recorded_charges_to_the_bit(
     window_ns = size * slo.pace_ns
     ledger = Ledger(slo, request.commit_ns)
     live: list[tuple[int, Charge]] = []
-    told = Ledger(slo, request.commit_ns)
+    received = Ledger(slo, request.commit_ns)
     last = window_start(one.end_ns, window_ns)
     starts = range(window_start(request.commit_ns, window_ns), last, window_ns)
     for index, start in enumerate(starts):
@@ -120,10 +120,12 @@ def test_charging_a_live_stream_gives_the_recorded_charges_to_the_bit(
         seen = [time for time in one.read_ns if time < reported]
         live.append((start, ledger.advance(seen, start + window_ns, min(reported, one.end_ns))))
         # With `unbroken` the ledger looks at no token, and charges the same.
-        unbroken = told.advance(seen, start + window_ns, min(reported, one.end_ns), unbroken=never_waited(slo, seen))
+        unbroken = received.advance(
+            seen, start + window_ns, min(reported, one.end_ns), unbroken=never_waited(slo, seen)
+        )
         assert unbroken == live[-1][1]
     live.append((last, ledger.close(one.verdict)))
-    assert told.close(one.verdict) == live[-1][1]
+    assert received.close(one.verdict) == live[-1][1]
     assert [(start, charge) for start, charge in live if charge is not NOTHING] == one.charges(window_ns)
 
 
@@ -136,7 +138,7 @@ def test_whatever_comes_late_the_charges_add_up(
     one = judged(slo, request)
     stream = Stream(slo, request.commit_ns, request.input_tokens)
     kinds = [0] * len(request.tokens_ns) if request.kinds is None else request.kinds
-    ledger, told = Ledger(slo, request.commit_ns), Ledger(slo, request.commit_ns)
+    ledger, received = Ledger(slo, request.commit_ns), Ledger(slo, request.commit_ns)
     charges = []
     taken, upto = 0, request.commit_ns
     for x, known, tokens in steps:
@@ -146,7 +148,7 @@ def test_whatever_comes_late_the_charges_add_up(
         charges.append(ledger.advance(stream.read_ns, x_ns, known_ns))
         unbroken = stream.running.unbroken
         assert unbroken == never_waited(slo, list(stream.read_ns))
-        assert told.advance(stream.read_ns, x_ns, known_ns, unbroken=unbroken) == charges[-1]
+        assert received.advance(stream.read_ns, x_ns, known_ns, unbroken=unbroken) == charges[-1]
         # What is charged is what all tokens that are there by now say about the time up to the latest x.
         upto = max(upto, x_ns)
         arrivals = [time - request.commit_ns for time in stream.read_ns if time < upto]

@@ -106,7 +106,7 @@ def test_nothing_near_is_likelier_by_the_formula_written_out(shape: Penalty) -> 
         assert top - best == pytest.approx(fit.CHI2_95 / 2, abs=0.01)
 
 
-def test_shapes_that_cannot_be_told_apart_are_said_to_be_alike() -> None:
+def test_shapes_that_cannot_be_distinguished_are_reported_as_alike() -> None:
     # Within short waits e^l is as good as constant.
     found = churn.calibrate(simulate("linear", 2.0, 0.02, 300, 9, wait_s=0.2))
     assert {"linear", "exponential"} <= set(found.indistinguishable)
@@ -156,8 +156,8 @@ def test_complaints_come_back_too(shape: Penalty, beta: float) -> None:
 
 def test_complaints_of_two_waits_are_the_worked_ones() -> None:
     idle = np.repeat([0.0, 1.0], 100)
-    said = np.concatenate([np.arange(100) < 10, np.arange(100) < 40])
-    (mine,) = (one for one in fit.fit_complaints(idle, said).fits if one.penalty == "linear")
+    reported = np.concatenate([np.arange(100) < 10, np.arange(100) < 40])
+    (mine,) = (one for one in fit.fit_complaints(idle, reported).fits if one.penalty == "linear")
 
     assert mine.base == pytest.approx(-math.log(0.9), rel=1e-9)
     assert mine.beta == pytest.approx(math.log(0.9) - math.log(0.6), rel=1e-9)

@@ -108,12 +108,12 @@ def test_requests_that_overlap_or_lack_their_prompt_are_seen(tmp_path: Path) -> 
     requests = [(0, 1, 4), (3, 5, 6), (7, 8, 9), (8, 10, 11), (20, 21, 22), (30, 33, 34), (32, 35, 36)]
     messages = []
     for number, (start, first, end) in enumerate(requests, start=1):
-        said = dict(IDENTITY)
+        reported = dict(IDENTITY)
         if number != 5:
-            said[semconv.GEN_AI_USAGE_INPUT_TOKENS] = 100 * number
+            reported[semconv.GEN_AI_USAGE_INPUT_TOKENS] = 100 * number
         at = [T0_NS + one * 10**9 for one in (start, first, end)]
         spans = stream_spans([at[1], at[2]], request=number, commit_ns=at[0], end_ns=at[2])
-        messages.append(export(request_span(request=number, start_ns=at[0], end_ns=at[2], attributes=said), *spans))
+        messages.append(export(request_span(request=number, start_ns=at[0], end_ns=at[2], attributes=reported), *spans))
     prompts = prompts_of(audit.load_streams(write_form(tmp_path, "journal.otlp", messages)), load_slo())
 
     assert prompts.input_tokens.tolist() == [100, 200, 300, 400, 600, 700]

@@ -45,13 +45,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             first = commit + S // 100 * (1 + number % 3)
             left = number % 2 == 0
             end = commit + 2 * S + round(wait * S * (number % 7) / 3) + number * 1_000_000
-            said = {**IDENTITY, semconv.GEN_AI_USAGE_INPUT_TOKENS: 100 * (1 + number % 3)}
+            stated = {**IDENTITY, semconv.GEN_AI_USAGE_INPUT_TOKENS: 100 * (1 + number % 3)}
             outcome = "cancelled" if left else "completed"
             spans = stream_spans(
                 [first] * 5 + ([] if left else [end]),
-                request=number, commit_ns=commit, end_ns=end, outcome=outcome, identity=said,
+                request=number, commit_ns=commit, end_ns=end, outcome=outcome, identity=stated,
             )  # fmt: skip
-            messages.append(export(request_span(request=number, start_ns=commit, end_ns=end, attributes=said), *spans))
+            messages.append(
+                export(request_span(request=number, start_ns=commit, end_ns=end, attributes=stated), *spans)
+            )
         if name == "journal":
             (tmp_path / name).mkdir()
             (tmp_path / name / "a.otlp").write_bytes(journal(messages))

@@ -56,7 +56,7 @@ def test_the_figures_are_those_of_the_summary(tmp_path: Path) -> None:
         assert all(one.difference in (0, None) for one in found.changes)
 
 
-def test_a_change_for_the_worse_is_told_and_one_by_chance_is_not() -> None:
+def test_a_change_for_the_worse_is_reported_and_one_by_chance_is_not() -> None:
     found = compare_tables(waits(2000, 1.0, 1), waits(2000, 1.6, 2), CLASSES, drawing=QUICK)
     same = compare_tables(waits(2000, 1.0, 1), waits(2000, 1.0, 3), CLASSES, drawing=QUICK)
     back = compare_tables(waits(2000, 1.6, 2), waits(2000, 1.0, 1), CLASSES, drawing=QUICK)

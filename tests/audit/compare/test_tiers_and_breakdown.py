@@ -34,14 +34,14 @@ def recording(tmp_path: Path) -> tuple[Path, Path]:
     messages = []
     for number in range(1, 41):
         gap_ns = 5_000_000 * 10 ** (number % 4)
-        said = {
+        reported = {
             **IDENTITY,
             semconv.SLO_CLASS: ("strict", "middle", "loose")[number % 3],
             semconv.GEN_AI_REQUEST_MODEL: "ab"[number % 2],
         }
         tokens = [T0_NS + 900_000_000 + at * gap_ns for at in range(5)] if number < 40 else []
         end = tokens[-1] if tokens else T0_NS + 1
-        messages.append(export(*stream_spans(tokens, request=number, end_ns=end, identity=said)))
+        messages.append(export(*stream_spans(tokens, request=number, end_ns=end, identity=reported)))
     slo = tmp_path / "slo.yaml"
     slo.write_text(SLO)
     return write_form(tmp_path, "journal.otlp", messages), slo
@@ -148,8 +148,8 @@ def test_figures_by_model_are_those_of_their_requests_alone() -> None:
 
 def test_a_hostile_model_name_is_shown_as_text(tmp_path: Path) -> None:
     messages = [
-        export(*stream_spans([T0_NS + 10**9], request=number, end_ns=T0_NS + 10**9, identity=said))
-        for number, said in enumerate(
+        export(*stream_spans([T0_NS + 10**9], request=number, end_ns=T0_NS + 10**9, identity=reported))
+        for number, reported in enumerate(
             ({**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: name} for name in ("[red]x[/red]\x1b[2J", "plain")), start=1
         )
     ]

@@ -26,7 +26,7 @@ EMPTY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", sorted(EMPTY))
-def test_an_answer_without_spans_is_said(tmp_path: Path, name: str) -> None:
+def test_an_answer_without_spans_is_reported(tmp_path: Path, name: str) -> None:
     path = tmp_path / "answer.json"
     path.write_text(json.dumps(EMPTY[name]))
     found = load(path, strict=True)
@@ -50,7 +50,7 @@ def test_an_answer_without_anything_is_refused(tmp_path: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("form", sorted(SPAN_FORMS.keys() - {"journal.otlp"}))
-def test_spans_of_another_kind_are_said(tmp_path: Path, form: str) -> None:
+def test_spans_of_another_kind_are_reported(tmp_path: Path, form: str) -> None:
     span = Span(trace_id=bytes(15) + b"1", span_id=bytes(7) + b"1", name="GET /")
     span.start_time_unix_nano = span.end_time_unix_nano = T0_NS
     path = tmp_path / "spans"

@@ -129,13 +129,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_wrong_names_file_and_column(tmp_path: Path, name: str) -> None:
-    columns, said = BROKEN[name]
+    columns, reported = BROKEN[name]
     with pytest.raises(InputError, match=r"a\.parquet") as error:
         audit.load(table(tmp_path / "a.parquet", **columns))
-    assert said in str(error.value)
+    assert reported in str(error.value)
 
 
-def test_a_cut_file_is_said(tmp_path: Path) -> None:
+def test_a_cut_file_is_reported(tmp_path: Path) -> None:
     path = table(tmp_path / "a.parquet", t_seconds=[[1.0]])
     data = bytearray(path.read_bytes())
     data[4:40] = bytes(36)

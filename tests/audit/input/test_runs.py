@@ -21,7 +21,7 @@ MS = 1_000_000
 Asks = Sequence[Asked]
 
 
-def asked(run: int, requests: int) -> list[Asked]:
+def requested(run: int, requests: int) -> list[Asked]:
     return [Asked((10 * run + at) * NS, (Chunk(200 * MS), Chunk((260 + run) * MS))) for at in range(requests)]
 
 
@@ -63,7 +63,7 @@ WRITERS: dict[str, Callable[[Sequence[tuple[float | str, Asks]]], bytes]] = {
     "guidellm": guidellm,
     "genai-perf": genai_perf,
 }
-RUNS: list[tuple[float | str, Asks]] = [(1.0, asked(0, 3)), (2.5, asked(1, 2)), ("inf", asked(2, 4))]
+RUNS: list[tuple[float | str, Asks]] = [(1.0, requested(0, 3)), (2.5, requested(1, 2)), ("inf", requested(2, 4))]
 
 
 @pytest.mark.parametrize("tool", sorted(WRITERS))
@@ -89,7 +89,7 @@ def test_runs_of_several_rates_take_no_load_of_the_caller(tmp_path: Path) -> Non
     path.write_bytes(vllm(RUNS))
     with pytest.raises(InputError, match=r"3 runs at 1, 2\.5, none requests/s: give the file without a load"):
         list(load_runs(path, 2.0))
-    path.write_bytes(vllm([RUNS[0], (1.0, asked(3, 2))]))
+    path.write_bytes(vllm([RUNS[0], (1.0, requested(3, 2))]))
     (run,) = load_runs(path, 2.0)
     assert (run.load_req_s, sum(map(len, run.streams))) == (2.0, 5)
 

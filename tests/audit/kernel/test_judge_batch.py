@@ -95,10 +95,10 @@ def test_a_stream_without_an_id_or_outcome_is_refused(tmp_path: Path, name: str)
 
 @pytest.mark.parametrize(("kind", "number"), [(pa.int8(), 128), (pa.uint8(), 256), (pa.int32(), 3)])
 def test_words_are_found_in_a_dictionary_that_is_full(kind: pa.DataType, number: int) -> None:
-    said = [str(one) for one in range(number)]
+    reported = [str(one) for one in range(number)]
     indices = pa.array([number - 1, None, 0], kind)
-    places, words = dictionary_of(pa.DictionaryArray.from_arrays(indices, pa.array(said)))
-    assert [words[place] for place in places.tolist()] == [said[-1], None, said[0]]
+    places, words = dictionary_of(pa.DictionaryArray.from_arrays(indices, pa.array(reported)))
+    assert [words[place] for place in places.tolist()] == [reported[-1], None, reported[0]]
 
 
 def test_a_row_that_is_kept_holds_no_more_than_itself(tmp_path: Path) -> None:

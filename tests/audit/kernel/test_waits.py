@@ -16,7 +16,7 @@ def test_a_perfect_run_has_no_reader_who_waited_too_long() -> None:
     )
 
 
-def test_waits_before_and_after_the_first_text_are_told_apart() -> None:
+def test_waits_before_and_after_the_first_text_are_distinguished() -> None:
     table = judged(
         5,
         outcome=["completed", "completed", "error", "cancelled", "completed"],
@@ -34,5 +34,5 @@ def test_waits_before_and_after_the_first_text_are_told_apart() -> None:
     )
 
 
-def test_nothing_judged_is_said() -> None:
+def test_nothing_judged_is_reported() -> None:
     assert sentences(waits(judged(2))) == "No request could be judged."

@@ -133,15 +133,15 @@ def test_paper_gets_the_light_palette_and_no_picture_is_cut(page: Page) -> None:
         "getComputedStyle(one.querySelector('.xtick text, .ytick text')).fill]); })"
     )
     pdf = base64.b64decode(page.call("Page.printToPDF", printBackground=True)["data"])
-    told: list[list[Any]] = page.evaluate("window.paper")
+    reported: list[list[Any]] = page.evaluate("window.paper")
     wide = "document.querySelector('#windows-0 .main-svg').clientWidth"
     page.wait(lambda: bool(page.evaluate(wide) > 900))
     page.call("Emulation.setEmulatedMedia", features=[])
 
-    assert len(told) == 13
-    assert {fill for _, _, fill in told} == {"rgb(91, 102, 114)"}
+    assert len(reported) == 13
+    assert {fill for _, _, fill in reported} == {"rgb(91, 102, 114)"}
     # A4 at 96 dpi without its margins is 718 wide; the pictures in pairs share it.
-    assert all(width <= (330 if name.startswith("cdf") else 680) for name, width, _ in told)
+    assert all(width <= (330 if name.startswith("cdf") else 680) for name, width, _ in reported)
     assert 4 <= len(re.findall(rb"/Type /Page\b", pdf)) <= 20
 
 

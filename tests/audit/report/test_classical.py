@@ -99,6 +99,6 @@ def test_the_threshold_is_of_the_deadline_and_else_of_the_fluidity() -> None:
     assert verdict(0.2, SloClass()) == "200 ms, above 50 ms"
 
 
-def test_nobody_waited_is_said_as_that() -> None:
+def test_nobody_waited_is_reported_as_that() -> None:
     found = confusions(requests_of([request(1, 0.01, 0.01, 0.0)]), CLASSES)
     assert statement(found) == "TBT p99 raises 0 alarms; no reader waited. TPOT raises 0 alarms; no reader waited."

@@ -63,7 +63,7 @@ def worked() -> list[dict[str, Any]]:
     return [*chat, {"ttfo_s": None}, {"slo_class": "voice", "ttfo_s": 0.05}, {"measured_at": "server", "ttfo_s": 0.01}]
 
 
-def test_curves_are_of_one_class_at_one_place_and_leave_out_what_cannot_be_said() -> None:
+def test_curves_are_of_one_class_at_one_place_and_leave_out_what_is_unknown() -> None:
     requests = requests_of(worked())
     groups = drawn_groups(requests)
     found = curves(requests, "ttfo_s", groups)

@@ -70,7 +70,7 @@ def test_what_a_token_is_is_counted_by_class() -> None:
     ]
 
 
-def test_a_clock_without_an_anchor_is_said_and_gives_no_dates() -> None:
+def test_a_clock_without_an_anchor_is_reported_and_gives_no_dates() -> None:
     start = 5 * 10**9
     requests = requests_of([REQUEST | {"start_unix_nano": start}])
     windows = windows_of([{"window_start_unix_nano": start}])
@@ -86,10 +86,10 @@ def test_a_clock_without_an_anchor_is_said_and_gives_no_dates() -> None:
 def test_requests_without_a_start_are_not_drawn_against_load() -> None:
     page = build(model(requests_of([REQUEST]), {"anomaly.no_start_times": 1}))
     assert "nothing over time, of load or per second holds" in page
-    said = "Not drawn: some requests have no known time of sending."
-    assert page.count(said) == 1
+    reported = "Not drawn: some requests have no known time of sending."
+    assert page.count(reported) == 1
     alone = build(model(requests_of([REQUEST | {"start_unix_nano": 0}] * 2), {"anomaly.no_start_times": 1}))
-    assert alone.count(said) == 3
+    assert alone.count(reported) == 3
     assert "'windows-0'" not in alone
 
 

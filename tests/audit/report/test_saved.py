@@ -91,22 +91,22 @@ def test_without_a_summary_rows_say_all_but_the_fluid_token_rate_and_single_gaps
     audit = otel_llm.audit.load(source, slo=vector_classes(), window="1s")
     audit.write_requests(tmp_path / "r.csv")
     audit.write_windows(tmp_path / "w.csv")
-    said = load_saved(tmp_path / "r.csv", tmp_path / "w.csv", slo=vector_classes())
+    reported = load_saved(tmp_path / "r.csv", tmp_path / "w.csv", slo=vector_classes())
 
-    assert said.window_ns == 10**9
-    assert (said.skipped, said.counts) == (None, None)
+    assert reported.window_ns == 10**9
+    assert (reported.skipped, reported.counts) == (None, None)
     wanted = audit.summary()
-    assert said.summary["requests"] == wanted["requests"]
+    assert reported.summary["requests"] == wanted["requests"]
     for name, places in wanted["classes"].items():
         for place, one in places.items():
-            found = said.summary["classes"][name][place]
+            found = reported.summary["classes"][name][place]
             rates = {key for key in one if key.endswith(("_tok_s", "_req_s"))}
             rates |= {"fluid_token_rate", "itl_p50_s", "itl_p90_s", "itl_p99_s"}
             assert {key: value for key, value in found.items() if key not in rates} == {
                 key: value for key, value in one.items() if key not in rates
             }
             assert found["fluid_token_rate"] is None
-    assert "what was skipped is not in these tables" in build(said)
+    assert "what was skipped is not in these tables" in build(reported)
 
 
 def test_nulls_types_and_hostile_text_survive_every_form(tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_small_tables_of_anybody_are_taken(tables: Path) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_a_table_that_lacks_columns_is_refused_with_their_names(tables: Path, form: str) -> None:
     _write(tables / f"bad{form}", requests_of([REQUEST]).drop(columns=["idle_s", "met"]))
-    said = refused(tables, "--requests", f"bad{form}", "--windows", "w.parquet")
-    assert f"bad{form}: lacks the columns idle_s, met; write the table again" in said
+    reported = refused(tables, "--requests", f"bad{form}", "--windows", "w.parquet")
+    assert f"bad{form}: lacks the columns idle_s, met; write the table again" in reported
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_an_empty_file_beside_a_table_with_rows_is_refused(tables: Path, request
     (tables / "bad.jsonl").write_bytes(b"")
     known = requests_of([REQUEST | {"benefit": 1.0}])
     known.to_parquet(tables / "r.parquet")
-    said = refused(tables, "--requests", requests, "--windows", windows)
-    assert "bad.jsonl: empty, while the other table has rows; write both with one `otel-llm audit`" in said
+    reported = refused(tables, "--requests", requests, "--windows", windows)
+    assert "bad.jsonl: empty, while the other table has rows; write both with one `otel-llm audit`" in reported
 
 
 def test_tables_of_no_rows_and_of_requests_that_no_window_holds_stay_legal(tables: Path) -> None:
@@ -266,10 +266,10 @@ def test_a_recording_of_other_requests_is_refused(saved: Path, tmp_path: Path) -
     tables = ("--requests", "r.parquet", "--windows", "w.parquet")
     out = tmp_path / "out.html"
     result = run(saved, *tables, "--streams", str(other), "--html", str(out))
-    said = " ".join(result.output.replace("│", " ").split())
+    reported = " ".join(result.output.replace("│", " ").split())
     assert (result.exit_code, out.exists()) == (2, False)
-    assert "other.parquet: holds none of the" in said
-    assert "pass the recording that was audited" in said
+    assert "other.parquet: holds none of the" in reported
+    assert "pass the recording that was audited" in reported
 
 
 def test_an_error_says_which_file(tmp_path: Path) -> None:

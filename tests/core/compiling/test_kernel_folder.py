@@ -18,7 +18,7 @@ FACTS = ("Python 3.11.2", "numba 0.68.1", "skylake")
 
 
 @pytest.fixture
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     """Return the folder of the installation and that of the user, of a process that names none itself."""
     monkeypatch.delenv("OTEL_LLM_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
@@ -26,64 +26,64 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     return tmp_path / "installed" / "lib" / "otel-llm", tmp_path / "user" / "otel-llm"
 
 
-def refuse(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+def refuse(monkeypatch: pytest.MonkeyPatch, refused: Path) -> None:
     """Let nothing be written below a folder, as for another user than root."""
     make, allowed = Path.mkdir, os.access
 
     def mkdir(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        if path.is_relative_to(place) and not path.exists():
+        if path.is_relative_to(refused) and not path.exists():
             raise PermissionError(13, "Permission denied", str(path))
         make(path, mode, parents, exist_ok)
 
     def access(path: Path, mode: int) -> bool:
-        return not path.is_relative_to(place) and allowed(path, mode)
+        return not path.is_relative_to(refused) and allowed(path, mode)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     monkeypatch.setattr(os, "access", access)
 
 
-def test_the_installation_keeps_them_where_it_can(places: tuple[Path, Path]) -> None:
+def test_the_installation_keeps_them_where_it_can(folders: tuple[Path, Path]) -> None:
     found = KernelCache(FACTS)
-    assert found.path == places[0] / f"kernels-{fingerprint(FACTS)}"
+    assert found.path == folders[0] / f"kernels-{fingerprint(FACTS)}"
     assert found.path.stat().st_mode & 0o777 == 0o700
-    assert (found.complete, found.refused, places[1].exists()) == (False, [], False)
+    assert (found.complete, found.refused, folders[1].exists()) == (False, [], False)
     found.seal()
     assert KernelCache(FACTS).complete
 
 
 def test_the_users_cache_keeps_them_where_the_installation_cannot(
-    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse(monkeypatch, places[0])
+    refuse(monkeypatch, folders[0])
     found = KernelCache(FACTS)
     assert found.path is not None
-    assert found.path.parent == places[1]
-    assert found.refused == [f"{places[0]}: Permission denied"]
+    assert found.path.parent == folders[1]
+    assert found.refused == [f"{folders[0]}: Permission denied"]
 
 
 def test_what_the_installation_brings_is_used_though_it_cannot_be_written_to(
-    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KernelCache(FACTS).seal()
-    refuse(monkeypatch, places[0])
+    refuse(monkeypatch, folders[0])
     found = KernelCache(FACTS)
     assert found.path is not None
-    assert (found.path.parent, found.complete) == (places[0], True)
+    assert (found.path.parent, found.complete) == (folders[0], True)
 
 
 def test_half_of_the_kernels_in_a_folder_that_cannot_be_written_to_are_none(
-    places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     KernelCache(FACTS)
-    refuse(monkeypatch, places[0])
+    refuse(monkeypatch, folders[0])
     found = KernelCache(FACTS)
     assert found.path is not None
-    assert found.path.parent == places[1]
-    assert found.refused == [f"{places[0]}: its kernels are not complete, and it cannot be written to"]
+    assert found.path.parent == folders[1]
+    assert found.refused == [f"{folders[0]}: its kernels are not complete, and it cannot be written to"]
 
 
-def test_a_user_without_a_home_still_runs(places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse(monkeypatch, places[0])
+def test_a_user_without_a_home_still_runs(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, folders[0])
     monkeypatch.delenv("XDG_CACHE_HOME")
 
     def home(_: type[Path]) -> Path:
@@ -188,7 +188,7 @@ def test_in_a_folder_with_the_sticky_bit_only_what_is_ours_is_used(stated: Path)
     assert KernelCache(FACTS).path is None
 
 
-def test_links_of_ours_are_followed_and_the_path_has_none(stated: Path, tmp_path: Path) -> None:
+def test_links_of_ours_are_followed_and_the_refusedhas_none(stated: Path, tmp_path: Path) -> None:
     (tmp_path / "volume" / "cache").mkdir(parents=True)
     (tmp_path / "group" / "ours").mkdir(parents=True)
     (tmp_path / "to").symlink_to(tmp_path / "volume")

@@ -97,7 +97,7 @@ def test_what_an_image_has_kept_is_used_where_nothing_can_be_written(kept: Kerne
     assert (found["total"], found["hits"], found["said"]) == (15, 1, [])
 
 
-def test_where_nothing_can_be_kept_the_kernels_are_compiled_and_that_is_said(kept: KernelPackage) -> None:
+def test_where_nothing_can_be_kept_the_kernels_are_compiled_and_that_is_reported(kept: KernelPackage) -> None:
     shutil.rmtree(kept.cache)
     kept.cache.mkdir()
     found = kept.run(before=read_only(kept))
@@ -110,7 +110,7 @@ def test_where_nothing_can_be_kept_the_kernels_are_compiled_and_that_is_said(kep
 
 
 @pytest.mark.parametrize(("ending", "left"), [(".nbi", 100), (".nbc", 0)])
-def test_a_file_cut_short_by_a_crash_is_said_and_the_next_start_makes_all_anew(
+def test_a_file_cut_short_by_a_crash_is_reported_and_the_next_start_makes_all_anew(
     kept: KernelPackage, ending: str, left: int
 ) -> None:
     (file,) = kept.cache.rglob(f"*{ending}")

@@ -28,18 +28,18 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> KernelPackage:
 
 
 @pytest.mark.parametrize(("asked", "reason"), [("", None), ("compiled", None), ("plain", "OTEL_LLM_CORE=plain")])
-def test_the_variable_decides(unset: pytest.MonkeyPatch, asked: str, reason: str | None) -> None:
+def test_the_variable_decides(unset: pytest.MonkeyPatch, requested: str, reason: str | None) -> None:
     assert plain_because() is None
-    unset.setenv("OTEL_LLM_CORE", asked)
+    unset.setenv("OTEL_LLM_CORE", requested)
     assert plain_because() == reason
 
 
 @pytest.mark.parametrize("asked", ["Plain", "0", "compile", " plain"])
-def test_another_value_is_an_error_that_names_those_that_may_be(unset: pytest.MonkeyPatch, asked: str) -> None:
-    unset.setenv("OTEL_LLM_CORE", asked)
+def test_another_value_is_an_error_that_names_those_that_may_be(unset: pytest.MonkeyPatch, requested: str) -> None:
+    unset.setenv("OTEL_LLM_CORE", requested)
     with pytest.raises(ModeError) as wrong:
         plain_because()
-    assert str(wrong.value) == f"OTEL_LLM_CORE is {asked!r}: it may be plain or compiled, or unset"
+    assert str(wrong.value) == f"OTEL_LLM_CORE is {requested!r}: it may be plain or compiled, or unset"
 
 
 def test_without_numba_it_is_plain_unless_compiled_is_asked_for(unset: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_plain_kernels_answer_the_same_and_numba_is_not_imported(package: Kernel
     assert not package.cache.exists()
 
 
-def test_a_numba_that_cannot_be_imported_is_said_in_a_line(
+def test_a_numba_that_cannot_be_imported_is_reported_in_a_line(
     package: KernelPackage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     broken = package.copy(tmp_path_factory.mktemp("broken"))
@@ -105,7 +105,7 @@ def test_kernels_count_no_references() -> None:
     assert made(np.arange(4)) == 9
 
 
-def test_an_error_in_a_kernel_is_told_at_once_and_the_cache_is_left_alone() -> None:
+def test_an_error_in_a_kernel_is_reported_at_once_and_the_cache_is_left_alone() -> None:
     def wrong(values):  # type: ignore[no-untyped-def]
         return values.no_such_attribute
 

@@ -123,7 +123,7 @@ def test_each_choice_has_facts_of_its_own() -> None:
     assert [(one.subject[3], since(one.flip_ns)) for one in owner.decisions] == [(0, 400.000001), (1, 500.000001)]
 
 
-def test_a_stream_that_is_announced_late_is_looked_back_at_to_its_commit() -> None:
+def test_a_stream_that_is_announced_late_is_evaluated_back_to_its_commit() -> None:
     owner = Owner(one_rule("age_seconds > 0.1"))
     owner.begin(250, commit_ms=0)
     assert owner.wait(250) == [fires(100.000001, 250)]
@@ -170,7 +170,7 @@ def test_what_fires_ends_with_its_stream_and_nothing_comes_of_it_then() -> None:
     assert owner.first_hand.next_timer() is None
 
 
-def test_a_paused_stream_has_no_rules_evaluated_and_is_not_looked_back_at() -> None:
+def test_a_paused_stream_has_no_rules_evaluated_nor_its_past() -> None:
     owner = Owner(one_rule(STALLED))
     stream = owner.begin()
     owner.tokens(stream, 100)
@@ -239,7 +239,7 @@ def test_streams_in_flight_are_judged_by_the_class_as_it_is_now() -> None:
     assert verdict.idle_decode_ns == 100 * MS
 
 
-def test_a_reload_does_not_look_at_a_stream_whose_bytes_wait() -> None:
+def test_a_reload_does_not_evaluate_a_stream_whose_bytes_wait() -> None:
     owner = Owner(one_rule(STALLED))
     stream = owner.begin()
     owner.first_hand.hold_back(stream, blocked=True, now_ns=at(100))
@@ -335,12 +335,12 @@ class Said(dict[str, str]):
 
 def test_nothing_of_a_stream_is_kept_until_a_rule_would_have_been_due() -> None:
     owner = Owner(one_rule("age_seconds > 3600.0"))
-    said = Said(colour="red")
-    gone = weakref.ref(said)
-    stream = owner.begin(identity=Identity(attributes=said))
+    stated = Said(colour="red")
+    gone = weakref.ref(stated)
+    stream = owner.begin(identity=Identity(attributes=stated))
     owner.tokens(stream, 100)
     owner.wait(1000)
     owner.end(stream, 1000)
-    del stream, said
+    del stream, stated
     gc.collect()
     assert gone() is None

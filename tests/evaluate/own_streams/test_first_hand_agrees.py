@@ -54,26 +54,26 @@ class Story:
 
     name: Name
     commit_ns: int
-    said: Mapping[str, str | bool | float]
+    stated: Mapping[str, str | bool | float]
     tokens: tuple[tuple[int, int, int], ...]
     """Instant, count and kind."""
     end_ns: int
 
     @property
     def queue_s(self) -> float | None:
-        found = self.said.get(semconv.GEN_AI_LATENCY_QUEUE)
+        found = self.stated.get(semconv.GEN_AI_LATENCY_QUEUE)
         return found if isinstance(found, float) else None
 
     @property
     def identity(self) -> Identity:
-        said = self.said
-        declared, instance = said.get(semconv.SLO_CLASS), said.get(semconv.INSTANCE)
+        stated = self.stated
+        declared, instance = stated.get(semconv.SLO_CLASS), stated.get(semconv.INSTANCE)
         return Identity(
             declared_class=None if declared is None else str(declared),
-            attributes=said,
-            model=str(said[semconv.GEN_AI_REQUEST_MODEL]),
+            attributes=stated,
+            model=str(stated[semconv.GEN_AI_REQUEST_MODEL]),
             instance=None if instance is None else str(instance),
-            exact_resume=bool(said.get(semconv.EXACT_RESUME, False)),
+            exact_resume=bool(stated.get(semconv.EXACT_RESUME, False)),
         )
 
 
@@ -97,7 +97,7 @@ def stories(draw: st.DrawFn) -> list[Story]:
     found = []
     for number in range(1, draw(st.integers(1, 2)) + 1):
         commit_ns = draw(st.sampled_from([0, 0, 7, 130, 1000])) * MS
-        said = draw(st.fixed_dictionaries(ALWAYS_SAID, optional=SOMETIMES_SAID))
+        stated = draw(st.fixed_dictionaries(ALWAYS_SAID, optional=SOMETIMES_SAID))
         for choice in range(draw(st.sampled_from([1, 1, 1, 2]))):
             at_ns, tokens = commit_ns, []
             for gap_ms, count, kind in draw(
@@ -107,7 +107,7 @@ def stories(draw: st.DrawFn) -> list[Story]:
             ):
                 at_ns += round(gap_ms * MS)
                 tokens.append((at_ns, count, kind))
-            found.append(Story((number, choice), commit_ns, said, tuple(tokens), at_ns + round(draw(GAPS_MS) * MS)))
+            found.append(Story((number, choice), commit_ns, stated, tuple(tokens), at_ns + round(draw(GAPS_MS) * MS)))
     return found
 
 
@@ -239,10 +239,10 @@ class Ends:
 Event = Begins | Arrives | Ends
 
 
-def events(told: Iterable[Story]) -> list[tuple[int, list[tuple[Story, Event]]]]:
+def events(reported: Iterable[Story]) -> list[tuple[int, list[tuple[Story, Event]]]]:
     """Return what happens, by instant, in unix ns."""
     found: list[tuple[int, Story, Event]] = []
-    for story in told:
+    for story in reported:
         found.append((T0_NS + story.commit_ns, story, Begins()))
         found += [(T0_NS + at_ns, story, Arrives(count, kind)) for at_ns, count, kind in story.tokens]
         found.append((T0_NS + story.end_ns, story, Ends()))
@@ -260,14 +260,14 @@ class Sender:
     sent: dict[Name, tuple[int, int, int]] = field(default_factory=dict)
     """Segments, tokens, and the end of the last segment."""
 
-    def send(self, now_ns: int, begun: Iterable[Story], told: Iterable[Story], ended: Iterable[Story]) -> None:
-        """Send in one export the commits, the ends, and what is waiting of `told`, be it nothing."""
+    def send(self, now_ns: int, begun: Iterable[Story], reported: Iterable[Story], ended: Iterable[Story]) -> None:
+        """Send in one export the commits, the ends, and what is waiting of `reported`, be it nothing."""
         over = list(ended)
-        spans = [self._span(now_ns, story) for story in (*begun, *(story for story in told if story not in over))]
+        spans = [self._span(now_ns, story) for story in (*begun, *(story for story in reported if story not in over))]
         spans += [self._span(now_ns, story, over=True) for story in over]
         spans += [
             # With the commit, so that no end has to wait for it.
-            request_span(request=story.name[0], start_ns=now_ns, end_ns=now_ns, attributes=story.said)
+            request_span(request=story.name[0], start_ns=now_ns, end_ns=now_ns, attributes=story.stated)
             for story in begun
             if story.name[1] == 0
         ]
@@ -277,32 +277,32 @@ class Sender:
     def _span(self, now_ns: int, story: Story, *, over: bool = False) -> Span:
         number, choice = story.name
         seq, tokens, since_ns = self.sent.get(story.name, (0, 0, now_ns))
-        told = self.waiting.pop(story.name, []) if seq else []
-        count = sum(one.count for _, one in told)
-        said: Mapping[str, Value] = story.said if seq == 0 else {}
+        reported = self.waiting.pop(story.name, []) if seq else []
+        count = sum(one.count for _, one in reported)
+        stated: Mapping[str, Value] = story.stated if seq == 0 else {}
         if over:
-            said = {
+            stated = {
                 semconv.OUTCOME: "completed",
                 semconv.TOKENS: tokens + count,
                 semconv.TOKEN_BASIS: "exact",
                 semconv.SEGMENTS: seq + 1,
             }
-        if told:
-            said = {**said, semconv.SEGMENT_LAST_BYTE: told[-1][0]}
+        if reported:
+            stated = {**stated, semconv.SEGMENT_LAST_BYTE: reported[-1][0]}
         self.sent[story.name] = (seq + 1, tokens + count, now_ns)
         return sent_segment(
             seq,
             tokens,
-            [token(at_ns, one.count, KIND_WORDS[one.kind]) for at_ns, one in told if one.count],
+            [token(at_ns, one.count, KIND_WORDS[one.kind]) for at_ns, one in reported if one.count],
             request=number,
             choice=choice,
             start_ns=since_ns,
             end_ns=now_ns,
-            attributes=said,
+            attributes=stated,
         )
 
 
-def play(told: list[Story], fleet: Fleet, evaluate_every_ns: int, *, lags: bool = False) -> tuple[Owner, Seen]:
+def play(reported: list[Story], fleet: Fleet, evaluate_every_ns: int, *, lags: bool = False) -> tuple[Owner, Seen]:
     """Tell both of the streams. With 0 segments are sent with each token, else by looks.
 
     `lags`: the owner's timers are late: what is due is found only when the next thing happens.
@@ -316,9 +316,9 @@ def play(told: list[Story], fleet: Fleet, evaluate_every_ns: int, *, lags: bool 
         if evaluate_every_ns:
             calm = {name for name, one in owner.streams.items() if one.inactive_states is not None}
             waiting = waiting & calm | {name for name, one in owner.streams.items() if one.evaluated_ns == at_ns}
-        return [story for story in told if story.name in waiting]
+        return [story for story in reported if story.name in waiting]
 
-    for now_ns, happens in events(told):
+    for now_ns, happens in events(reported):
         for due_ns in () if lags else owner.wait(now_ns - 1):
             if evaluate_every_ns:
                 sender.send(due_ns, (), to_tell(due_ns), ())
@@ -331,7 +331,7 @@ def play(told: list[Story], fleet: Fleet, evaluate_every_ns: int, *, lags: bool 
         begun = [story for story, event in happens if isinstance(event, Begins)]
         ended = [story for story, event in happens if isinstance(event, Ends)]
         sender.send(now_ns, begun, to_tell(now_ns), ended)
-    rest_ns = max(T0_NS + story.end_ns for story in told) + 4_000 * MS
+    rest_ns = max(T0_NS + story.end_ns for story in reported) + 4_000 * MS
     for _ in owner.wait(rest_ns):
         pass
     seen.evaluator.advance(rest_ns)
@@ -354,8 +354,10 @@ def drawn_fleet(random: Random, rules: int) -> Fleet:
 
 @settings(max_examples=examples(25))
 @given(stories(), chances(), st.sampled_from([0, EVALUATE_EVERY_NS]), st.booleans())
-def test_rules_decide_as_in_a_collector(told: list[Story], random: Random, evaluate_every_ns: int, lags: bool) -> None:
+def test_rules_decide_as_in_a_collector(
+    reported: list[Story], random: Random, evaluate_every_ns: int, lags: bool
+) -> None:
     fleet = drawn_fleet(random, 1 if evaluate_every_ns else random.randint(1, 3))
-    owner, seen = play(told, fleet, evaluate_every_ns, lags=lags and not evaluate_every_ns)
+    owner, seen = play(reported, fleet, evaluate_every_ns, lags=lags and not evaluate_every_ns)
     assert by_instant(owner.decisions) == by_instant(seen.decisions)
     assert by_stream(owner.rows) == by_stream(seen.rows)

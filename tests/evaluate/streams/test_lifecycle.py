@@ -8,7 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.core.core_cases import commit, ends, piece, seen, take
+from support.core.core_cases import commit, ends, seen, segment, take
 from support.core.core_fleets import Seen, fleet
 
 from otel_llm.evaluate.streams.lifecycle import (
@@ -103,7 +103,7 @@ def test_the_evaluator_makes_each_transition_of_the_table_and_no_other(
         one.rest()
         assert not one.evaluator.live
     one = seen(by_columns=by_columns)
-    take(one, 0, piece(1, 0, [5], 8))  # its commit never comes, nor its end
+    take(one, 0, segment(1, 0, [5], 8))  # its commit never comes, nor its end
     check(one)
     one.rest()
     assert not one.evaluator.live
@@ -116,9 +116,9 @@ def test_one_stream_from_a_gap_to_its_verdict() -> None:
     (stream,) = one.evaluator.live.values()
     states = [stream.state]
     for ms, span in [
-        (10, piece(2, 1, [9], 10)),
-        (20, piece(1, 0, [5], 8)),
-        (30, piece(3, 2, [], 30, said=ends(2, 4))),
+        (10, segment(2, 1, [9], 10)),
+        (20, segment(1, 0, [5], 8)),
+        (30, segment(3, 2, [], 30, stated=ends(2, 4))),
     ]:
         take(one, ms, span)
         states.append(stream.state)

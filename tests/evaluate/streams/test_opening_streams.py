@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.core.core_cases import at, commit, ends, piece, request, seen, take
+from support.core.core_cases import at, commit, ends, request, seen, segment, take
 from support.otlp import IDENTITY, Value
 
 from otel_llm import semconv
@@ -21,12 +21,12 @@ TIMES = st.integers(1, 2**62)
 
 @given(TIMES, TIMES, st.none() | TIMES, st.dictionaries(st.sampled_from(["a", semconv.SLO_CLASS]), st.just("chat")))
 def test_the_parts_of_a_commit_are_what_taking_it_in_leaves(
-    first_ns: int, second_ns: int, receipt_ns: int | None, said: dict[str, str | int | float | bool]
+    first_ns: int, second_ns: int, receipt_ns: int | None, stated: dict[str, str | int | float | bool]
 ) -> None:
     start_ns, end_ns = sorted((first_ns, second_ns))
 
     def segment() -> Segment:
-        return Segment(bytes(16), bytes(8), 0, 0, 0, start_ns, end_ns, [], None, dict(said), receipt_ns)
+        return Segment(bytes(16), bytes(8), 0, 0, 0, start_ns, end_ns, [], None, dict(stated), receipt_ns)
 
     step_by_step = ReceivedStream()
     assert step_by_step.add(segment()) is None
@@ -64,11 +64,11 @@ def facts(stream: LiveStream) -> dict[str, object]:
     ],
 )
 @pytest.mark.parametrize("receipt_ms", [0.5, 9_000.0])
-def test_at_once_or_step_by_step(said: dict[str, Value], receipt_ms: float) -> None:
+def test_at_once_or_step_by_step(stated: dict[str, Value], receipt_ms: float) -> None:
     found, counts = [], []
     for by_columns in (True, False):
         one = seen(by_columns=by_columns)
-        take(one, receipt_ms, commit(said=said), commit(request=2, said=said))
+        take(one, receipt_ms, commit(stated=stated), commit(request=2, stated=stated))
         first = next(iter(one.evaluator.live.values()))
         kept = facts(first)
         if not by_columns:  # who looks at its rules is all that differs: without any rule there is nothing to do
@@ -95,10 +95,10 @@ def test_a_commit_after_a_reload_is_judged_by_the_classes_of_now(by_columns: boo
 @pytest.mark.parametrize("by_columns", [True, False])
 def test_what_came_before_the_commit_or_comes_with_it_is_not_lost(by_columns: bool) -> None:
     one = seen(classes=load_slo(), by_columns=by_columns)
-    take(one, 0, request(900, number=1, said={**IDENTITY, **ends(1, 2)}))
-    take(one, 1, piece(1, 0, [100], 900, request=2, said=ends(1, 2)))
+    take(one, 0, request(900, number=1, stated={**IDENTITY, **ends(1, 2)}))
+    take(one, 1, segment(1, 0, [100], 900, request=2, stated=ends(1, 2)))
     take(one, 2, *(commit(request=number) for number in (1, 2, 3)), commit(request=3, choice=1))
-    take(one, 3, commit(request=3), piece(1, 0, [100], 900, said=ends(1, 2)), request(900, number=2))
+    take(one, 3, commit(request=3), segment(1, 0, [100], 900, stated=ends(1, 2)), request(900, number=2))
     one.evaluator.advance(at(20_000))
     rows = {str(row["trace_id"])[-1]: row for row in one.rows}
     assert {number: (row["outcome"], row["tokens"], row["coverage"]) for number, row in rows.items()} == {

@@ -35,8 +35,8 @@ def test_they_are_found_as_in_a_dict(steps: list[tuple[str, int]]) -> None:
             known[number] = table.take(ANY_STREAM, key)
         elif step == "release" and number in known:
             table.release(known.pop(number), key)
-        asked = list(range(60)) if step == "find" else [number, 3, 59]
-        assert table.find(ids_of(asked)).tolist() == [known.get(one, -1) for one in asked]
+        requested = list(range(60)) if step == "find" else [number, 3, 59]
+        assert table.find(ids_of(requested)).tolist() == [known.get(one, -1) for one in requested]
 
 
 def test_the_last_that_took_a_key_has_it() -> None:

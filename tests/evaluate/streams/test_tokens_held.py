@@ -6,7 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from support.chance import chances
-from support.core.core_cases import at, commit, piece, seen, take
+from support.core.core_cases import at, commit, seen, segment, take
 from support.core.core_fleets import KIND_WORDS, Seen
 from support.core.core_spans import needs_kernels
 from support.examples import examples
@@ -52,20 +52,20 @@ def test_whoever_asks_and_when_finds_every_token(random: Random) -> None:
     ms = 0.0
     for _ in range(random.randint(1, 12)):
         ms += 250.0
-        pieces = []
+        segments = []
         for stream in random.sample(sent, random.randint(1, len(sent))):
             count = random.choice((0, 1, 8, 8, BUFFER // 2, BUFFER // 2 + 1, BUFFER, BUFFER + 1, 2 * BUFFER))
             word = random.choice(KIND_WORDS) if random.random() < 0.1 else None
             times = [ms - 240.0 + i for i in range(count)]
             several = random.random() < 0.3
             counts = [random.choice((1, 2, 700)) if several else 1 for _ in times]
-            segment = stream.seq, len(stream.tokens), times, ms
-            pieces.append(piece(*segment, request=stream.number, kind=word, counts=counts))
+            first = len(stream.tokens)
+            segments.append(segment(stream.seq, first, times, ms, request=stream.number, kind=word, counts=counts))
             token = 0 if word is None else KINDS.index(word)
             for time, number in zip(times, counts, strict=True):
                 stream.tokens += [(at(time), token)] * number
             stream.seq += 1
-        take(one, ms, *pieces)
+        take(one, ms, *segments)
         for stream in random.sample(sent, random.randint(0, len(sent))):
             stream.agree(of(one, stream.number))
     for stream in sent:
@@ -77,7 +77,7 @@ def test_what_is_held_stays_with_its_stream_when_the_table_grows() -> None:
     one = seen()
     first = Sent(1)
     take(one, 0, commit(request=1))
-    take(one, 250, piece(1, 0, [100, 200], 250))
+    take(one, 250, segment(1, 0, [100, 200], 250))
     first.tokens = [(at(100), 0), (at(200), 0)]
     size = one.evaluator.table.size
     take(one, 300, *(commit(300, request=number) for number in range(2, 2 + size)))
@@ -86,17 +86,17 @@ def test_what_is_held_stays_with_its_stream_when_the_table_grows() -> None:
     first.agree(of(one, 1))
 
 
-def test_a_stream_that_gets_the_place_of_another_has_none_of_its_tokens() -> None:
+def test_a_stream_that_gets_the_slot_of_another_has_none_of_its_tokens() -> None:
     one = seen()
     take(one, 0, commit(request=1))
-    take(one, 250, piece(1, 0, [100, 200], 250))
+    take(one, 250, segment(1, 0, [100, 200], 250))
     slot = of(one, 1).slot
     one.evaluator.advance(at(200_000))  # lost
     assert not one.evaluator.live
     take(one, 200_001, commit(200_001, request=2))
     assert of(one, 2).slot == slot
     Sent(2).agree(of(one, 2))
-    take(one, 200_250, piece(1, 0, [200_100], 200_250, request=2))
+    take(one, 200_250, segment(1, 0, [200_100], 200_250, request=2))
     second = Sent(2)
     second.tokens = [(at(200_100), 0)]
     second.agree(of(one, 2))

@@ -123,7 +123,7 @@ def test_all_actions_of_one_flip_have_one_id(change: dict[str, Any]) -> None:
     assert id_of(record(**change)) == id_of(record())
 
 
-def test_ids_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
+def test_ids_that_begin_alike_are_distinguished(tmp_path: Path) -> None:
     seen: dict[str, dict[str, Any]] = {}
     flip = 1
     while True:  # two of 65,536 first digits: some hundreds of tries
@@ -133,13 +133,13 @@ def test_ids_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
         seen[prefix], flip = one, flip + 1
     both = [seen[prefix], one]
     path = decided(tmp_path, both)
-    code, said = cli(path, prefix)
+    code, text = cli(path, prefix)
     assert code == 1
-    assert said == f"2 ids begin with {prefix}: {id_of(both[0])}, {id_of(both[1])}\n"
+    assert text == f"2 ids begin with {prefix}: {id_of(both[0])}, {id_of(both[1])}\n"
     for each in both:
-        code, said = cli(path, id_of(each))
+        code, text = cli(path, id_of(each))
         assert code == 0
-        assert id_of(each) in said
+        assert id_of(each) in text
     shortest = next(n for n in range(4, 17) if id_of(both[0])[:n] != id_of(both[1])[:n])
     assert cli(path, id_of(one)[:shortest].upper())[0] == 0
 
@@ -150,9 +150,9 @@ def test_what_is_no_id(tmp_path: Path) -> None:
     other = ("0000" if not name.startswith("0000") else "1111") + name[4:]
     assert cli(path, other) == (1, f"no decision's id begins with {other}\n")
     for wrong in (name[:3], name + "0", "xyzw", ""):
-        code, said = cli(path, wrong)
+        code, text = cli(path, wrong)
         assert code == 2
-        assert "is no id: it has 4 to 16 hex digits" in said
+        assert "is no id: it has 4 to 16 hex digits" in text
     assert cli(path)[0] == 2
     assert cli(path, name, "--list")[0] == 2
     assert cli(path, name, "--rule", "R")[0] == 2
@@ -171,9 +171,9 @@ def test_a_firing_in_words(tmp_path: Path) -> None:
     # The last token before came at 100 ms: the gap is too long from 500 ms on, and `for` is 100 ms: 600 ms.
     offset = records[0]["now_offset_nano"]
     assert records[0]["flip_unix_nano"] == COMMIT + 600 * MS + 1
-    code, said = cli(path, fired, "--rules", str(rules))
+    code, text = cli(path, fired, "--rules", str(rules))
     assert code == 0
-    assert said == (
+    assert text == (
         "Gap began to fire: 1970-01-01 00:00:00.600000001 UTC\n"
         "\n"
         f"  id        {fired}\n"
@@ -196,10 +196,10 @@ def test_a_firing_in_words(tmp_path: Path) -> None:
         "\n"
         f"It ended as resolved, 200.000 ms later: {over}\n"
     )
-    code, said = cli(path, over, "--rules", str(rules))
-    assert said.splitlines()[0] == "Gap stopped firing: 1970-01-01 00:00:00.800000000 UTC"
-    assert 'This had not held: slo_class == "chat" && gap_seconds > 0.4, and this held: gap_seconds < 0.2' in said
-    assert said.splitlines()[-1] == f"It had begun 200.000 ms before: {fired}"
+    code, text = cli(path, over, "--rules", str(rules))
+    assert text.splitlines()[0] == "Gap stopped firing: 1970-01-01 00:00:00.800000000 UTC"
+    assert 'This had not held: slo_class == "chat" && gap_seconds > 0.4, and this held: gap_seconds < 0.2' in text
+    assert text.splitlines()[-1] == f"It had begun 200.000 ms before: {fired}"
 
 
 def test_the_words_on_the_rules_page_are_given(tmp_path: Path) -> None:
@@ -210,81 +210,81 @@ def test_the_words_on_the_rules_page_are_given(tmp_path: Path) -> None:
     segments = flushed(tokens, range(250, 6000, 250), end_ms=6000)
     made = run(load_rules([rules]), segments, 8 * S, identity={key(): {"exact_resume": True}})
     records = [one.record(one.now_ns + 1_200_000) for one in made]
-    said = cli(decided(tmp_path, records), id_of(records[0]), "--rules", str(rules))[1].splitlines()
+    text = cli(decided(tmp_path, records), id_of(records[0]), "--rules", str(rules))[1].splitlines()
     shown = page.split("```text\n")[2].split("```")[0].splitlines()
     assert shown[0].startswith("ReaderStarving began to fire")
     # Ids, hashes, traces and clocks are of another run.
-    assert shown[shown.index("Because, at that instant,") : -1] == said[said.index("Because, at that instant,") : -1]
-    assert [line[:12] for line in shown[2:6]] == [line[:12] for line in said[2:6]]
-    assert shown[-1].startswith("It ended as resolved, 4.400 s later: ") is said[-1].startswith(
+    assert shown[shown.index("Because, at that instant,") : -1] == text[text.index("Because, at that instant,") : -1]
+    assert [line[:12] for line in shown[2:6]] == [line[:12] for line in text[2:6]]
+    assert shown[-1].startswith("It ended as resolved, 4.400 s later: ") is text[-1].startswith(
         "It ended as resolved, 4.4"
     )
 
 
 def test_a_rule_that_is_not_loaded_is_not_guessed(tmp_path: Path) -> None:
     path = decided(tmp_path, engine_records())
-    code, said = cli(path, id_of(engine_records()[0]))
+    code, text = cli(path, id_of(engine_records()[0]))
     assert code == 0
-    assert "gap_seconds > 0.4" not in said
-    assert "no rule that is loaded has this hash" in said
+    assert "gap_seconds > 0.4" not in text
+    assert "no rule that is loaded has this hash" in text
 
 
-def test_what_an_enforced_action_met_is_told(tmp_path: Path) -> None:
+def test_what_an_enforced_action_met_is_reported(tmp_path: Path) -> None:
     candidate = {"trace_id": "c" * 32, "span_id": "1" * 16, "choice": 0, "slo_class": "batch",
                  "score": {"priority": -10, "runway_seconds": 7.25}}  # fmt: skip
     made = record(
         action="preempt", mode="enforce", outcome="failed", detail="HTTP 503", budget={"in_flight": False},
         candidates=[candidate], relay="r1",
     )  # fmt: skip
-    said = cli(decided(tmp_path, [made]), id_of(made))[1]
-    assert "  preempt (enforce): failed: tried, and it failed\n    HTTP 503\n    in_flight: reached\n" in said
+    text = cli(decided(tmp_path, [made]), id_of(made))[1]
+    assert "  preempt (enforce): failed: tried, and it failed\n    HTTP 503\n    in_flight: reached\n" in text
     assert (
-        f"    candidate {'c' * 32} (batch): priority -10, runway_seconds 7.250, the first of those compared\n" in said
+        f"    candidate {'c' * 32} (batch): priority -10, runway_seconds 7.250, the first of those compared\n" in text
     )
-    assert "Also recorded: relay = r1\n" in said
-    assert said.endswith("It fires still, or its end is not in these files.\n")
+    assert "Also recorded: relay = r1\n" in text
+    assert text.endswith("It fires still, or its end is not in these files.\n")
 
 
 def test_an_action_recorded_late_belongs_to_its_flip(tmp_path: Path) -> None:
     """What is enforced is written when its outcome is known, perhaps after the end of the firing."""
     end = record(state="resolved", action=None, mode=None, outcome="resolved", flip_unix_nano=1_767_225_601_000_000_000)
     made = [record(action="alert", outcome="done"), end, record(outcome="unconfirmed")]
-    said = cli(decided(tmp_path, made), id_of(made[0]))[1]
-    assert "alert (shadow): done" in said
-    assert "migrate (shadow): unconfirmed" in said
-    assert f"later: {id_of(end)}" in said
+    text = cli(decided(tmp_path, made), id_of(made[0]))[1]
+    assert "alert (shadow): done" in text
+    assert "migrate (shadow): unconfirmed" in text
+    assert f"later: {id_of(end)}" in text
 
 
 def test_a_refuted_end_follows_the_firing_of_the_same_instant(tmp_path: Path) -> None:
     made = [record(), record(state="resolved", action=None, mode=None, outcome="refuted")]
     path = decided(tmp_path, made)
     assert f"It ended as refuted, 0.000 ms later: {id_of(made[1])}" in cli(path, id_of(made[0]))[1]
-    said = cli(path, id_of(made[1]))[1]
-    assert "Because taken back: a token that was under way" in said
-    assert f"It had begun 0.000 ms before: {id_of(made[0])}" in said
+    text = cli(path, id_of(made[1]))[1]
+    assert "Because taken back: a token that was under way" in text
+    assert f"It had begun 0.000 ms before: {id_of(made[0])}" in text
 
 
-def test_a_class_is_told_by_its_labels(tmp_path: Path) -> None:
+def test_a_class_is_identified_by_its_labels(tmp_path: Path) -> None:
     made = of_a_class(slo_class="chat", model="m")
-    said = cli(decided(tmp_path, [made, of_a_class(slo_class="chat", model="n")]), id_of(made))[1]
-    assert "  of        model m, slo_class chat\n" in said
-    assert "burn_rate_5m  14.500" in said
+    text = cli(decided(tmp_path, [made, of_a_class(slo_class="chat", model="n")]), id_of(made))[1]
+    assert "  of        model m, slo_class chat\n" in text
+    assert "burn_rate_5m  14.500" in text
 
 
 def test_the_list_shows_the_last_ones_and_can_be_narrowed(tmp_path: Path) -> None:
     made = [record(flip_unix_nano=n * S, rule="A" if n % 2 else "B", trace_id=f"{n % 3:032x}") for n in range(1, 31)]
     path = decided(tmp_path, [each for one in made for each in (one, one | {"action": "alert"})], max_bytes=2000)
-    said = cli(path, "--list")[1].splitlines()
-    assert [line.split()[0] for line in said] == [id_of(one) for one in made[-20:]]
-    assert "firing: migrate shadow, alert shadow" in said[0]
-    said = cli(path, "--list", "--rule", "A", "--last", "3")[1].splitlines()
-    assert [line.split()[0] for line in said] == [id_of(one) for one in made if one["rule"] == "A"][-3:]
-    said = cli(path, "--list", "--trace", f"{2:032X}", "--last", "100")[1].splitlines()
-    assert [line.split()[0] for line in said] == [id_of(one) for one in made if one["trace_id"].endswith("2")]
-    for piece in (f"{2:012x}", f"{2:032x}"[:7]):
-        of = [one for one in made if one["trace_id"].endswith(piece) or one["trace_id"].startswith(piece)]
-        said = cli(path, "--list", "--trace", piece, "--last", "100")[1].splitlines()
-        assert [line.split()[0] for line in said] == [id_of(one) for one in of]
+    text = cli(path, "--list")[1].splitlines()
+    assert [line.split()[0] for line in text] == [id_of(one) for one in made[-20:]]
+    assert "firing: migrate shadow, alert shadow" in text[0]
+    text = cli(path, "--list", "--rule", "A", "--last", "3")[1].splitlines()
+    assert [line.split()[0] for line in text] == [id_of(one) for one in made if one["rule"] == "A"][-3:]
+    text = cli(path, "--list", "--trace", f"{2:032X}", "--last", "100")[1].splitlines()
+    assert [line.split()[0] for line in text] == [id_of(one) for one in made if one["trace_id"].endswith("2")]
+    for chunk in (f"{2:012x}", f"{2:032x}"[:7]):
+        of = [one for one in made if one["trace_id"].endswith(chunk) or one["trace_id"].startswith(chunk)]
+        text = cli(path, "--list", "--trace", chunk, "--last", "100")[1].splitlines()
+        assert [line.split()[0] for line in text] == [id_of(one) for one in of]
     assert cli(path, "--list", "--rule", "C") == (0, "no decisions\nno record has the rule C; known: A, B\n")
     assert cli(path, "--list", "--trace", f"{9:032x}") == (0, f"no decisions\nno record has the trace {9:032x}\n")
     both = cli(path, "--list", "--rule", "A", "--trace", f"{9:032x}")
@@ -293,22 +293,22 @@ def test_the_list_shows_the_last_ones_and_can_be_narrowed(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("trace", ["zz", "", "0" * 5, "0" * 33, "0" * 31 + "\u0660"])
 def test_a_trace_that_is_none_is_refused(tmp_path: Path, trace: str) -> None:
-    code, said = cli(decided(tmp_path, [record()]), "--list", "--trace", trace)
-    assert (code, "--trace" in said, "32 hex digits" in said) == (2, True, True)
+    code, text = cli(decided(tmp_path, [record()]), "--list", "--trace", trace)
+    assert (code, "--trace" in text, "32 hex digits" in text) == (2, True, True)
 
 
 def test_a_rule_with_a_typing_mistake_is_asked_about(tmp_path: Path) -> None:
     path = decided(tmp_path, [record(rule="ReaderStarving"), record(rule="Other")])
-    said = cli(path, "--list", "--rule", "ReaderStarvin")[1]
-    assert "no record has the rule ReaderStarvin; did you mean ReaderStarving?" in said
+    text = cli(path, "--list", "--rule", "ReaderStarvin")[1]
+    assert "no record has the rule ReaderStarvin; did you mean ReaderStarving?" in text
 
 
 @pytest.mark.parametrize("arguments", [["--list"], ["--list", "--rule", "A"], ["0123"]])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, arguments: list[str]) -> None:
     path = tmp_path / "spans.jsonl"
     path.write_text('{"spans": []}\n' * 3)
-    code, said = cli(path, *arguments)
-    assert (code, "spans.jsonl: none of its 3 lines is a decision record" in " ".join(said.split())) == (2, True), said
+    code, text = cli(path, *arguments)
+    assert (code, "spans.jsonl: none of its 3 lines is a decision record" in " ".join(text.split())) == (2, True), text
     path.write_text("")
     assert cli(path, "--list") == (0, "no decisions\n")
 
@@ -321,16 +321,16 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, arguments: list[str
     ],
 )
 def test_an_id_or_the_list_is_wanted(tmp_path: Path, arguments: list[str], says: str) -> None:
-    code, said = cli(decided(tmp_path, [record()]), *arguments)
-    assert (code, says in " ".join(said.split())) == (2, True), said
+    code, text = cli(decided(tmp_path, [record()]), *arguments)
+    assert (code, says in " ".join(text.split())) == (2, True), text
 
 
 def test_names_from_telemetry_do_nothing_to_the_terminal(tmp_path: Path) -> None:
     made = record(facts={"model": "\x1b[2J\n\u202e", "gap_seconds": None})
     path = decided(tmp_path, [made, of_a_class(model="\x1b[2J\r")])
-    said = cli(path, id_of(made))[1] + cli(path, "--list")[1]
-    assert not {"\x1b", "\r", "\u202e"} & set(said)
-    assert "gap_seconds  missing" in said
+    text = cli(path, id_of(made))[1] + cli(path, "--list")[1]
+    assert not {"\x1b", "\r", "\u202e"} & set(text)
+    assert "gap_seconds  missing" in text
 
 
 def test_every_outcome_has_words() -> None:
@@ -340,21 +340,21 @@ def test_every_outcome_has_words() -> None:
 def test_other_lines_are_counted(tmp_path: Path) -> None:
     path = decided(tmp_path, [record()])
     path.write_bytes(b"not ours\n" + path.read_bytes() + b"{}\n" + b'{"torn')
-    code, said = cli(path, id_of(record()))
+    code, text = cli(path, id_of(record()))
     assert code == 0
-    assert said.endswith("2 lines are no decision records\n")
+    assert text.endswith("2 lines are no decision records\n")
     assert cli(path, "--list")[1].endswith("2 lines are no decision records\n")
 
 
-def test_decisions_without_a_record_are_told(tmp_path: Path) -> None:
+def test_decisions_without_a_record_are_reported(tmp_path: Path) -> None:
     counts = [LeftOut("default", "R", "0" * 16, count, 1, 2).record(3) for count in (400, 7)]
     path = decided(tmp_path, [record(), *counts])
     words = "407 decisions in shadow left out when they were made: see `rules backtest`\n"
     for arguments in ([id_of(record())], ["--list"]):
-        code, said = cli(path, *arguments)
+        code, text = cli(path, *arguments)
         assert code == 0
-        assert said.endswith(words)
-        assert "no decision record" not in said
+        assert text.endswith(words)
+        assert "no decision record" not in text
 
 
 @pytest.mark.parametrize("wrong", [{"left_out": -1}, {"left_out": 2**63}, {"left_out": True}, {"tenant": 5}])

@@ -98,8 +98,8 @@ def explained(decisions: list[Decision], which: int) -> str:
 
 
 def test_the_attempts_in_words() -> None:
-    said = explained(decided(), 0)
-    assert said.startswith("R began to fire: ")
+    reported = explained(decided(), 0)
+    assert reported.startswith("R began to fire: ")
     assert (
         "  migrate (enforce): refuted: given up, and attempted again: the stream went on at its source first\n"
         "    from a to b, 12 tokens carried, 0.500 s without new text\n"
@@ -108,15 +108,15 @@ def test_the_attempts_in_words() -> None:
         "    candidate b: tokens 40.000, streams 2.000, the first of those compared; fewest tokens in flight\n"
         "    candidate c: tokens missing\n"
         "  migrate (enforce, attempt 2): done: "
-    ) in said
-    assert "    from a to c, 13 tokens carried, 0.620 s without new text" in said
-    assert f": {id_of(decided()[3].record())}" in said.splitlines()[-1]
-    assert "Also recorded" not in said
+    ) in reported
+    assert "    from a to c, 13 tokens carried, 0.620 s without new text" in reported
+    assert f": {id_of(decided()[3].record())}" in reported.splitlines()[-1]
+    assert "Also recorded" not in reported
 
 
 def test_the_end_tells_when_the_firing_began() -> None:
-    said = explained(decided(), 3)
-    assert said.endswith(f"before: {id_of(decided()[0].record())}")
+    reported = explained(decided(), 3)
+    assert reported.endswith(f"before: {id_of(decided()[0].record())}")
 
 
 @pytest.mark.parametrize(

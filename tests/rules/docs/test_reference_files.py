@@ -49,8 +49,8 @@ def test_every_fact_stands_on_the_page_once_with_its_type_and_range() -> None:
 def test_the_committed_schema_is_current() -> None:
     kept = (ROOT / "rules" / "rules.schema.json").read_text(encoding="utf-8")
     assert kept == schema_text(), "run `otel-llm rules schema > rules/rules.schema.json` and read the difference"
-    said = CliRunner().invoke(rules, ["schema"])
-    assert (said.exit_code, said.output) == (0, kept)
+    reported = CliRunner().invoke(rules, ["schema"])
+    assert (reported.exit_code, reported.output) == (0, kept)
 
 
 def test_the_schema_is_one() -> None:
@@ -82,7 +82,7 @@ VERB_KEYS = {
 
 
 @pytest.mark.parametrize("verb", VERB_KEYS)
-def test_the_verbs_take_what_the_reader_takes(verb: str) -> None:
+def test_the_verbs_take_what_the_parser_takes(verb: str) -> None:
     shape = next(kind for kind in get_args(ActionShape.model_fields[verb].annotation) if kind is not type(None))
     assert keys(shape) == {"only_if", *VERB_KEYS[verb]}
 

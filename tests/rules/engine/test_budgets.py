@@ -45,7 +45,7 @@ def test_what_one_limit_refuses_spends_nothing_of_the_others() -> None:
     assert budget.take(B, "i", 5, S) == {"per_request": True, "per_instance": True, "in_flight": True}
 
 
-def test_without_limits_nothing_is_said() -> None:
+def test_without_limits_nothing_is_reported() -> None:
     assert Budget(Limits()).take(A, "i", 0, None) == {}
 
 
@@ -109,7 +109,7 @@ def test_rules_of_a_group_share_their_verb_and_keep_it_when_reloaded() -> None:
     assert "per_group" not in two.canonical()["actions"][0]["budget"]
 
 
-def test_an_attempt_keeps_its_place_until_it_ends() -> None:
+def test_an_attempt_keeps_its_slot_until_it_ends() -> None:
     budget, group = Budget(Limits(per_request=1, per_instance=(1, 10 * S), in_flight=1)), Spends(0)
     budget.begin(A, "i", 0, group)
     assert budget.within(B, "j", 99 * S, group) == {"per_request": True, "per_instance": True, "in_flight": False}

@@ -30,8 +30,8 @@ def outcomes(decisions: list[Decision]) -> list[tuple[str | None, str]]:
 
 def test_for_counts_from_the_true_flip_though_it_is_learnt_later() -> None:
     # The last token is at 300; the segment that says so arrives at 450, when `gap > 0.1` has held for 50 ms already.
-    told = story(run(one_rule("gap_seconds > 0.1 && tokens > 0", for_="100ms"), flushed([300], [250, 430]), 2 * S))
-    assert told == [("firing", "done", 500.000001)]
+    reported = story(run(one_rule("gap_seconds > 0.1 && tokens > 0", for_="100ms"), flushed([300], [250, 430]), 2 * S))
+    assert reported == [("firing", "done", 500.000001)]
 
 
 def test_the_decision_is_made_at_its_instant_on_the_collectors_clock() -> None:
@@ -73,8 +73,8 @@ def test_a_resolve_condition_of_its_own_keeps_a_rule_from_flapping() -> None:
 def test_resolved_at_the_first_instant_at_which_both_hold() -> None:
     # The gap ends at 1000, the runway passes 0.5 s with the third token at 1020, two seconds after the gap's end count.
     rules = one_rule("gap_seconds > 0.5", resolve_when="'runway_seconds > 0.5'", keep_firing_for="100ms")
-    told = story(run(rules, flushed([100, 1000, 1010, 1020, 1030], QUARTERS), 3 * S))
-    assert told[:2] == [("firing", "done", 600.000001), ("resolved", "resolved", 1100.0)]
+    reported = story(run(rules, flushed([100, 1000, 1010, 1020, 1030], QUARTERS), 3 * S))
+    assert reported[:2] == [("firing", "done", 600.000001), ("resolved", "resolved", 1100.0)]
     quick = one_rule("gap_seconds > 0.5", resolve_when="'runway_seconds > 0.5'")
     assert story(run(quick, flushed([100, 1000, 1010, 1020, 1030], QUARTERS), 3 * S))[1] == (
         "resolved",
@@ -83,7 +83,7 @@ def test_resolved_at_the_first_instant_at_which_both_hold() -> None:
     )
 
 
-def test_steps_are_looked_at_every_100_ms_and_with_every_segment() -> None:
+def test_steps_are_evaluated_every_100_ms_and_with_every_segment() -> None:
     # Etalon's deadlines: the first token is due at 1000, then one every 50 ms: the fourth is missed from 1150 on.
     rules = one_rule("deadline_misses >= 4", max_fact_age="10s")
     assert story(run(rules, flushed([], [250]), 2 * S)) == [("firing", "done", 1200.0)]
@@ -92,8 +92,8 @@ def test_steps_are_looked_at_every_100_ms_and_with_every_segment() -> None:
 
 def test_a_flip_among_the_tokens_of_one_batch_is_found() -> None:
     # The sixth token came at 350 and is learnt at 520 together with the seventh.
-    told = story(run(one_rule("tokens > 5"), flushed([100, 110, 120, 130, 140, 350, 400], [250, 500]), 2 * S))
-    assert told == [("firing", "done", 350.0)]
+    reported = story(run(one_rule("tokens > 5"), flushed([100, 110, 120, 130, 140, 350, 400], [250, 500]), 2 * S))
+    assert reported == [("firing", "done", 350.0)]
 
 
 # Missing facts.
@@ -119,10 +119,10 @@ def test_old_facts_by_policy(policy: str, expected: list[tuple[str, str, float]]
 
 def test_false_resolves_what_nobody_can_see_any_more() -> None:
     rules = one_rule("tokens > 0 && gap_seconds > 0.2", on_missing="false", keep_firing_for="100ms")
-    told = story(run(rules, flushed([100], [250]), 10 * S))
-    assert told == [("firing", "done", 300.000001), ("resolved", "resolved", 1850.000001)]
+    reported = story(run(rules, flushed([100], [250]), 10 * S))
+    assert reported == [("firing", "done", 300.000001), ("resolved", "resolved", 1850.000001)]
     hysteresis = one_rule("tokens > 0 && gap_seconds > 0.2", on_missing="false", resolve_when="'gap_seconds < 0.1'")
-    assert story(run(hysteresis, flushed([100], [250]), 10 * S)) == told[:1]
+    assert story(run(hysteresis, flushed([100], [250]), 10 * S)) == reported[:1]
 
 
 def test_a_missing_record_of_a_fact_says_null() -> None:
@@ -154,8 +154,8 @@ def test_a_fact_that_does_not_exist_yet_is_missing() -> None:
 
 def test_an_expression_without_a_value_is_missing() -> None:
     rules = one_rule("tokens / (tokens_read - 1) > 0 && gap_seconds > 0.1")
-    told = story(run(rules, flushed([100, 600], QUARTERS), 2 * S))
-    assert told == [("firing", "done", 700.000001)]
+    reported = story(run(rules, flushed([100, 600], QUARTERS), 2 * S))
+    assert reported == [("firing", "done", 700.000001)]
 
 
 # What later segments show.
@@ -174,8 +174,8 @@ def test_a_token_under_way_refutes_a_firing() -> None:
 
 def test_a_firing_that_was_right_is_not_refuted_by_what_comes_after() -> None:
     segments = flushed([100, 600], [250, 500, 750], delays_ms={2: 140})
-    told = story(run(one_rule("gap_seconds > 0.4"), segments, 700 * MS))
-    assert told == [("firing", "done", 500.000001), ("resolved", "resolved", 600.0)]
+    reported = story(run(one_rule("gap_seconds > 0.4"), segments, 700 * MS))
+    assert reported == [("firing", "done", 500.000001), ("resolved", "resolved", 600.0)]
 
 
 def test_an_end_can_refute_too() -> None:
@@ -197,8 +197,10 @@ def test_a_refutation_waits_until_no_segment_is_missing() -> None:
 
 
 def test_a_stream_may_have_been_over_before_it_began_to_fire() -> None:
-    told = run(one_rule("gap_seconds > 0.2 && tokens > 0"), flushed([100], [110], end_ms=290, delays_ms={2: 200}), S)
-    assert story(told) == [("firing", "done", 300.000001), ("resolved", "ended", 300.000001)]
+    reported = run(
+        one_rule("gap_seconds > 0.2 && tokens > 0"), flushed([100], [110], end_ms=290, delays_ms={2: 200}), S
+    )
+    assert story(reported) == [("firing", "done", 300.000001), ("resolved", "ended", 300.000001)]
 
 
 def test_after_a_refutation_the_run_begins_anew() -> None:
@@ -221,8 +223,8 @@ def test_after_a_refutation_the_run_begins_anew() -> None:
 def test_flips_never_go_back() -> None:
     # Resolved at 300, when nothing was known of the token of 250; what then fires again cannot have begun earlier.
     rules = one_rule("tokens > 0 && gap_seconds < 0.1")
-    told = story(run(rules, flushed([100, 150, 200, 250], [210, 260], delays_ms={2: 70}), S))
-    assert told == [
+    reported = story(run(rules, flushed([100, 150, 200, 250], [210, 260], delays_ms={2: 70}), S))
+    assert reported == [
         ("firing", "done", 100.0),
         ("resolved", "resolved", 300.0),
         ("firing", "done", 300.0),
@@ -232,9 +234,9 @@ def test_flips_never_go_back() -> None:
 
 def test_a_stream_that_ends_ends_what_fires_and_forgets_what_is_pending() -> None:
     rules = one_rule("gap_seconds > 0.4")
-    told = run(rules, flushed([100], [250], end_ms=700), 2 * S)
-    assert story(told) == [("firing", "done", 500.000001), ("resolved", "ended", 700.0)]
-    assert told[1].facts == {"gap_seconds": 0.6}
+    reported = run(rules, flushed([100], [250], end_ms=700), 2 * S)
+    assert story(reported) == [("firing", "done", 500.000001), ("resolved", "ended", 700.0)]
+    assert reported[1].facts == {"gap_seconds": 0.6}
     assert story(run(one_rule("gap_seconds > 0.4", for_="300ms"), flushed([100], [250], end_ms=700), 2 * S)) == []
 
 
@@ -243,8 +245,8 @@ def test_late_segments_never_make_a_rule_fire() -> None:
     rules = one_rule("tokens > 0 && gap_seconds > 0.2", max_fact_age="1h")
     assert run(rules, late, 5 * S) == []
     # Once others come it may.
-    told = run(rules, [*late, Segment(600 * MS, 2, COMMIT + 500 * MS)], 5 * S)
-    assert [(one.flip_ns, one.now_ns) for one in told] == [(COMMIT + 300 * MS + 1, 600 * MS)]
+    reported = run(rules, [*late, Segment(600 * MS, 2, COMMIT + 500 * MS)], 5 * S)
+    assert [(one.flip_ns, one.now_ns) for one in reported] == [(COMMIT + 300 * MS + 1, 600 * MS)]
 
 
 def test_of_what_comes_at_one_instant_one_segment_in_time_is_enough() -> None:
@@ -335,8 +337,8 @@ def test_what_stands_in_the_decision_file_is_not_decided_again() -> None:
 def test_a_rule_for_another_class_costs_nothing_and_says_nothing() -> None:
     rules = one_rule("slo_class == 'voice' && gap_seconds > 0.3")
     assert run(rules, flushed([100], QUARTERS), S) == []
-    told = story(run(rules, flushed([100], QUARTERS), S, identity={key(): {"slo_class": "voice"}}))
-    assert told == [("firing", "done", 400.000001)]
+    reported = story(run(rules, flushed([100], QUARTERS), S, identity={key(): {"slo_class": "voice"}}))
+    assert reported == [("firing", "done", 400.000001)]
 
 
 def test_an_identity_learnt_later_counts_from_then_on() -> None:
@@ -353,7 +355,7 @@ def test_an_identity_learnt_later_counts_from_then_on() -> None:
     assert [one.outcome for one in engine.advance(S, {view.key: view})] == ["resolved"]
 
 
-def test_streams_are_looked_at_in_the_order_of_their_instants() -> None:
+def test_streams_are_evaluated_in_the_order_of_their_instants() -> None:
     segments = [one for at in (3, 1, 2) for one in flushed([100 * at], QUARTERS, stream=key(at))]
     decisions = run(one_rule("gap_seconds > 0.5"), segments, 2 * S, wake=False)
     assert [one.subject[0][-1] for one in decisions] == [1, 2, 3]

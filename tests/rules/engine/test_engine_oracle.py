@@ -69,7 +69,7 @@ class Oracle:
     flip: int = 0
     assumed: tuple[int, int] | None = None
     byte: int = 0
-    told: list[tuple[str, str, float]] = field(default_factory=list)
+    reported: list[tuple[str, str, float]] = field(default_factory=list)
     parts: dict[int, Stream] = field(default_factory=dict)
 
     def facts(self, view: View, x: int, byte: int) -> dict[str, object]:
@@ -120,7 +120,7 @@ class Oracle:
             start = back if truth is value else start
         return start
 
-    def look(self, view: View, x: int, *, received: bool) -> None:
+    def evaluation(self, view: View, x: int, *, received: bool) -> None:
         rule = self.rule
         self.look_back(view)
         if view.last_byte_ns > self.byte:
@@ -146,9 +146,9 @@ class Oracle:
         elif judged is not None and not received:
             since = judged  # one look after another with nothing received in between: the run goes on
         else:
-            settled = judged is not None and judged <= self.policy
-            since = self.since(rule.when, view, x, holds, max(self.floor, self.policy) if settled else self.floor)
-            since = judged if judged is not None and settled and since <= self.policy else since
+            completed = judged is not None and judged <= self.policy
+            since = self.since(rule.when, view, x, holds, max(self.floor, self.policy) if completed else self.floor)
+            since = judged if judged is not None and completed and since <= self.policy else since
         self.was_missing = truth is None
         self.judged = (holds, since)
         if holds and self.state != "firing":
@@ -156,9 +156,9 @@ class Oracle:
             if x >= since + rule.for_ns:
                 self.state, self.flip = "firing", since + rule.for_ns
                 self.floor = self.flip
-                settled = truth is None or view.watermark_ns >= self.flip
-                self.assumed = None if settled else self.known(view)
-                self.told.append(("firing", "done", (self.flip - COMMIT) / MS))
+                completed = truth is None or view.watermark_ns >= self.flip
+                self.assumed = None if completed else self.known(view)
+                self.reported.append(("firing", "done", (self.flip - COMMIT) / MS))
         elif not holds and x >= since + rule.keep_firing_for_ns:
             at = since + rule.keep_firing_for_ns
             if rule.resolve_when is None:
@@ -187,7 +187,7 @@ class Oracle:
         return bisect_right(view.stream.times_ns, self.flip), byte
 
     def close(self, outcome: str, at: int) -> None:
-        self.told.append(("resolved", outcome, (at - COMMIT) / MS))
+        self.reported.append(("resolved", outcome, (at - COMMIT) / MS))
         self.floor = max(self.floor, at)
         self.state, self.judged, self.assumed = "inactive", None, None
 
@@ -208,12 +208,12 @@ def watch(rules: RuleSet, segments: list[Segment], until_ns: int) -> list[tuple[
                 oracle.look_back(view)
                 if oracle.state == "firing":
                     oracle.close("ended", max(view.watermark_ns, view.stream.last_ns, oracle.flip))
-                return oracle.told
+                return oracle.reported
         if view is not None:
             for at in (tick, tick + 1):
                 if at <= until_ns:
-                    oracle.look(view, at + view.offset_ns, received=tick in receipts and at == tick)
-    return oracle.told
+                    oracle.evaluation(view, at + view.offset_ns, received=tick in receipts and at == tick)
+    return oracle.reported
 
 
 @st.composite

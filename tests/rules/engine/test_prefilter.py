@@ -119,7 +119,7 @@ def test_a_rule_that_fires_until_then_fires_until_then(random: Random) -> None:
 
 @settings(max_examples=examples(50))
 @given(chances())
-def test_what_a_token_may_refute_is_as_settled_until_one_comes(random: Random) -> None:
+def test_what_a_token_may_refute_is_as_final_until_one_comes(random: Random) -> None:
     prefilter = Prefilter(RuleSet((rule(random, "R", plain=True), rule(random, "S", plain=True))))
     if not prefilter.clear:
         return
@@ -137,7 +137,7 @@ def test_what_a_token_may_refute_is_as_settled_until_one_comes(random: Random) -
 
 @settings(max_examples=examples(50))
 @given(chances())
-def test_a_calm_stream_is_looked_at_when_the_first_of_its_rules_opens(random: Random) -> None:
+def test_a_calm_stream_is_evaluated_when_the_first_of_its_rules_opens(random: Random) -> None:
     prefilter = Prefilter(RuleSet(tuple(rule(random, f"R{at}", plain=True) for at in range(3))))
     if not prefilter.clear:
         return
@@ -177,7 +177,7 @@ def test_without_rules_every_stream_is_calm() -> None:
         "gap_seconds == 0.5 || idle_decode_seconds != 0.0",
     ],
 )
-def test_rules_that_are_looked_at_by_columns(when: str) -> None:
+def test_rules_that_are_evaluated_by_columns(when: str) -> None:
     assert Prefilter(one_rule(when)).clear
 
 
@@ -209,14 +209,14 @@ def test_more_terms_on_identity_than_there_are_bits_are_left_to_the_engine() -> 
     assert not Prefilter(one_rule(f"{terms} && instance != 'x' && gap_seconds > 0.5")).clear
 
 
-def test_most_conditions_are_looked_at_by_columns() -> None:
+def test_most_conditions_are_evaluated_by_columns() -> None:
     random = Random(1)
     rules = [rule(random, "R", plain=True) for _ in range(200)]
     assert sum(Prefilter(RuleSet((one,))).clear for one in rules) > 120
     assert len({expression(random) for _ in range(200)}) > 150
 
 
-def test_a_firing_that_can_still_be_refuted_is_not_settled() -> None:
+def test_a_firing_that_can_still_be_refuted_is_not_final() -> None:
     (chosen,) = one_rule("gap_seconds > 0.5").stream_rules
     state = RuleState(chosen, COMMIT)
     assert state_of(state) == INACTIVE

@@ -46,11 +46,11 @@ def facts(
 def evaluations(rules: RuleSet, truths: Sequence[bool | None]) -> tuple[ScopeEngine, list[tuple[str, str, int]]]:
     """Look at `attainment_1m < 0.5` with these truths, a second apart."""
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
-    told: list[tuple[str, str, int]] = []
+    reported: list[tuple[str, str, int]] = []
     for second, truth in enumerate(truths):
         total = None if truth is None else Totals(met_true=0 if truth else 1, met_false=1 if truth else 0)
-        told += [(one.state, one.outcome, second) for one in engine.evaluate(facts(second, total))]
-    return engine, told
+        reported += [(one.state, one.outcome, second) for one in engine.evaluate(facts(second, total))]
+    return engine, reported
 
 
 def state(engine: ScopeEngine) -> Phase:
@@ -83,11 +83,11 @@ def test_each_cell_of_the_state_table(
 ) -> None:
     rules = scoped("class", WHEN, for_="2s", keep_firing_for="2s")
     truths, following, outcomes = found
-    before, told = evaluations(rules, REACHED[entry[0]])
+    before, reported = evaluations(rules, REACHED[entry[0]])
     assert state(before) is entry[0]
-    after, all_told = evaluations(rules, [*REACHED[entry[0]], *truths])
+    after, everything = evaluations(rules, [*REACHED[entry[0]], *truths])
     assert state(after) is following is TABLE[entry].phase
-    assert [outcome for _, outcome, _ in all_told[len(told) :]] == outcomes
+    assert [outcome for _, outcome, _ in everything[len(reported) :]] == outcomes
 
 
 def test_the_cells_that_are_left_are_those_of_other_stories() -> None:
@@ -119,17 +119,17 @@ def test_the_end_of_a_subject(truths: list[bool | None], outcomes: list[str]) ->
         ("fire", [True, None, True], [("firing", "done", 2)]),
     ],
 )
-def test_missing_facts(on_missing: str, truths: list[bool | None], told: list[tuple[str, str, int]]) -> None:
-    assert evaluations(scoped("class", WHEN, for_="2s", on_missing=on_missing), truths)[1] == told
+def test_missing_facts(on_missing: str, truths: list[bool | None], reported: list[tuple[str, str, int]]) -> None:
+    assert evaluations(scoped("class", WHEN, for_="2s", on_missing=on_missing), truths)[1] == reported
 
 
 def test_what_is_missing_does_not_resolve() -> None:
     rules = scoped("class", "requests_1m > 0", resolve_when="attainment_1m > 0.5")
     engine = ScopeEngine(rules, DecisionMaker(rules, ()))
-    told = []
+    reported = []
     for second, total in enumerate((Totals(requests_ended=1), None, None, Totals(met_true=1), Totals())):
-        told += [(one.outcome, second, dict(one.facts)) for one in engine.evaluate(facts(second, total))]
-    assert told == [("done", 0, {"requests_1m": 1}), ("resolved", 3, {"attainment_1m": 1.0})]
+        reported += [(one.outcome, second, dict(one.facts)) for one in engine.evaluate(facts(second, total))]
+    assert reported == [("done", 0, {"requests_1m": 1}), ("resolved", 3, {"attainment_1m": 1.0})]
 
 
 def test_identity_that_can_never_hold_is_not_followed() -> None:
@@ -193,7 +193,7 @@ def test_worked_facts() -> None:
     }
 
 
-def test_of_streams_that_are_not_known_nothing_is_said() -> None:
+def test_of_streams_that_are_not_known_nothing_is_reported() -> None:
     shown = facts(1, flying=InFlightCounts(5, {1_500_000_000: (0, 0)}))
     assert shown.value("starving", 1_500_000_000) is None
     assert shown.value("starving_share", 1_500_000_000) is None

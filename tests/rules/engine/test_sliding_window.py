@@ -34,11 +34,11 @@ def same(left: Totals, right: Totals) -> bool:
 def test_a_window_is_what_is_left_of_all_that_came(window_s: int, steps: list[tuple[int, int, bool]]) -> None:
     rolling, came, now_s = SlidingWindow(window_s * SECOND), [], 1_790_000_000
     step_s = window_s // PARTS
-    for pause_s, number, looked_at in steps:
+    for pause_s, number, checked_at in steps:
         now_s += pause_s
         rolling.add(some(number), now_s * SECOND)
         came.append((now_s, some(number)))
-        if looked_at:
+        if checked_at:
             # The part that a second lies in ends at the next multiple of its length: it is in for sixty of them.
             left = [one for at_s, one in came if -(-at_s // step_s) > -(-now_s // step_s) - PARTS]
             assert same(rolling.total(now_s * SECOND), merged(left))
@@ -67,8 +67,8 @@ def test_fluidity_is_compared_in_integers() -> None:
 
     def verdict(deadlines: int, misses: int) -> Verdict:
         nothing = dict.fromkeys(Verdict._fields)
-        said = {"outcome": "completed", "deadlines": deadlines, "deadline_misses": misses, "tokens_read": 0}
-        return Verdict(**{**nothing, **said})  # type: ignore[arg-type]
+        reported = {"outcome": "completed", "deadlines": deadlines, "deadline_misses": misses, "tokens_read": 0}
+        return Verdict(**{**nothing, **reported})  # type: ignore[arg-type]
 
     found = Totals()
     for deadlines, misses in ((10, 1), (10, 2), (30, 3), (0, 0), (3, 0)):

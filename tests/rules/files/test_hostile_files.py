@@ -94,10 +94,10 @@ def mutated(chance: random.Random) -> bytes:
 
 def swapped(chance: random.Random, data: bytes) -> bytes:
     words = chance.choice(SWAPS)
-    places = [found.span() for found in re.finditer(rb"[-+*/<>=!&|]+|[\w.]+", data) if found.group() in words]
-    if not places:
+    positions = [found.span() for found in re.finditer(rb"[-+*/<>=!&|]+|[\w.]+", data) if found.group() in words]
+    if not positions:
         return data
-    begin, end = chance.choice(places)
+    begin, end = chance.choice(positions)
     return data[:begin] + chance.choice(words) + data[end:]
 
 

@@ -168,7 +168,7 @@ def test_an_executor_allows_enforce(tmp_path: Path) -> None:
     assert load_rules([file], executors={"migrate"}).rules[0].actions[0].mode == "enforce"
 
 
-def test_rules_of_other_scopes_are_told_from_those_of_streams() -> None:
+def test_rules_of_other_scopes_are_distinguished_from_those_of_streams() -> None:
     rules = ruleset(
         """
 version: 1
@@ -232,7 +232,7 @@ def test_everything_that_is_wrong_is_reported(tmp_path: Path) -> None:
     assert (report.errors, report.exit_code(), report.files) == (3, 1, 2)
 
 
-def test_a_right_file_is_said_to_be_right(tmp_path: Path) -> None:
+def test_a_right_file_is_reported_as_right(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(FULL)
     report = check_rules([tmp_path / "a.yaml"])
     assert str(report) == "1 rule in 1 file: 0 errors, 0 warnings"

@@ -39,7 +39,7 @@ def chat(*lines: str) -> SloClass:
     return loaded(HEAD + "".join(f"    {line}\n" for line in lines)).get("chat")
 
 
-def test_an_objective_on_fluidity_is_asked_of_99_requests_in_a_hundred_unless_told() -> None:
+def test_an_objective_on_fluidity_is_asked_of_99_requests_in_a_hundred_unless_set() -> None:
     stated = chat("objective: {fluidity_index: 0.9}").objective
     assert stated == Objective(Fraction(9, 10), Fraction(99, 100), None)
     assert chat("objective: {attainment: 0.9}").objective == Objective(None, None, Fraction(9, 10))
@@ -173,7 +173,7 @@ def test_reading_speeds_are_rounded_to_a_ns_once() -> None:
         ("objective: {atainment: 0.9}", 17, "objective.atainment", "unknown key", "did you mean attainment?"),
     ],
 )
-def test_a_mistake_in_a_class_is_named_with_its_place(
+def test_a_mistake_in_a_class_is_named_with_its_position(
     line: str, column: int, key: str, message: str, advice: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -204,14 +204,14 @@ def test_a_mistake_in_a_class_is_named_with_its_place(
         ("default: a\nclasses: {a: {}}\n", "slo.yaml:1:1: version", "missing"),
     ],
 )
-def test_a_mistake_in_the_file_is_named_with_its_place(text: str, place: str, message: str) -> None:
+def test_a_mistake_in_the_file_is_named_with_its_position(text: str, index: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(text)
-    assert str(caught.value).startswith(place)
+    assert str(caught.value).startswith(index)
     assert message in str(caught.value)
 
 
-def test_of_several_mistakes_the_first_in_the_file_is_said() -> None:
+def test_of_several_mistakes_the_first_in_the_file_is_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         chat("start: x", "priority: x", "benefit: {alpha: x}")
     assert caught.value.line == 5
@@ -237,8 +237,8 @@ def test_any_class_is_loaded_or_refused(body: dict[str, object]) -> None:
     try:
         slo = loaded(text).get("a")
     except ConfigError as error:
-        said = str(error)
-        assert said.startswith("slo.yaml:")
+        reported = str(error)
+        assert reported.startswith("slo.yaml:")
         return
     assert slo.pace_ns > 0
     assert slo.fluidity.tbt_ns > 0
@@ -253,7 +253,7 @@ def test_a_file_is_loaded_by_its_path(tmp_path: Path) -> None:
         load_slo(path)
 
 
-def test_the_shipped_files_are_found_and_a_broken_installation_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_files_are_found_and_a_broken_installation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shipped_slo_file() == shipped_rules_dir() / "slo.yaml"
     monkeypatch.setattr(shipped, "__file__", "/nowhere/otel_llm/rules/files/shipped.py")
     with pytest.raises(FileNotFoundError, match="reinstall otel-llm"):

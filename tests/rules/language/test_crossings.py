@@ -133,7 +133,7 @@ def test_what_is_computed_and_what_is_polled(text: str, polled: bool, computed: 
     assert len(motion.comparisons) == computed
 
 
-def test_what_is_polled_is_looked_at_every_100_ms_from_the_commit() -> None:
+def test_what_is_polled_is_evaluated_every_100_ms_from_the_commit() -> None:
     view = View(Stream(SloClass(), COMMIT))
     when = condition("deadline_misses > 3", "stream")
     assert when.flip_ns(Snapshot(view), COMMIT + 130 * MS, COMMIT + 9 * S, False) == COMMIT + 200 * MS

@@ -155,11 +155,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "place", "message", "advice"), REFUSED, ids=[one[0][:30] for one in REFUSED])
-def test_refusals(text: str, place: tuple[int, int], message: str, advice: str) -> None:
+def test_refusals(text: str, index: tuple[int, int], message: str, advice: str) -> None:
     error = refusal(text)
     assert message in error.message
     assert advice in error.advice
-    assert (error.start, error.end) == place
+    assert (error.start, error.end) == index
 
 
 def test_the_bounds_are_inside_what_is_allowed() -> None:
@@ -197,7 +197,7 @@ PIECES += ["in", "&&", "||", "!", "==", "<", ">=", "+", "-", "*", "/", " ", "\n"
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map(" ".join))
-def test_any_pieces_are_an_expression_or_refused(text: str) -> None:
+def test_any_tokens_are_an_expression_or_refused(text: str) -> None:
     found = outcome(text)
     if isinstance(found, Typed):
         again = outcome(canonical(found))

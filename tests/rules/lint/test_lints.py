@@ -87,10 +87,10 @@ def test_a_class_that_the_slo_file_lacks(tmp_path: Path) -> None:
     file.write_text(CHTA, encoding="utf-8")
     slo = str(shipped_slo_file())
     assert checked(file).warnings == 0
-    said = CliRunner().invoke(rules, ["check", "--slo", slo, str(file)])
-    assert said.exit_code == 0
-    assert 'slo_class is "agent" or "batch" or "chat" or "code" or "voice"' in said.output
-    assert "[never-true]" in said.output
+    reported = CliRunner().invoke(rules, ["check", "--slo", slo, str(file)])
+    assert reported.exit_code == 0
+    assert 'slo_class is "agent" or "batch" or "chat" or "code" or "voice"' in reported.output
+    assert "[never-true]" in reported.output
     assert CliRunner().invoke(rules, ["check", "--strict", "--slo", slo, str(file)]).exit_code == 1
     assert CliRunner().invoke(rules, ["check", "--slo", str(tmp_path / "none.yaml"), str(file)]).exit_code == 2
 

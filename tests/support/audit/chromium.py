@@ -98,12 +98,12 @@ class Page:
 
     def requests(self) -> list[str]:
         """Return every address that the page asked for, its own apart."""
-        asked = [
+        requested = [
             str(event["params"]["request"]["url"])
             for event in self.events
             if event.get("method") == "Network.requestWillBeSent"
         ]
-        return [url for url in asked if not url.startswith(("file:", "data:", "blob:", "about:"))]
+        return [url for url in requested if not url.startswith(("file:", "data:", "blob:", "about:"))]
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:

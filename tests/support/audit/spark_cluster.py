@@ -42,6 +42,6 @@ def run_python(folder: Path, *arguments: str | Path) -> str:
         done = subprocess.run(
             command, env=environment, cwd=folder, stdout=file, stderr=file, timeout=LIMIT_S, check=False
         )
-    said = log.read_text(errors="replace")
-    assert done.returncode == 0, said[-6000:]
-    return said
+    reported = log.read_text(errors="replace")
+    assert done.returncode == 0, reported[-6000:]
+    return reported

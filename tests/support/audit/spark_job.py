@@ -137,12 +137,12 @@ def command(streams: Path, out: Path) -> None:
     from otel_llm.audit.spark.command import audit
 
     out.mkdir(parents=True)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    reported = io.StringIO()
+    with contextlib.redirect_stdout(reported):
         arguments = [streams, "--from", "streams", "--window", WINDOW]
         outputs = ["--requests", out / "requests", "--windows", out / "windows"]
         audit.main([str(one) for one in (*arguments, *outputs)], standalone_mode=False)
-    (out / "summary.json").write_text(said.getvalue())
+    (out / "summary.json").write_text(reported.getvalue())
 
 
 def documented(page: Path) -> None:

@@ -39,8 +39,8 @@ def _request(number: int, random: Random) -> list[Span]:
     start_ns = T0_NS + random.randrange(600 * S_NS)
     what = number % 12
     if what == 0:  # of another instrumentation
-        said: dict[str, Value] = {**IDENTITY, semconv.GEN_AI_TIME_TO_FIRST_CHUNK: random.random()}
-        return [request_span(request=number, start_ns=start_ns, end_ns=start_ns + 9 * S_NS, attributes=said)]
+        reported: dict[str, Value] = {**IDENTITY, semconv.GEN_AI_TIME_TO_FIRST_CHUNK: random.random()}
+        return [request_span(request=number, start_ns=start_ns, end_ns=start_ns + 9 * S_NS, attributes=reported)]
     spans = _whole(number, start_ns, random, choices=1 + (what == 1))
     if what == 2:  # a segment did not come
         del spans[2]
@@ -85,23 +85,23 @@ def _whole(number: int, start_ns: int, random: Random, choices: int = 1) -> list
             ending=_ending(random, len(times), reasons[choice], alone=choices == 1),
         )
         latest_ns, tokens = max(latest_ns, end_ns), tokens + len(times)
-    said: dict[str, Value] = {
+    reported: dict[str, Value] = {
         semconv.SEGMENTS: len(spans),
         semconv.OUTCOME: outcome,
         semconv.TOKENS: tokens,
         semconv.GEN_AI_RESPONSE_FINISH_REASONS: reasons,
     }
-    end = request_span(request=number, start_ns=start_ns, end_ns=latest_ns, attributes=identity | said)
+    end = request_span(request=number, start_ns=start_ns, end_ns=latest_ns, attributes=identity | reported)
     assert end.trace_id == trace_id(number)
     return [*spans, end]
 
 
 def _ending(random: Random, tokens: int, reason: str, *, alone: bool) -> dict[str, Value]:
     """Draw what a last segment says of its reply: how tokens were counted, its total, why the model stopped."""
-    said: dict[str, Value] = {semconv.TOKEN_BASIS: random.choice(("exact", "chunk", "estimated"))}
+    reported: dict[str, Value] = {semconv.TOKEN_BASIS: random.choice(("exact", "chunk", "estimated"))}
     if alone:
-        said |= stated_total(random, tokens)
-    return said if random.random() < 0.3 else {**said, semconv.GEN_AI_RESPONSE_FINISH_REASONS: (reason,)}
+        reported |= stated_total(random, tokens)
+    return reported if random.random() < 0.3 else {**reported, semconv.GEN_AI_RESPONSE_FINISH_REASONS: (reason,)}
 
 
 def _write(path: Path, received: list[tuple[int, Span]]) -> Path:

@@ -41,7 +41,7 @@ def otlp_listener(
     return HttpServer(app, Address("127.0.0.1", 0), option="--http", limits=limits, age_s=age_s)
 
 
-def ask(
+def send(
     port: int,
     method: str = "POST",
     path: str = "/v1/traces",
@@ -65,7 +65,7 @@ def ask(
 
 def takes_an_export(port: int) -> bool:
     """Return whether an export is accepted."""
-    status, _, content = ask(port)
+    status, _, content = send(port)
     return status == 200 and ExportTraceServiceResponse.FromString(content) == ExportTraceServiceResponse()
 
 
@@ -82,8 +82,8 @@ def rest(connection: socket.socket) -> bytes:
     """Return what still comes until the other side closes the connection, or cuts it."""
     got = b""
     try:
-        while piece := connection.recv(65536):
-            got += piece
+        while chunk := connection.recv(65536):
+            got += chunk
     except ConnectionResetError:
         pass
     return got

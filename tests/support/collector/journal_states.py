@@ -40,7 +40,7 @@ class SlowDisk:
         self.gate = threading.Event()
         if is_open:
             self.gate.set()
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         """Set when a file's fsync began."""
         self.error: OSError | None = None
         self.files: list[tuple[int, int]] = []
@@ -53,7 +53,7 @@ class SlowDisk:
             self.folders.append(about.st_ino)
             return
         self.files.append((about.st_ino, about.st_size))
-        self.asked.set()
+        self.requested.set()
         assert self.gate.wait(WAIT_S)
         if self.error is not None:
             raise self.error

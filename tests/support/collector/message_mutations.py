@@ -173,9 +173,9 @@ def mutate_json(document: str, random: Random) -> bytes:
         return mutate_bytes(document.encode(), random)
     data = json.loads(document)
     for _ in range(random.randint(1, 3)):
-        places = list(_places(data))
-        if places:
-            container, key = random.choice(places)
+        positions = list(_places(data))
+        if positions:
+            container, key = random.choice(positions)
             _mutate_value(container, key, random)
     text = json.dumps(data, ensure_ascii=random.random() < 0.5)
     return text.replace(f'"{_DEEP}"', random.choice(_NESTED), 1).encode("utf-8", "surrogatepass")

@@ -27,12 +27,12 @@ def at(ms: float) -> int:
     return T0_NS + round(ms * MS)
 
 
-def commit(ms: float = 0, *, request: int = 1, choice: int = 0, said: Mapping[str, Value] = IDENTITY) -> Span:
+def commit(ms: float = 0, *, request: int = 1, choice: int = 0, stated: Mapping[str, Value] = IDENTITY) -> Span:
     """Return segment 0."""
-    return sent_segment(0, 0, request=request, choice=choice, start_ns=at(ms), attributes=said)
+    return sent_segment(0, 0, request=request, choice=choice, start_ns=at(ms), attributes=stated)
 
 
-def piece(
+def segment(
     seq: int,
     first: int,
     tokens: Iterable[float],
@@ -42,13 +42,13 @@ def piece(
     choice: int = 0,
     kind: str | None = None,
     counts: Iterable[int] = (),
-    said: Mapping[str, Value] | None = None,
+    stated: Mapping[str, Value] | None = None,
 ) -> Span:
     """Return a segment with these token events, up to `end`; `counts`: of the first ones, else one each."""
     numbers = chain(counts, repeat(1))
     events = [token(at(ms), None if (count := next(numbers)) == 1 else count, kind) for ms in tokens]
     return sent_segment(
-        seq, first, events, request=request, choice=choice, start_ns=T0_NS, end_ns=at(end), attributes=said
+        seq, first, events, request=request, choice=choice, start_ns=T0_NS, end_ns=at(end), attributes=stated
     )
 
 
@@ -57,9 +57,9 @@ def ends(tokens: int, segments: int, outcome: str = "completed") -> dict[str, Va
     return {semconv.OUTCOME: outcome, semconv.TOKENS: tokens, semconv.SEGMENTS: segments}
 
 
-def request(ms: float, *, number: int = 1, start: float = 0, said: Mapping[str, Value] = IDENTITY) -> Span:
+def request(ms: float, *, number: int = 1, start: float = 0, stated: Mapping[str, Value] = IDENTITY) -> Span:
     """Return a request span that ends at `ms`."""
-    return request_span(request=number, start_ns=at(start), end_ns=at(ms), attributes=said)
+    return request_span(request=number, start_ns=at(start), end_ns=at(ms), attributes=stated)
 
 
 def seen(

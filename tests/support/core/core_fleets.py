@@ -159,37 +159,37 @@ class _Sender:
         flush_ns = self.commit_ns
         while start_ns < stop_ns:
             flush_ns = min(stop_ns, flush_ns + random.choice((250, 250, 250, 500, 40)) * MS)
-            piece = [one for one in times[done:] if one[0] <= flush_ns]
-            done += len(piece)
-            while len(piece) > MOST_IN_A_SEGMENT:
-                head, piece = piece[:MOST_IN_A_SEGMENT], piece[MOST_IN_A_SEGMENT:]
+            part = [one for one in times[done:] if one[0] <= flush_ns]
+            done += len(part)
+            while len(part) > MOST_IN_A_SEGMENT:
+                head, part = part[:MOST_IN_A_SEGMENT], part[MOST_IN_A_SEGMENT:]
                 self._cut(start_ns, head[-1][0], head)
                 start_ns = head[-1][0]
-            self._cut(start_ns, flush_ns, piece)
+            self._cut(start_ns, flush_ns, part)
             start_ns = flush_ns
         self.end_ns = max(stop_ns, last_ns)
         if own_end:
             outcome = random.choice(("completed", "completed", "cancelled", "error", "disconnected", "abandoned"))
-            said: dict[str, Value] = {
+            stated: dict[str, Value] = {
                 semconv.OUTCOME: outcome,
                 semconv.TOKENS: self.tokens,
                 semconv.TOKEN_BASIS: random.choice(("exact", "exact", "chunk", "estimated")),
                 semconv.SEGMENTS: len(self.spans) + 1,
             }
             if alone and random.random() < 0.5:
-                said |= stated_total(random, self.tokens)
+                stated |= stated_total(random, self.tokens)
             if random.random() < 0.5:
-                said[semconv.GEN_AI_USAGE_INPUT_TOKENS] = random.choice((5, 50, 500))
-            self._cut(self.end_ns, self.end_ns, [], said)
+                stated[semconv.GEN_AI_USAGE_INPUT_TOKENS] = random.choice((5, 50, 500))
+            self._cut(self.end_ns, self.end_ns, [], stated)
 
     def _cut(
-        self, start_ns: int, end_ns: int, piece: Sequence[tuple[int, int]], said: dict[str, Value] | None = None
+        self, start_ns: int, end_ns: int, part: Sequence[tuple[int, int]], stated: dict[str, Value] | None = None
     ) -> None:
-        if not piece and said is None and self.random.random() < 0.5:
-            said = {semconv.SEGMENT_LAST_BYTE: end_ns - self.random.choice((0, 1, 40 * MS, 200 * MS))}
-        runs = [(one, len(list(same))) for one, same in groupby(piece)]
+        if not part and stated is None and self.random.random() < 0.5:
+            stated = {semconv.SEGMENT_LAST_BYTE: end_ns - self.random.choice((0, 1, 40 * MS, 200 * MS))}
+        runs = [(one, len(list(same))) for one, same in groupby(part)]
         if self.random.random() < 0.7:
-            runs = [(one, 1) for one in piece]
+            runs = [(one, 1) for one in part]
         events = [token(at_ns, None if number == 1 else number, KIND_WORDS[kind]) for (at_ns, kind), number in runs]
         span = segment_span(
             len(self.spans),
@@ -199,19 +199,19 @@ class _Sender:
             choice=self.choice,
             start_ns=start_ns,
             end_ns=end_ns,
-            attributes=said,
+            attributes=stated,
         )
-        self.tokens += len(piece)
+        self.tokens += len(part)
         self.spans.append(as_sent(span) if self.random.random() < 0.95 else span)
 
 
 def stated_total(random: Random, recorded: int) -> dict[str, Value]:
     """Draw what a reply states of its tokens, around those that were recorded."""
     total = random.choice((recorded, 3 * recorded, recorded // 3, recorded + 1, 0))
-    said: dict[str, Value] = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: total}
+    stated: dict[str, Value] = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: total}
     if random.random() < 0.5:
-        said[semconv.GEN_AI_USAGE_REASONING_TOKENS] = random.choice((0, 1, total // 2, total + 1))
-    return said
+        stated[semconv.GEN_AI_USAGE_REASONING_TOKENS] = random.choice((0, 1, total // 2, total + 1))
+    return stated
 
 
 def fleet(random: Random, *, streams: int | None = None, calm: bool = False, spread_s: int = 0) -> Fleet:
@@ -253,40 +253,40 @@ def _request(random: Random, request: int, base_ns: int, offset_ns: int, *, calm
     identity = _identity(random)
     for choice in range(choices):
         begin_ns = commit_ns + (random.choice((0, 0, 400)) * MS if choice else 0)
-        told = identity if calm or random.random() < 0.85 else {}
-        sender = _Sender(random, request, choice, begin_ns, told)
+        reported = identity if calm or random.random() < 0.85 else {}
+        sender = _Sender(random, request, choice, begin_ns, reported)
         sender.write(own_end=own_end, alone=choices == 1)
         end_ns = max(end_ns, sender.end_ns)
         received += _sent(random, sender.spans, offset_ns, calm=calm)
     if random.random() < 0.5 or not own_end:
-        said: dict[str, Value] = {**identity}
+        stated: dict[str, Value] = {**identity}
         if not own_end and random.random() < 0.6:
-            said |= {semconv.OUTCOME: "completed"}
+            stated |= {semconv.OUTCOME: "completed"}
         # If no segment ends a choice, it may be lost before the request span arrives: the prompt is then late data.
         if random.random() < 0.3 and not (calm and choices > 1 and not own_end):
-            said |= {semconv.GEN_AI_USAGE_INPUT_TOKENS: 50}
+            stated |= {semconv.GEN_AI_USAGE_INPUT_TOKENS: 50}
         if choices == 1 and calm and random.random() < 0.5:
-            said |= {semconv.TOKEN_BASIS: "chunk", **stated_total(random, sender.tokens)}
+            stated |= {semconv.TOKEN_BASIS: "chunk", **stated_total(random, sender.tokens)}
         if random.random() < 0.2 and not calm:
-            said |= {semconv.SLO_CLASS: "c1", semconv.INSTANCE: "b"}
+            stated |= {semconv.SLO_CLASS: "c1", semconv.INSTANCE: "b"}
         stop_ns = random.choice((end_ns, end_ns, commit_ns + 500 * MS))
-        span = request_span(request=request, start_ns=commit_ns, end_ns=stop_ns, attributes=said)
+        span = request_span(request=request, start_ns=commit_ns, end_ns=stop_ns, attributes=stated)
         receipt_ns = stop_ns - offset_ns + random.choice((1, 40, 2000, 5500)[: 3 if calm else 4]) * MS
         received.append((receipt_ns, span))
     return received
 
 
 def _identity(random: Random) -> dict[str, Value]:
-    said: dict[str, Value] = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: random.choice(("m", "n"))}
+    stated: dict[str, Value] = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: random.choice(("m", "n"))}
     if random.random() < 0.6:
-        said[semconv.SLO_CLASS] = random.choice(("c0", "c1", "nobody"))
+        stated[semconv.SLO_CLASS] = random.choice(("c0", "c1", "nobody"))
     if random.random() < 0.6:
-        said[semconv.INSTANCE] = random.choice(("a", "b"))
+        stated[semconv.INSTANCE] = random.choice(("a", "b"))
     if random.random() < 0.5:
-        said[semconv.EXACT_RESUME] = True
+        stated[semconv.EXACT_RESUME] = True
     if random.random() < 0.4:
-        said[semconv.GEN_AI_USAGE_INPUT_TOKENS] = random.choice((5, 50, 500))
-    return said
+        stated[semconv.GEN_AI_USAGE_INPUT_TOKENS] = random.choice((5, 50, 500))
+    return stated
 
 
 def _sent(random: Random, spans: list[Span], offset_ns: int, *, calm: bool) -> list[tuple[int, Span]]:

@@ -33,22 +33,22 @@ def as_sent(span: Span, flags: int = LOCAL) -> Span:
     return span
 
 
-def sent_segment(seq: int, first_token: int, events: Iterable[Event] = (), **said: Any) -> Span:
+def sent_segment(seq: int, first_token: int, events: Iterable[Event] = (), **stated: Any) -> Span:
     """Return a segment span as it is sent; see `segment_span`."""
-    return as_sent(segment_span(seq, first_token, events, **said))
+    return as_sent(segment_span(seq, first_token, events, **stated))
 
 
 Told = tuple[Counter[Any], list[Any], int, Counter[str], Counter[str]]
 
 
-def told(batch: Batch) -> Told:
+def reported(batch: Batch) -> Told:
     """Return all that a batch says, in whatever form its segments are; those in columns do not say who sent them."""
     segments: Counter[Any] = Counter()
     plain = [] if batch.plain is None else [batch.plain.segment(at, None, "default") for at in range(len(batch.plain))]
     for one in (*batch.segments, *plain):
         events = tuple(one.times_ns), one.kinds, None if one.counts is None else tuple(one.counts)
-        said = one.first_token, one.start_ns, one.end_ns, *events, one.last_byte_ns
-        segments[*one.key, *said, repr(sorted(one.attributes.items()))] += 1
+        stated = one.first_token, one.start_ns, one.end_ns, *events, one.last_byte_ns
+        segments[*one.key, *stated, repr(sorted(one.attributes.items()))] += 1
     return segments, [repr(request) for request in batch.requests], batch.ignored, +batch.refused, +batch.anomalies
 
 
@@ -65,7 +65,7 @@ def agree(
     if isinstance(scanned, str) or isinstance(alone, str):
         assert scanned == alone, raw.hex()
         return None, 0
-    assert told(scanned) == told(alone), raw.hex()
+    assert reported(scanned) == reported(alone), raw.hex()
     found = scan(raw)
     return scanned.plain, 0 if found is None else int((found.spans[:, column.CLASS] == column.REQUEST).sum())
 

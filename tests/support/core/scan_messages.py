@@ -191,9 +191,9 @@ ENDED: Mapping[str, Value] = {semconv.GEN_AI_RESPONSE_FINISH_REASONS: ["stop"], 
 """What a request span of ours says."""
 
 
-def sent_request(*, parent: int = 0, **said: object) -> Span:
+def sent_request(*, parent: int = 0, **reported: object) -> Span:
     """Return a request span of ours as it is sent."""
-    span = as_sent(request_span(**{"attributes": ENDED, **said}))  # type: ignore[arg-type]
+    span = as_sent(request_span(**{"attributes": ENDED, **reported}))  # type: ignore[arg-type]
     if parent:
         span.parent_span_id = span_id(parent)
     return span
@@ -328,8 +328,8 @@ def segment_spans(draw: st.DrawFn) -> Span:
 def request_spans(draw: st.DrawFn) -> Span:
     span = sent_request(request=draw(st.integers(1, 5)), parent=draw(st.integers(0, 2)), name=draw(texts))
     for key, value in draw(st.lists(pairs, max_size=6)):
-        place = draw(st.integers(0, len(span.attributes)))
-        span.attributes.insert(place, attributes_of({key: value})[0])
+        index = draw(st.integers(0, len(span.attributes)))
+        span.attributes.insert(index, attributes_of({key: value})[0])
     span.flags = draw(st.sampled_from([0x101, 0x301, 0, 1, 2**32 - 1]))
     for forms in (FORMS, ODD_REQUEST):
         if not draw(st.integers(0, 3)):
@@ -347,10 +347,10 @@ def messages(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 3))):
         resource_spans = message.resource_spans.add(schema_url=draw(st.sampled_from(["", "u"])))
         names: st.SearchStrategy[Value] = st.sampled_from(["pod", "", 7])
-        said: Mapping[str, Value] = draw(
+        reported: Mapping[str, Value] = draw(
             st.sampled_from([{}, {"blob": WHOLE}, {semconv.SERVICE_INSTANCE_ID: draw(names)}])
         )
-        resource_spans.resource.attributes.extend(attributes_of(said))
+        resource_spans.resource.attributes.extend(attributes_of(reported))
         for _ in range(draw(st.integers(0, 2))):
             scope_spans = resource_spans.scope_spans.add(schema_url=draw(st.sampled_from(["", "u"])))
             scope_spans.spans.extend(draw(st.lists(segment_spans() | request_spans() | others, max_size=5)))
@@ -416,10 +416,10 @@ def random_message(random: Random) -> bytes:
                 spans[-1]
             )
         if random.random() < 0.5:
-            said: dict[str, Value] = dict(ENDED)
+            reported: dict[str, Value] = dict(ENDED)
             for _ in range(random.randint(0, 3)):
-                said[random.choice(KEYS)] = random.choice(VALUES)
-            spans.append(sent_request(request=number, parent=random.randint(0, 1), attributes=said))
+                reported[random.choice(KEYS)] = random.choice(VALUES)
+            spans.append(sent_request(request=number, parent=random.randint(0, 1), attributes=reported))
             for forms in (FORMS, ODD_REQUEST):
                 if random.random() < 0.15:
                     forms[random.choice([name for name in forms if "segments" not in name])](spans[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rules.scripted import ruleset
-from support.core.core_cases import at, commit, ends, piece, request, take
+from support.core.core_cases import at, commit, ends, request, segment, take
 from support.core.core_fleets import Seen
 from support.otlp import IDENTITY, T0_NS, Value
 
@@ -25,12 +25,12 @@ def scoped(scope: str, when: str, **settings: str) -> RuleSet:
 
 def identity(instance: str = "", slo_class: str = "", model: str = "m") -> Mapping[str, Value]:
     """Return what segment 0 says."""
-    said: dict[str, Value] = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: model}
+    stated: dict[str, Value] = {**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: model}
     if instance:
-        said[semconv.INSTANCE] = instance
+        stated[semconv.INSTANCE] = instance
     if slo_class:
-        said[semconv.SLO_CLASS] = slo_class
-    return said
+        stated[semconv.SLO_CLASS] = slo_class
+    return stated
 
 
 def whole(
@@ -41,7 +41,7 @@ def whole(
     met: bool = True,
     outcome: str = "completed",
     reason: str | None = None,
-    said: Mapping[str, Value] = IDENTITY,
+    stated: Mapping[str, Value] = IDENTITY,
 ) -> None:
     """Let a request of one token begin and end at `ms`: in time, or 5 s after its commit; `reason`: why it stopped."""
     ending = ends(1, 2, outcome)
@@ -49,14 +49,14 @@ def whole(
         ending = {**ending, semconv.GEN_AI_RESPONSE_FINISH_REASONS: (reason,)}
     start = ms - 100 if met else ms - 5_000
     spans = [
-        commit(start, request=number, said=said),
-        piece(1, 0, [ms], ms, request=number, said=ending),
-        request(ms, number=number, start=start, said=said),
+        commit(start, request=number, stated=stated),
+        segment(1, 0, [ms], ms, request=number, stated=ending),
+        request(ms, number=number, start=start, stated=stated),
     ]
     take(one, ms, *spans)
 
 
-def told(one: Seen) -> list[tuple[str, str, str, float, dict[str, object]]]:
+def reported(one: Seen) -> list[tuple[str, str, str, float, dict[str, object]]]:
     """Tell the decisions: rule, state, outcome, flip in ms since T0, facts."""
     return [
         (decision.rule, decision.state, decision.outcome, (decision.flip_ns - T0_NS) / MS, dict(decision.facts))
@@ -64,4 +64,4 @@ def told(one: Seen) -> list[tuple[str, str, str, float, dict[str, object]]]:
     ]
 
 
-__all__ = ["at", "commit", "ends", "identity", "piece", "request", "scoped", "take", "told", "whole"]
+__all__ = ["at", "commit", "ends", "identity", "reported", "request", "scoped", "segment", "take", "whole"]
