@@ -149,7 +149,7 @@ def test_a_file_of_streams_keeps_the_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "said"),
+    ("counts", "stated"),
     [
         ([[0, 1]], "not from 1 to"),
         ([[MAX_EVENT_TOKENS + 1, 1]], "not from 1 to"),

@@ -223,7 +223,7 @@ def test_the_text_above_has_every_key_there_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "says"),
+    ("text", "position", "says"),
     [
         ("limits: {message_bites: 1}", "2:10: limits.message_bites", "did you mean message_bytes"),
         ("limits: {message_bytes: 1023}", "2:25: limits.message_bytes", "greater than or equal to 1024"),
@@ -351,10 +351,10 @@ def test_the_text_above_has_every_key_there_is() -> None:
         ("otlp: {traces: {}}", "2:8: otlp.traces", "did you mean metrics?"),
     ],
 )
-def test_what_is_wrong_is_reported_with_its_position(folder: Path, text: str, index: str, says: str) -> None:
+def test_what_is_wrong_is_reported_with_its_position(folder: Path, text: str, position: str, says: str) -> None:
     with pytest.raises(ConfigError) as raised:
         load(folder, f"version: 1\n{text}\n")
-    assert str(raised.value).startswith(f"{folder / 'collector.yaml'}:{index}: ")
+    assert str(raised.value).startswith(f"{folder / 'collector.yaml'}:{position}: ")
     assert says in str(raised.value)
     assert "u:p" not in str(raised.value)
 

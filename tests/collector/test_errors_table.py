@@ -62,9 +62,7 @@ def test_the_docstring_draws_the_tree() -> None:
         (InternalError("x"), grpc.StatusCode.INTERNAL, 500, None),
     ],
 )
-def test_the_answer_to_a_client(
-    refusal: RefusalError, code: grpc.StatusCode, http: int, retry_s: int | None
-) -> None:
+def test_the_answer_to_a_client(refusal: RefusalError, code: grpc.StatusCode, http: int, retry_s: int | None) -> None:
     row = answer(refusal)
     assert (grpc.StatusCode[row.grpc], row.http) == (code, http)
     assert row.code == code.value[0]

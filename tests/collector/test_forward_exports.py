@@ -175,18 +175,6 @@ def test_a_refusal_for_good_is_counted_and_the_next_goes_through(protocol: Proto
 
 
 @both
-def test_one_export_that_a_backend_cannot_take_does_not_take_others_with_it(protocol: Protocol) -> None:
-    no = refusal(protocol, grpc.StatusCode.INVALID_ARGUMENT, 400)
-    backend = Backend(answer=lambda body: no if 13 in seqs(body) else None)
-    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
-        for number in range(40):
-            forwarder.offer(raw(number))
-        sent(forwarder, 39)
-        assert forwarder.counts()["forward_failed"] == 1
-        assert seqs(backend.raw()) == [number for number in range(40) if number != 13]
-
-
-@both
 def test_what_a_backend_says_that_it_rejected_is_counted(protocol: Protocol) -> None:
     partial = ExportTracePartialSuccess(rejected_spans=2, error_message="too old")
     answer = ExportTraceServiceResponse(partial_success=partial).SerializeToString()
@@ -245,37 +233,6 @@ def test_a_backend_that_comes_back_gets_the_rest(protocol: Protocol) -> None:
                 sent(forwarder, 20)
     assert seqs(before.raw()) == list(range(10))
     assert seqs(after.raw()) == list(range(10, 20))
-
-
-@both
-def test_a_stop_sends_what_waits(protocol: Protocol) -> None:
-    backend = Backend()
-    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
-        for number in range(500):
-            forwarder.offer(raw(number))
-        assert forwarder.stop(WAIT_S)
-        assert seqs(backend.raw()) == list(range(500))
-        forwarder.offer(raw(500))
-        assert forwarder.counts()["forward_dropped"] == 1
-
-
-@both
-def test_a_stop_leaves_a_backend_that_does_not_answer(protocol: Protocol) -> None:
-    never = threading.Event()
-    backend = Backend(answer=silent_until(never))
-    try:
-        with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
-            forwarder.offer(raw(1))
-            wait_until("it has it", lambda: backend.attempts == 1)
-            forwarder.offer(raw(2))
-            assert not forwarder.stop(0.1)
-            assert forwarder.counts()["forward_sent"] == 0
-            # gRPC lets an attempt be cancelled, and its thread then counts it; one over HTTP has its timeout.
-            dropped = 2 if protocol == "grpc" else 1
-            wait_until("they are dropped", lambda: forwarder.counts()["forward_dropped"] == dropped)
-            never.set()
-    finally:
-        never.set()
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from support.collector.journal_states import plain_bytes, tick_until_closed, wait_until
+from support.collector.journal_states import plain_bytes, tick_until_closed, wait_for
+from support.commands import wait_until
 from support.otlp import T0_NS, export, segment_span
 from support.recordings import received
 
@@ -59,7 +60,7 @@ def test_closed_files_are_compressed_and_read_as_before(tmp_path: Path) -> None:
     with Journal(tmp_path, max_bytes=3 * RECORD) as journal:
         for i in range(10):
             journal.append(RAW, T0_NS + i)
-        wait_until(lambda: journal.counts()["journal_compressed_files"] == 3)
+        wait_for(journal, journal_compressed_files=3)
         assert [name.endswith(".zst") for name in names(tmp_path)] == [True, True, True, False]
         assert audited(tmp_path) == replayed(tmp_path) == [T0_NS + i for i in range(10)]
         closed = next(tmp_path.glob("*.zst"))
@@ -75,7 +76,7 @@ def test_who_wants_plain_files_has_them(tmp_path: Path) -> None:
     with Journal(tmp_path, max_bytes=RECORD, compress=False) as journal:
         for i in range(3):
             journal.append(RAW, T0_NS + 100 * S + i)
-        wait_until(lambda: journal.counts()["journal_files"] == 4)
+        wait_for(journal, journal_files=4)
     assert [name.endswith(".otlp") for name in names(tmp_path)] == [True] * 4
 
 
@@ -95,7 +96,7 @@ def test_a_restart_compresses_what_earlier_runs_left_torn_ends_included(tmp_path
     before = Skipped()
     expected = [one.receipt_ns for one in received([torn, wrong], before)]
     with Journal(tmp_path) as journal:
-        wait_until(lambda: journal.counts()["journal_compressed_files"] == 2)
+        wait_for(journal, journal_compressed_files=2)
         assert journal.counts()["journal_files"] == 2
     for name, data in contents.items():
         assert not (tmp_path / name).exists()
@@ -121,8 +122,8 @@ def test_a_crash_while_compressing_costs_the_work_and_no_record(tmp_path: Path, 
     with Journal(tmp_path, compress=False):
         assert names(tmp_path) == [path.name]  # the rest is never taken for a file, whatever becomes of the other
     with Journal(tmp_path) as journal:
-        wait_until(lambda: compressed(tmp_path))
-        wait_until(lambda: journal.counts()["journal_compressed_files"] == 1)
+        wait_until("a compressed file is there", lambda: compressed(tmp_path))
+        wait_for(journal, journal_compressed_files=1)
     assert names(tmp_path) == [path.name + ".zst"]
     assert plain_bytes(tmp_path / names(tmp_path)[0]) == data
     assert audited(tmp_path) == replayed(tmp_path) == expected
@@ -175,11 +176,11 @@ def test_what_cannot_be_compressed_is_counted_reported_once_and_tried_again(
 
     file_at(tmp_path, 0, 0)
     with Journal(tmp_path, fsync="never", fsync_call=fsync, retry_s=0.005) as journal:
-        wait_until(lambda: journal.counts()["journal_compress_errors"] >= 3)
-        wait_until(lambda: not list(tmp_path.glob("*.zst")))  # while none is being tried
+        wait_until("it was tried three times", lambda: journal.counts()["journal_compress_errors"] >= 3)
+        wait_until("none is being tried", lambda: not list(tmp_path.glob("*.zst")))  # while none is being tried
         journal.append(RAW, T0_NS + S)  # the journal itself works
         broken = False
-        wait_until(lambda: journal.counts()["journal_compressed_files"] == 1)
+        wait_for(journal, journal_compressed_files=1)
         assert audited(tmp_path) == [T0_NS, T0_NS + S]
     reported = [record.getMessage() for record in caplog.records]
     assert len(reported) == 1
@@ -190,7 +191,7 @@ def test_one_file_that_cannot_be_read_does_not_keep_the_others(tmp_path: Path) -
     first, second = file_at(tmp_path, 0, 0), file_at(tmp_path, 10, 10, number=1)
     first.with_name(first.name + ".zst").mkdir()  # in the way
     with Journal(tmp_path, retry_s=3600) as journal:
-        wait_until(lambda: journal.counts()["journal_compressed_files"] == 1)
+        wait_for(journal, journal_compressed_files=1)
         assert journal.counts()["journal_compress_errors"] == 1
     assert first.exists()
     assert not second.exists()
@@ -316,10 +317,10 @@ def filled(folder: Path, **options: Any) -> Journal:
 
 def test_nothing_is_deleted_until_it_is_known_what_a_restart_needs(tmp_path: Path) -> None:
     with filled(tmp_path, retain_bytes=0, retain_s=0) as journal:
-        wait_until(lambda: journal.counts()["journal_compressed_files"] == 4)
+        wait_for(journal, journal_compressed_files=4)
         journal.append(RAW, T0_NS + 9 * S)
         # The thread that compressed this one had looked for what may go after it compressed the others.
-        wait_until(lambda: journal.counts()["journal_compressed_files"] == 5)
+        wait_for(journal, journal_compressed_files=5)
         assert journal.counts()["journal_deleted_files"] == 0
     assert len(names(tmp_path)) == 6
 
@@ -330,9 +331,9 @@ def test_the_folder_keeps_its_size(tmp_path: Path, *, compress: bool) -> None:
     with filled(tmp_path, compress=compress, retain_bytes=1) as journal:
         journal.keep_from_ns = T0_NS + 3 * S
         # Of the files of 0, 1, 2, 3 (closed) and 4 s those of 0 and 1 s certainly end before 3 s.
-        wait_until(lambda: journal.counts()["journal_deleted_files"] == 2)
+        wait_for(journal, journal_deleted_files=2)
         journal.keep_from_ns = 2**63
-        wait_until(lambda: journal.counts()["journal_deleted_files"] == 4)
+        wait_for(journal, journal_deleted_files=4)
         assert names(tmp_path) == [Path(str(journal.path)).name, "notes.otlp"]
         assert journal.counts()["journal_files"] == 1
         assert journal.counts()["journal_folder_bytes"] == RECORD
@@ -354,7 +355,7 @@ def test_deleting_leaves_no_unfinished_file_that_would_pass_for_the_whole(
         (tmp_path / f"{closed[0]}.zst").write_bytes(b"half")
         monkeypatch.setattr(Path, "unlink", unlinked)
         journal.keep_from_ns = 2**63
-        wait_until(lambda: journal.counts()["journal_deleted_files"] == 4)
+        wait_for(journal, journal_deleted_files=4)
     assert order[:2] == [f"{closed[0]}.zst", closed[0]]
     assert not list(tmp_path.glob("*.zst"))
 
@@ -363,10 +364,12 @@ def test_files_go_with_age_though_nothing_is_written(tmp_path: Path) -> None:
     with filled(tmp_path, retain_s=100, max_age_s=10) as journal:
         journal.keep_from_ns = 2**63
         tick_until_closed(journal, T0_NS + 103 * S)  # the newest closed file ends where the one being written begins
-        wait_until(lambda: journal.counts()["journal_deleted_files"] == 2)
-        wait_until(lambda: len(names(tmp_path)) == 3)  # those that were deleted may have been compressed before
+        wait_for(journal, journal_deleted_files=2)
+        wait_until(
+            "three files are left", lambda: len(names(tmp_path)) == 3
+        )  # those that were deleted may have been compressed before
         journal.tick(T0_NS + 104 * S + 1)
-        wait_until(lambda: journal.counts()["journal_deleted_files"] == 5)
+        wait_for(journal, journal_deleted_files=5)
         assert names(tmp_path) == []
         assert journal.counts()["journal_folder_bytes"] == 0
 
@@ -378,7 +381,7 @@ def test_a_name_from_the_future_makes_nothing_old(tmp_path: Path) -> None:
     journal.keep_from_ns = 2**63
     journal.tick(T0_NS + 50 * S)
     with journal:
-        wait_until(lambda: journal.counts()["journal_compressed_files"] == 1)
+        wait_for(journal, journal_compressed_files=1)
     assert journal.counts()["journal_deleted_files"] == 0
 
 
@@ -389,7 +392,7 @@ def test_size_is_that_of_compressed_files(tmp_path: Path) -> None:
         journal.keep_from_ns = 2**63
         for i in range(10):
             journal.append(big, T0_NS + i)
-            wait_until(lambda i=i: journal.counts()["journal_compressed_files"] == i)  # type: ignore[misc]
+            wait_for(journal, journal_compressed_files=i)
         assert journal.counts()["journal_deleted_files"] == 0
 
 
@@ -409,7 +412,7 @@ def test_a_file_that_cannot_be_deleted_is_tried_again(
     with filled(tmp_path, compress=False, retain_bytes=0) as journal:
         monkeypatch.setattr(Path, "unlink", refuse)
         journal.keep_from_ns = 2**63
-        wait_until(lambda: journal.counts()["journal_deleted_files"] == 4)
+        wait_for(journal, journal_deleted_files=4)
     assert refused == 3
     assert ["cannot delete" in record.getMessage() for record in caplog.records] == [True]
 

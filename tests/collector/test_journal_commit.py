@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.collector.journal_states import SlowDisk, tick_until_closed, wait_until
+from support.collector.journal_states import SlowDisk, tick_until_closed, wait_for
+from support.commands import wait_until
 from support.otlp import T0_NS
 from support.patience import WAIT_S
 from support.recordings import received
@@ -63,7 +64,7 @@ def test_one_fsync_serves_all_that_wrote_before_it_began(tmp_path: Path) -> None
         first = pool.submit(write, journal, 0)
         assert disk.requested.wait(WAIT_S)
         others: list[Future[None]] = [pool.submit(write, journal, i) for i in range(1, 17)]
-        wait_until(lambda: journal.written_records == 17)
+        wait_until("all are written", lambda: journal.written_records == 17)
         # They came after the fsync began, so it does not speak for them; and none returns before one that does.
         assert not any(future.done() for future in (first, *others))
         disk.gate.set()
@@ -88,12 +89,12 @@ def test_an_fsync_does_not_speak_for_what_came_after_it_began(tmp_path: Path) ->
         ThreadPoolExecutor(2) as pool,
     ):
         first = pool.submit(write, journal, 0)
-        wait_until(lambda: len(seen) == 1)
+        wait_until("the first is written", lambda: len(seen) == 1)
         second = pool.submit(write, journal, 1)
-        wait_until(lambda: journal.written_records == 2)
+        wait_until("all are written", lambda: journal.written_records == 2)
         gates[0].set()
         first.result(WAIT_S)
-        wait_until(lambda: len(seen) == 2)
+        wait_until("the second is written", lambda: len(seen) == 2)
         assert not second.done()
         gates[1].set()
         second.result(WAIT_S)
@@ -152,7 +153,7 @@ def test_interval_makes_safe_soon_then_at_most_every_interval_and_at_the_end(tmp
     disk = SlowDisk()
     with opened(tmp_path, "interval", disk, fsync_interval_s=3600) as journal:
         write(journal, 0)
-        wait_until(lambda: journal.counts()["journal_fsyncs"] == 1)
+        wait_for(journal, journal_fsyncs=1)
         size = journal.written_bytes
         for i in range(1, 50):
             write(journal, i)
@@ -169,7 +170,7 @@ def test_nothing_is_done_while_nothing_is_written() -> None:
     for i in range(3):
         assert len(flushed) == i
         interval.written()
-        wait_until(lambda i=i: len(flushed) > i)  # type: ignore[misc]
+        wait_until("it is flushed", lambda i=i: len(flushed) > i)
         time.sleep(0.02)  # room to do it again
     interval.stop()
     assert len(flushed) == 3
@@ -180,7 +181,7 @@ def test_interval_goes_on_for_as_long_as_something_is_written(tmp_path: Path) ->
     with opened(tmp_path, "interval", disk, fsync_interval_s=0.001) as journal:
         for i in range(5):
             write(journal, i)
-            wait_until(lambda: bool(disk.files) and disk.files[-1][1] == journal.written_bytes)
+            wait_until("all is synced", lambda: bool(disk.files) and disk.files[-1][1] == journal.written_bytes)
         requested = len(disk.files)
     assert len(disk.files) == requested  # nothing was left for the end
 
@@ -210,7 +211,7 @@ def test_after_a_failed_fsync_the_file_is_never_touched_again(tmp_path: Path, ca
             first = pool.submit(write, journal, 1)
             assert disk.requested.wait(WAIT_S)
             late = [pool.submit(write, journal, i) for i in (2, 3)]  # into the same file, while its fsync fails
-            wait_until(lambda: journal.written_records == 4)
+            wait_until("all are written", lambda: journal.written_records == 4)
             disk.gate.set()
             for future in (first, *late):
                 error = future.exception(60)
@@ -262,11 +263,11 @@ def test_a_failure_behind_the_scenes_is_reported_and_is_over_when_the_disk_works
     with Journal(tmp_path, fsync_call=disk, **options) as journal:
         disk.error = OSError(5, "Input/output error")
         write(journal, 0)
-        wait_until(lambda: journal.failing is not None)
-        wait_until(lambda: len(disk.files) > 3)  # tried again, and still so
+        wait_until("it fails", lambda: journal.failing is not None)
+        wait_until("it was tried again", lambda: len(disk.files) > 3)
         assert journal.failing == "Input/output error"
         disk.error = None
-        wait_until(lambda: journal.failing is None)  # found out without an export
+        wait_until("it recovers without an export", lambda: journal.failing is None)
     assert [path.name for path in tmp_path.iterdir() if "probe" in path.name] == []
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.collector.journal_states import wait_until
+from support.commands import wait_until
 from support.namespaces import in_a_namespace_of_its_own
 from support.recordings import received
 
@@ -65,7 +65,7 @@ def test_every_acknowledged_record_is_read_back_after_kill_9(tmp_path: Path) -> 
         assert set(skipped) <= {"torn_tail"}
         first = max(at or 0 for at in found) + 1
     with Journal(tmp_path) as journal:
-        wait_until(lambda: not list(tmp_path.glob("*.otlp")))
+        wait_until("all are compressed", lambda: not list(tmp_path.glob("*.otlp")))
         assert journal.counts()["journal_compress_errors"] == 0
     assert {one.receipt_ns for one in received([tmp_path], Skipped())} == set(found)
 

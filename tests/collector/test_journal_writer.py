@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -276,48 +275,3 @@ def test_a_real_limit_on_file_size(tmp_path: Path) -> None:
     with run(code, tmp_path) as process:
         assert process.communicate()[0] == "7\n"
     assert len(records(tmp_path)) == 7
-
-
-# A crash
-
-
-def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
-    code = """
-        import sys
-        from pathlib import Path
-        from otel_llm.journal.journal import Journal
-        journal = Journal(Path(sys.argv[1]), compress=False, max_bytes=300_000).open()
-        for i in range(1, 10**9):
-            journal.append(i.to_bytes(8, "big") * (i % 1000), i)
-            print(i, flush=True)
-    """
-    acknowledged = 0
-    for attempt in range(4):
-        folder = tmp_path / str(attempt)
-        with run(code, folder) as process:
-            assert process.stdout is not None
-            for _ in range(60 + 130 * attempt):
-                process.stdout.readline()
-            process.send_signal(signal.SIGKILL)
-            lines = process.stdout.read().split()
-        acknowledged = max([60 + 130 * attempt, *(int(line) for line in lines[:-1])])
-        # Every acknowledged record is whole; behind them at most one more, and at most one torn tail.
-        found: list[Record] = []
-        skipped: Counter[str] = Counter()
-        for name in names(folder):
-            some, counts = split((folder / name).read_bytes())
-            found += some
-            skipped += counts
-        assert [record.receipt_ns for record in found] == list(range(1, len(found) + 1))
-        assert all(
-            record.raw == (record.receipt_ns or 0).to_bytes(8, "big") * ((record.receipt_ns or 0) % 1000)
-            for record in found
-        )
-        assert len(found) >= acknowledged
-        assert skipped in (Counter(), Counter(torn_tail=1))
-        # The next run takes the folder (the lock died with its holder) and does not touch what is there.
-        before = {name: data for name in names(folder) if (data := (folder / name).read_bytes())}
-        with still(folder) as journal:
-            journal.append(RAW, T0_NS)
-        assert {name: (folder / name).read_bytes() for name in before} == before
-        assert names(folder)[:-1] == sorted(before)

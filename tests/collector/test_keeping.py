@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from rules.scripted import one_rule
 from support.collector.flow import flowing
-from support.collector.journal_states import wait_until
+from support.commands import wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import IDENTITY, export
 
@@ -94,7 +94,7 @@ def test_streams_in_flight_are_evaluated_while_the_disk_is_full(
         with pytest.raises(JournalError):
             flow.accept(raw)
         clock.pass_s(1)
-        wait_until(lambda: flow.counts()["decisions"] == 1, "the rule fires")
+        wait_until("the rule fires", lambda: flow.counts()["decisions"] == 1)
         assert flow.why_not_ready() == "No space left on device"
         assert flow.counts()["journal_failing"] == 1
     assert "exports are refused until it can, streams in flight are evaluated: No space left on device" in caplog.text

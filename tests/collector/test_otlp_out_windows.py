@@ -6,7 +6,6 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-import grpc
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
@@ -111,22 +110,6 @@ def test_offers_return_while_a_backend_never_answers_and_what_has_no_room_is_cou
     assert [record.time_unix_nano for record in records(backend)] == [T0_NS + i * WINDOW_NS for i in range(1, 6)]
 
 
-@both
-def test_windows_wait_while_a_backend_is_away(protocol: Protocol) -> None:
-    away = Refusal(grpc.StatusCode.UNAVAILABLE if protocol == "grpc" else 503)
-    present = threading.Event()
-    backend = Backend(answer=lambda body: None if present.is_set() else away)
-    with BACKENDS[protocol](backend) as port:
-        sender = out(port, protocol)
-        sender.offer(row(0))
-        wait_until("it was tried", lambda: backend.attempts > 0)
-        sender.offer(row(1))
-        present.set()
-        wait_until("both are there", lambda: sender.counts()["windows_out_sent"] == 2)
-        assert sender.stop(WAIT_S)
-    assert len(records(backend)) == 2
-
-
 def test_a_backend_that_never_takes_them_is_given_up() -> None:
     backend = Backend(answer=lambda body: Refusal(401))
     with BACKENDS["http/protobuf"](backend) as port:
@@ -134,12 +117,3 @@ def test_a_backend_that_never_takes_them_is_given_up() -> None:
         sender.offer(row())
         wait_until("it is given up", lambda: sender.counts()["windows_out_failed"] == 1)
         assert sender.stop(WAIT_S)
-
-
-def test_a_stop_drops_and_counts_what_cannot_be_sent() -> None:
-    backend = Backend(answer=lambda body: Refusal(401))
-    with BACKENDS["http/protobuf"](backend) as port:
-        sender = out(port, "http/protobuf")
-        sender.offer(row())
-        assert not sender.stop(0.5)
-    assert sender.counts()["windows_out_dropped"] == 1

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from support.collector.flow import flowing
-from support.collector.journal_states import SlowDisk, wait_until
+from support.collector.journal_states import SlowDisk
+from support.commands import wait_until
 from support.core.core_spans import sent_segment
 from support.otlp import export
 from support.patience import WAIT_S
@@ -70,7 +71,7 @@ def busy(flow: Pipeline) -> Iterator[None]:
 def waiting(flow: Pipeline, senders: ThreadPoolExecutor, raws: list[bytes]) -> list[Future[bytes]]:
     """Send them all; return once all of them wait."""
     answers = [senders.submit(flow.accept, raw) for raw in raws]
-    wait_until(lambda: flow.counts()["queue"] == len(raws), "all wait")
+    wait_until("all wait", lambda: flow.counts()["queue"] == len(raws))
     return answers
 
 
@@ -80,7 +81,7 @@ def test_a_broken_one_among_many_is_reported_alone(tmp_path: Path, large_bytes: 
         with busy(flow):
             answers = waiting(flow, senders, [raw_of(sender) for sender in range(SENDERS)])
             broken = senders.submit(flow.accept, raw_of(99)[:-3])
-            wait_until(lambda: broken.done() or flow.counts()["queue"] == SENDERS + 1, "the broken one was sent")
+            wait_until("the broken one was sent", lambda: broken.done() or flow.counts()["queue"] == SENDERS + 1)
         assert [answer.result(WAIT_S) for answer in answers] == [b""] * SENDERS
         with pytest.raises(DecodeError):
             broken.result(WAIT_S)
@@ -108,7 +109,7 @@ def test_what_is_decoded_aside_when_the_collector_stops_is_answered(
         answer = others.submit(flow.accept, raw_of(0)[: -3 if broken else None])
         assert reading.wait(WAIT_S)
         stopped = others.submit(flow.stop)
-        wait_until(lambda: flow.why_not_ready() is not None, "it stops")
+        wait_until("it stops", lambda: flow.why_not_ready() is not None)
         go.set()
         if broken:
             with pytest.raises(DecodeError):
@@ -162,7 +163,7 @@ def test_nobody_waits_for_an_evaluator_that_is_gone(tmp_path: Path) -> None:
         flow.call_soon(sys.exit)
         with pytest.raises(UnavailableError, match="has stopped"):
             flow.accept(raw_of(0))
-        wait_until(lambda: flow.why_unhealthy() is not None, "it is seen")
+        wait_until("it is seen", lambda: flow.why_unhealthy() is not None)
 
 
 @pytest.mark.parametrize("plain", [False, True])

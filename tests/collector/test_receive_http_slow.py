@@ -53,7 +53,7 @@ class Trickle:
 
 
 @pytest.mark.parametrize(
-    ("sent", "piece"),
+    ("sent", "chunk"),
     [
         (b"", b""),
         (b"", b"\r\n"),
@@ -82,7 +82,7 @@ def test_a_body_that_trickles(server: HttpServer, headers: tuple[str, ...]) -> N
     assert b"the body did not arrive within 0.5 s" in answer
 
 
-@pytest.mark.parametrize("said", ["413", "415", "405"])
+@pytest.mark.parametrize("reported", ["413", "415", "405"])
 def test_the_rest_of_a_body_that_was_refused_is_not_waited_for_either(server: HttpServer, reported: str) -> None:
     start = "PUT /v1/traces HTTP/1.1" if reported == "405" else "POST /v1/traces HTTP/1.1"
     kind = "Content-Type: text/plain" if reported == "415" else PROTOBUF
@@ -100,7 +100,7 @@ def test_an_idle_connection_is_closed(server: HttpServer) -> None:
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-@pytest.mark.parametrize("piece", [b"", b"\r\n"])
+@pytest.mark.parametrize("chunk", [b"", b"\r\n"])
 def test_an_idle_connection_that_is_kept_awake_is_closed(server: HttpServer, chunk: bytes) -> None:
     with connect(server.port) as connection:
         connection.sendall(head(PROTOBUF, f"Content-Length: {len(RAW)}") + RAW)

@@ -180,7 +180,7 @@ def test_choices_beyond_the_limit_are_refused_and_said(tmp_path: Path) -> None:
         assert flow.call(lambda: len(flow.evaluator.live)) == MAX_CHOICES
 
 
-@pytest.mark.parametrize("said", [IDENTITY, {}])
+@pytest.mark.parametrize("stated", [IDENTITY, {}])
 def test_streams_in_flight_are_so_many_also_where_they_say_nothing(tmp_path: Path, stated: dict[str, str]) -> None:
     with pipeline(tmp_path, Limits(streams_in_flight=8)) as flow:
         first = [sent_segment(0, 0, request=number, attributes=stated) for number in range(1, 9)]

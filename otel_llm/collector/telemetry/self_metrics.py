@@ -20,16 +20,22 @@ if TYPE_CHECKING:
 class OwnMetric:
     """One metric.
 
-    `name`: without `otel_llm_collector_` and `_total`. `unit`: in UCUM. `source`: its key in the collector's counts, 0
-    where the key is absent. With a `label`, `source` is the prefix of several keys, which end in values of the label.
+    `name`: without `otel_llm_collector_` and `_total`. `unit`: in UCUM. `source`: its key in the collector's counts if
+    that is not its name; 0 if the key is absent. With a `label`, `source` is the prefix of several keys, which end in
+    values of the label.
     """
 
     name: str
     kind: Literal["counter", "gauge"]
     unit: str
     help: str
-    source: str
+    source: str = ""
     label: str = ""
+
+    @property
+    def key(self) -> str:
+        """Return `source`, or the name if there is none."""
+        return self.source or self.name
 
     @property
     def family(self) -> str:
@@ -44,178 +50,148 @@ OWN_METRICS: Final = (
         "counter",
         "{export}",
         "Export requests that could be decoded, also those refused afterwards.",
-        "received_exports",
     ),
-    OwnMetric("received_spans", "counter", "{span}", "Spans in decoded export requests.", "received_spans"),
-    OwnMetric("received_tokens", "counter", "{token}", "Token events in them, also repeated ones.", "received_tokens"),
+    OwnMetric("received_spans", "counter", "{span}", "Spans in decoded export requests."),
+    OwnMetric("received_tokens", "counter", "{token}", "Token events in them, also repeated ones."),
     # Accepted.
-    OwnMetric("exports", "counter", "{export}", "Export requests acknowledged.", "exports"),
-    OwnMetric("segments", "counter", "{segment}", "Segments accepted.", "segments"),
-    OwnMetric("tokens", "counter", "{token}", "Token events accepted.", "tokens"),
-    OwnMetric("request_spans", "counter", "{span}", "Request spans accepted.", "request_spans"),
+    OwnMetric("exports", "counter", "{export}", "Export requests acknowledged."),
+    OwnMetric("segments", "counter", "{segment}", "Segments accepted."),
+    OwnMetric("tokens", "counter", "{token}", "Token events accepted."),
+    OwnMetric("request_spans", "counter", "{span}", "Request spans accepted."),
     # Refused, ignored, repeated, late.
     OwnMetric(
-        "refused_exports", "counter", "{export}", "Export requests refused, by reason.", "refused_export.", "reason"
+        "refused_exports",
+        "counter",
+        "{export}",
+        "Export requests refused, by reason.",
+        source="refused_export.",
+        label="reason",
     ),
-    OwnMetric("refused_spans", "counter", "{span}", "otel-llm spans that could not be used.", "refused.", "reason"),
-    OwnMetric("anomalies", "counter", "{span}", "Anomalies in spans that were used.", "anomaly.", "name"),
-    OwnMetric("ignored_spans", "counter", "{span}", "Spans that are not otel-llm's.", "ignored_spans"),
-    OwnMetric("duplicate_segments", "counter", "{segment}", "Segments received again.", "duplicate_segments"),
     OwnMetric(
-        "duplicate_request_spans", "counter", "{span}", "Request spans received again.", "duplicate_request_spans"
+        "refused_spans",
+        "counter",
+        "{span}",
+        "otel-llm spans that could not be used.",
+        source="refused.",
+        label="reason",
     ),
-    OwnMetric("late_segments", "counter", "{segment}", "Segments older than the lateness on arrival.", "late_segments"),
+    OwnMetric("anomalies", "counter", "{span}", "Anomalies in spans that were used.", source="anomaly.", label="name"),
+    OwnMetric("ignored_spans", "counter", "{span}", "Spans that are not otel-llm's."),
+    OwnMetric("duplicate_segments", "counter", "{segment}", "Segments received again."),
+    OwnMetric("duplicate_request_spans", "counter", "{span}", "Request spans received again."),
+    OwnMetric("late_segments", "counter", "{segment}", "Segments older than the lateness on arrival."),
     OwnMetric(
         "late_after_verdict",
         "counter",
         "{segment}",
         "Segments of streams that were already judged (late, or received again).",
-        "late_or_duplicate_segments",
+        source="late_or_duplicate_segments",
     ),
+    OwnMetric("late_request_spans", "counter", "{span}", "Request spans of requests already judged."),
+    OwnMetric("late_for_window", "counter", "{event}", "Events and segments of a window that had closed."),
     OwnMetric(
-        "late_request_spans", "counter", "{span}", "Request spans of requests already judged.", "late_request_spans"
-    ),
-    OwnMetric(
-        "late_for_window", "counter", "{event}", "Events and segments of a window that had closed.", "late_for_window"
-    ),
-    OwnMetric(
-        "missing_empty_segments",
-        "counter",
-        "{segment}",
-        "Empty segments that were not received (no token is missing).",
-        "missing_empty_segments",
+        "missing_empty_segments", "counter", "{segment}", "Empty segments that were not received (no token is missing)."
     ),
     # Streams.
-    OwnMetric("judged", "counter", "{stream}", "Streams judged.", "judged"),
-    OwnMetric("lost", "counter", "{stream}", "Streams whose end was not received.", "lost"),
+    OwnMetric("judged", "counter", "{stream}", "Streams judged."),
+    OwnMetric("lost", "counter", "{stream}", "Streams whose end was not received."),
     OwnMetric(
         "partial",
         "counter",
         "{stream}",
         "Streams whose segment 0 was not received: they began at another collector, or it was lost.",
-        "partial",
     ),
-    OwnMetric("skewed_tokens", "counter", "{token}", "Tokens recorded before the commit.", "skewed_tokens"),
+    OwnMetric("skewed_tokens", "counter", "{token}", "Tokens recorded before the commit."),
+    OwnMetric("shifted_streams", "counter", "{stream}", "Streams placed in windows by a measured clock offset."),
+    OwnMetric("unknown_slo_class", "counter", "{stream}", "Streams that name an unknown class."),
+    OwnMetric("folded_groups", "counter", "{group}", "Instances and classes that rules see as `other`."),
     OwnMetric(
-        "shifted_streams",
-        "counter",
-        "{stream}",
-        "Streams placed in windows by a measured clock offset.",
-        "shifted_streams",
+        "gave_way", "counter", "{entry}", "Entries that gave way in a full table.", source="gave_way.", label="table"
     ),
-    OwnMetric("unknown_slo_class", "counter", "{stream}", "Streams that name an unknown class.", "unknown_slo_class"),
-    OwnMetric(
-        "folded_groups", "counter", "{group}", "Instances and classes that rules see as `other`.", "folded_groups"
-    ),
-    OwnMetric("gave_way", "counter", "{entry}", "Entries that gave way in a full table.", "gave_way.", "table"),
-    OwnMetric("in_flight", "gauge", "{stream}", "Streams between commit and verdict.", "in_flight"),
+    OwnMetric("in_flight", "gauge", "{stream}", "Streams between commit and verdict."),
     # The evaluator.
-    OwnMetric("queue", "gauge", "{export}", "Export requests accepted and not yet evaluated.", "queue"),
-    OwnMetric("lag_seconds", "gauge", "s", "Age of the oldest of them.", "lag_seconds"),
-    OwnMetric("decisions", "counter", "{decision}", "Decisions of rules.", "decisions"),
+    OwnMetric("queue", "gauge", "{export}", "Export requests accepted and not yet evaluated."),
+    OwnMetric("lag_seconds", "gauge", "s", "Age of the oldest of them."),
+    OwnMetric("decisions", "counter", "{decision}", "Decisions of rules."),
     OwnMetric(
         "decisions_left_out",
         "counter",
         "{decision}",
         "Those in shadow without a record or line of their own: too many of one rule and tenant.",
-        "decisions_left_out",
     ),
     OwnMetric(
-        "verdicts_left_out",
-        "counter",
-        "{verdict}",
-        "Verdicts without a line on the console: too many of one tenant.",
-        "verdicts_left_out",
+        "verdicts_left_out", "counter", "{verdict}", "Verdicts without a line on the console: too many of one tenant."
     ),
     # Alerts.
-    OwnMetric("alerts_firing", "gauge", "{alert}", "Alerts that fire.", "alerts_firing"),
+    OwnMetric("alerts_firing", "gauge", "{alert}", "Alerts that fire."),
+    OwnMetric("alerts_left_out", "counter", "{decision}", "Firings without an alert: the table is full."),
+    OwnMetric("alerts_unwritten", "counter", "{write}", "Failed writes of the state of alerts."),
+    OwnMetric("alertmanager_sent", "counter", "{alert}", "Alerts sent, also repeatedly."),
+    OwnMetric("alertmanager_refused", "counter", "{alert}", "Alerts that Alertmanager refused."),
+    OwnMetric("alertmanager_failures", "counter", "{request}", "Failed requests."),
+    OwnMetric("notifications_waiting", "gauge", "{message}", "Queued notifications."),
+    OwnMetric("notifications_sent", "counter", "{message}", "Delivered notifications."),
+    OwnMetric("notifications_retries", "counter", "{attempt}", "Failed attempts."),
+    OwnMetric("notifications_given_up", "counter", "{message}", "Notifications in the dead letters."),
     OwnMetric(
-        "alerts_left_out", "counter", "{decision}", "Firings without an alert: the table is full.", "alerts_left_out"
-    ),
-    OwnMetric(
-        "alerts_unwritten",
+        "actions",
         "counter",
-        "{write}",
-        "Failed writes of the state of alerts.",
-        "alerts_unwritten",
+        "{action}",
+        "Enforced actions, without alerts, by outcome.",
+        source="actions.",
+        label="outcome",
     ),
-    OwnMetric("alertmanager_sent", "counter", "{alert}", "Alerts sent, also repeatedly.", "alertmanager_sent"),
-    OwnMetric(
-        "alertmanager_refused", "counter", "{alert}", "Alerts that Alertmanager refused.", "alertmanager_refused"
-    ),
-    OwnMetric("alertmanager_failures", "counter", "{request}", "Failed requests.", "alertmanager_failures"),
-    OwnMetric("notifications_waiting", "gauge", "{message}", "Queued notifications.", "notifications_waiting"),
-    OwnMetric("notifications_sent", "counter", "{message}", "Delivered notifications.", "notifications_sent"),
-    OwnMetric("notifications_retries", "counter", "{attempt}", "Failed attempts.", "notifications_retries"),
-    OwnMetric(
-        "notifications_given_up", "counter", "{message}", "Notifications in the dead letters.", "notifications_given_up"
-    ),
-    OwnMetric("actions", "counter", "{action}", "Enforced actions, without alerts, by outcome.", "actions.", "outcome"),
-    OwnMetric("actions_open", "gauge", "{action}", "Enforced actions without an outcome yet.", "actions_open"),
+    OwnMetric("actions_open", "gauge", "{action}", "Enforced actions without an outcome yet."),
     OwnMetric(
         "action_circuit_open",
         "gauge",
         "{state}",
         "1 while no actions are sent to a receiver or engine, which did not answer in time, else 0.",
-        CIRCUIT_OPEN,
-        "target",
+        source=CIRCUIT_OPEN,
+        label="target",
     ),
-    OwnMetric("action_tries", "counter", "{attempt}", "Requests sent for them.", "action_tries"),
+    OwnMetric("action_tries", "counter", "{attempt}", "Requests sent for them."),
     # The live page.
-    OwnMetric("viewers", "gauge", "{viewer}", "Viewers of the live page.", "viewers"),
-    OwnMetric("viewers_dropped", "counter", "{viewer}", "Viewers dropped: they read too slowly.", "viewers_dropped"),
-    OwnMetric("unwritten", "counter", "{line}", "Decision and window lines not written.", "unwritten"),
-    OwnMetric("internal_errors", "counter", "{error}", "Batches that met a bug of ours.", "internal_errors"),
-    OwnMetric("reloads", "counter", "{reload}", "Successful reloads of rules, classes and so on.", "reloads"),
-    OwnMetric("reload_errors", "counter", "{reload}", "Failed reloads; the old configuration stays.", "reload_errors"),
-    OwnMetric("replayed", "counter", "{export}", "Export requests replayed from the journal at start.", "replayed"),
+    OwnMetric("viewers", "gauge", "{viewer}", "Viewers of the live page."),
+    OwnMetric("viewers_dropped", "counter", "{viewer}", "Viewers dropped: they read too slowly."),
+    OwnMetric("unwritten", "counter", "{line}", "Decision and window lines not written."),
+    OwnMetric("internal_errors", "counter", "{error}", "Batches that met a bug of ours."),
+    OwnMetric("reloads", "counter", "{reload}", "Successful reloads of rules, classes and so on."),
+    OwnMetric("reload_errors", "counter", "{reload}", "Failed reloads; the old configuration stays."),
+    OwnMetric("replayed", "counter", "{export}", "Export requests replayed from the journal at start."),
     OwnMetric(
         "replay_skipped",
         "counter",
         "{record}",
         "Records of the journal skipped in the replay, by reason.",
-        "replay_skipped.",
-        "reason",
+        source="replay_skipped.",
+        label="reason",
     ),
     # The journal.
-    OwnMetric("journal_records", "counter", "{record}", "Records written to the journal.", "journal_records"),
-    OwnMetric("journal_bytes", "counter", "By", "Bytes written to the journal.", "journal_bytes"),
-    OwnMetric("journal_files", "gauge", "{file}", "Files in the journal's folder.", "journal_files"),
-    OwnMetric("journal_folder_bytes", "gauge", "By", "Size of these files.", "journal_folder_bytes"),
-    OwnMetric(
-        "journal_write_errors", "counter", "{error}", "Writes to the journal that failed.", "journal_write_errors"
-    ),
-    OwnMetric("journal_fsyncs", "counter", "{call}", "Successful fsyncs of the journal.", "journal_fsyncs"),
-    OwnMetric("journal_fsync_errors", "counter", "{call}", "Failed fsyncs of the journal.", "journal_fsync_errors"),
-    OwnMetric("journal_compressed_files", "counter", "{file}", "Closed files compressed.", "journal_compressed_files"),
-    OwnMetric("journal_compress_errors", "counter", "{file}", "Failed compressions.", "journal_compress_errors"),
-    OwnMetric("journal_deleted_files", "counter", "{file}", "Files deleted by retention.", "journal_deleted_files"),
-    OwnMetric(
-        "journal_failing", "gauge", "{state}", "1 while the journal cannot be written, else 0.", "journal_failing"
-    ),
+    OwnMetric("journal_records", "counter", "{record}", "Records written to the journal."),
+    OwnMetric("journal_bytes", "counter", "By", "Bytes written to the journal."),
+    OwnMetric("journal_files", "gauge", "{file}", "Files in the journal's folder."),
+    OwnMetric("journal_folder_bytes", "gauge", "By", "Size of these files."),
+    OwnMetric("journal_write_errors", "counter", "{error}", "Writes to the journal that failed."),
+    OwnMetric("journal_fsyncs", "counter", "{call}", "Successful fsyncs of the journal."),
+    OwnMetric("journal_fsync_errors", "counter", "{call}", "Failed fsyncs of the journal."),
+    OwnMetric("journal_compressed_files", "counter", "{file}", "Closed files compressed."),
+    OwnMetric("journal_compress_errors", "counter", "{file}", "Failed compressions."),
+    OwnMetric("journal_deleted_files", "counter", "{file}", "Files deleted by retention."),
+    OwnMetric("journal_failing", "gauge", "{state}", "1 while the journal cannot be written, else 0."),
     # Egress.
-    OwnMetric("forward_queued_bytes", "gauge", "By", "Exports in the forwarding queue.", "forward_queued_bytes"),
-    OwnMetric("forward_sent", "counter", "{export}", "Exports forwarded.", "forward_sent"),
-    OwnMetric(
-        "forward_dropped", "counter", "{export}", "Exports not forwarded: the queue was full.", "forward_dropped"
-    ),
-    OwnMetric("forward_failed", "counter", "{export}", "Exports not forwarded: refused.", "forward_failed"),
-    OwnMetric("forward_retries", "counter", "{attempt}", "Failed attempts that may be repeated.", "forward_retries"),
-    OwnMetric(
-        "forward_rejected_spans",
-        "counter",
-        "{span}",
-        "Spans of forwarded exports that the backend rejected.",
-        "forward_rejected_spans",
-    ),
-    OwnMetric("windows_out_queued_bytes", "gauge", "By", "Windows in the queue of logs.", "windows_out_queued_bytes"),
-    OwnMetric("windows_out_sent", "counter", "{window}", "Windows sent as logs.", "windows_out_sent"),
-    OwnMetric(
-        "windows_out_dropped", "counter", "{window}", "Windows not sent: the queue was full.", "windows_out_dropped"
-    ),
-    OwnMetric("windows_out_failed", "counter", "{window}", "Windows not sent: refused.", "windows_out_failed"),
-    OwnMetric("metrics_out_sent", "counter", "{export}", "Exports of these metrics.", "metrics_out_sent"),
-    OwnMetric("metrics_out_failed", "counter", "{export}", "Failed exports of these metrics.", "metrics_out_failed"),
+    OwnMetric("forward_queued_bytes", "gauge", "By", "Exports in the forwarding queue."),
+    OwnMetric("forward_sent", "counter", "{export}", "Exports forwarded."),
+    OwnMetric("forward_dropped", "counter", "{export}", "Exports not forwarded: the queue was full."),
+    OwnMetric("forward_failed", "counter", "{export}", "Exports not forwarded: refused."),
+    OwnMetric("forward_retries", "counter", "{attempt}", "Failed attempts that may be repeated."),
+    OwnMetric("forward_rejected_spans", "counter", "{span}", "Spans of forwarded exports that the backend rejected."),
+    OwnMetric("windows_out_queued_bytes", "gauge", "By", "Windows in the queue of logs."),
+    OwnMetric("windows_out_sent", "counter", "{window}", "Windows sent as logs."),
+    OwnMetric("windows_out_dropped", "counter", "{window}", "Windows not sent: the queue was full."),
+    OwnMetric("windows_out_failed", "counter", "{window}", "Windows not sent: refused."),
+    OwnMetric("metrics_out_sent", "counter", "{export}", "Exports of these metrics."),
+    OwnMetric("metrics_out_failed", "counter", "{export}", "Failed exports of these metrics."),
 )
 
 DECISION_FAMILY: Final = f"{COLLECTOR_PREFIX}decision_seconds"
@@ -252,10 +228,10 @@ def own_families(counts: Mapping[str, int | float]) -> Iterator[Metric]:
         kind = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
         family = kind(one.family, one.help, labels=[one.label] if one.label else ())
         if one.label:
-            for key in sorted(key for key in counts if key.startswith(one.source)):
-                family.add_metric([key.removeprefix(one.source)], counts[key])
+            for key in sorted(key for key in counts if key.startswith(one.key)):
+                family.add_metric([key.removeprefix(one.key)], counts[key])
         else:
-            family.add_metric((), counts.get(one.source, 0))
+            family.add_metric((), counts.get(one.key, 0))
         yield family
 
 

@@ -81,7 +81,7 @@ def _moves(fact: Fact) -> str:
     if fact.linear:
         return "linear between tokens; its crossings are calculated, to the nanosecond"
     if fact.steps:
-        return f"by steps; looked at every {POLL_EVERY_NS // 1_000_000} ms and with every segment"
+        return f"by steps; evaluated every {POLL_EVERY_NS // 1_000_000} ms and with every segment"
     if fact.ages:
         return "stands still between tokens"
     return f"the same from the first {'token' if fact.can_miss else 'segment'} on"

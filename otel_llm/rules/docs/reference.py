@@ -39,7 +39,7 @@ def window_facts() -> str:
 def state_table() -> str:
     """Return the state machine as a table: a row an event, a column a state."""
     rows = [(f"`{event}`", *(_cell(state, event) for state in Phase)) for event in Event]
-    return _table(("a look finds", *(f"while {state}" for state in Phase)), rows)
+    return _table(("an evaluation finds", *(f"while {state}" for state in Phase)), rows)
 
 
 def state_diagram() -> str:

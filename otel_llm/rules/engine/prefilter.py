@@ -93,9 +93,9 @@ class Prefilter:
         except _Opaque:
             found = []
         self.clear = len(found) == self.count
-        """Whether every rule can be looked at by columns."""
+        """Whether every rule can be evaluated by columns."""
         self.stepping = tuple(bool(steps) for _, steps in found)
-        """Which rules are about deadlines: but for segments they are looked at every 100 ms only."""
+        """Which rules are about deadlines: but for segments they are evaluated every 100 ms only."""
         self.bits = lru_cache(maxsize=_IDENTITIES)(self._bits)
         self._rules, self._terms, self._constants = _tables(rules.stream_rules, found)
         if self.clear and self.count:

@@ -77,13 +77,13 @@ LINTS: Final[tuple[Lint, ...]] = (
     Lint(
         "below-resolution",
         "a gap shorter than the interval at which tokens are sent, which tokens under way look like; a `for` or "
-        "`keep_firing_for` shorter than the 100 ms at which counts of deadlines are looked at, or than the second at "
+        "`keep_firing_for` shorter than the 100 ms at which counts of deadlines are evaluated, or than the second at "
         "which instances and classes are; a `max_fact_age` shorter than the second after which a silent stream speaks",
         "ask for more than is measured: gaps from 0.25 s, counts of deadlines from 100ms, `max_fact_age` from 1s",
     ),
     Lint(
         "for-too-long",
-        "a `for` that outlasts what it looks at: a stream, a stream given up for lost, a window of history",
+        "a `for` that outlasts what it evaluates: a stream, a stream given up for lost, a window of history",
         "shorten it; for windows use the longer window itself",
     ),
     Lint(

@@ -73,10 +73,10 @@ def _resolution(located: LocatedRule, node: Typed, held: list[Box]) -> Iterator[
                 yield LintFinding("below-resolution", (*path, "when"), message, remedy, rule.when.text, cause)
     for key, value in (("for", rule.for_ns), ("keep_firing_for", rule.keep_firing_for_ns)):
         if rule.scope != "stream" and 0 < value < _S:
-            message = "instances and classes are looked at once a second"
+            message = "instances and classes are evaluated once a second"
             yield LintFinding("below-resolution", (*path, key), message, "write 1s or more")
         elif rule.scope == "stream" and rule.when.motion.polled and 0 < value < POLL_EVERY_NS:
-            message = "what `when` uses is looked at every 100 ms"
+            message = "what `when` uses is evaluated every 100 ms"
             yield LintFinding("below-resolution", (*path, key), message, "write 100ms or more")
     if rule.scope == "stream" and rule.when.ages and rule.max_fact_age_ns < _SPEAKS_AGAIN_NS:
         message = "a silent stream speaks once a second: between, its facts would be missing"

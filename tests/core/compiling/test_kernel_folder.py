@@ -188,7 +188,7 @@ def test_in_a_folder_with_the_sticky_bit_only_what_is_ours_is_used(stated: Path)
     assert KernelCache(FACTS).path is None
 
 
-def test_links_of_ours_are_followed_and_the_refusedhas_none(stated: Path, tmp_path: Path) -> None:
+def test_links_of_ours_are_followed_and_the_path_has_none(stated: Path, tmp_path: Path) -> None:
     (tmp_path / "volume" / "cache").mkdir(parents=True)
     (tmp_path / "group" / "ours").mkdir(parents=True)
     (tmp_path / "to").symlink_to(tmp_path / "volume")

@@ -27,14 +27,14 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> KernelPackage:
     return kernel_package(tmp_path_factory.mktemp("plain"))
 
 
-@pytest.mark.parametrize(("asked", "reason"), [("", None), ("compiled", None), ("plain", "OTEL_LLM_CORE=plain")])
+@pytest.mark.parametrize(("requested", "reason"), [("", None), ("compiled", None), ("plain", "OTEL_LLM_CORE=plain")])
 def test_the_variable_decides(unset: pytest.MonkeyPatch, requested: str, reason: str | None) -> None:
     assert plain_because() is None
     unset.setenv("OTEL_LLM_CORE", requested)
     assert plain_because() == reason
 
 
-@pytest.mark.parametrize("asked", ["Plain", "0", "compile", " plain"])
+@pytest.mark.parametrize("requested", ["Plain", "0", "compile", " plain"])
 def test_another_value_is_an_error_that_names_those_that_may_be(unset: pytest.MonkeyPatch, requested: str) -> None:
     unset.setenv("OTEL_LLM_CORE", requested)
     with pytest.raises(ModeError) as wrong:

@@ -54,7 +54,7 @@ def facts(stream: LiveStream) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "stated",
     [
         IDENTITY,
         {**IDENTITY, semconv.GEN_AI_USAGE_INPUT_TOKENS: 300, semconv.EXACT_RESUME: True},

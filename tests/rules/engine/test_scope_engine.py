@@ -109,7 +109,7 @@ def test_the_end_of_a_subject(truths: list[bool | None], outcomes: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("on_missing", "truths", "told"),
+    ("on_missing", "truths", "reported"),
     [
         # `hold` keeps since when: an unknown second neither begins nor breaks a run.
         ("hold", [True, None, True], [("firing", "done", 2)]),

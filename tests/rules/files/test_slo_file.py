@@ -186,7 +186,7 @@ def test_a_mistake_in_a_class_is_named_with_its_position(
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "message"),
+    ("text", "position", "message"),
     [
         ("version: 1\nclasses: {a: {}}\n", "slo.yaml:1:1: default", "missing"),
         ("version: 1\ndefault: a\n", "slo.yaml:1:1: classes", "missing"),
@@ -204,10 +204,10 @@ def test_a_mistake_in_a_class_is_named_with_its_position(
         ("default: a\nclasses: {a: {}}\n", "slo.yaml:1:1: version", "missing"),
     ],
 )
-def test_a_mistake_in_the_file_is_named_with_its_position(text: str, index: str, message: str) -> None:
+def test_a_mistake_in_the_file_is_named_with_its_position(text: str, position: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(text)
-    assert str(caught.value).startswith(index)
+    assert str(caught.value).startswith(position)
     assert message in str(caught.value)
 
 

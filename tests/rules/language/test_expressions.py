@@ -154,12 +154,12 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "place", "message", "advice"), REFUSED, ids=[one[0][:30] for one in REFUSED])
-def test_refusals(text: str, index: tuple[int, int], message: str, advice: str) -> None:
+@pytest.mark.parametrize(("text", "position", "message", "advice"), REFUSED, ids=[one[0][:30] for one in REFUSED])
+def test_refusals(text: str, position: tuple[int, int], message: str, advice: str) -> None:
     error = refusal(text)
     assert message in error.message
     assert advice in error.advice
-    assert (error.start, error.end) == index
+    assert (error.start, error.end) == position
 
 
 def test_the_bounds_are_inside_what_is_allowed() -> None:

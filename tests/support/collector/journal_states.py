@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import stat
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import zstandard
+from support.commands import wait_until, wait_until_equal
 from support.patience import WAIT_S
 
 from otel_llm.journal.journal import Journal
 
 
-def wait_until(reached: Callable[[], bool], what: str = "the state") -> None:
-    """Return once it is so; fail after a time that no machine needs."""
-    give_up = time.monotonic() + WAIT_S
-    while not reached():
-        assert time.monotonic() < give_up, f"{what} was not reached"
-        time.sleep(0.002)
+def wait_for(journal: Journal, **counts: int) -> None:
+    """Wait until a journal has these counts."""
+    wait_until_equal("the counts", lambda: {name: journal.counts()[name] for name in counts}, counts)
 
 
 def tick_until_closed(journal: Journal, now_ns: int) -> None:
@@ -30,7 +26,7 @@ def tick_until_closed(journal: Journal, now_ns: int) -> None:
         journal.tick(now_ns)
         return journal.path is None
 
-    wait_until(closed, "the closing of the file")
+    wait_until("the file is closed", closed)
 
 
 class SlowDisk:
