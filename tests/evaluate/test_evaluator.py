@@ -244,7 +244,7 @@ def reported(choice: int, silent_s: int) -> list[Span]:
     spans = [segment_span(choice=choice, attributes=IDENTITY)]
     for seq, (start_s, end_s) in enumerate(pairwise(ends_s), 1):
         times = [T0_NS + at * SECOND for at in range(start_s + 1, end_s + 1)]
-        ending = {semconv.OUTCOME: "completed", semconv.TOKENS: 40} if end_s == 40 else None
+        ending: dict[str, Value] = {semconv.OUTCOME: "completed", semconv.TOKENS: 40} if end_s == 40 else {}
         period = {"start_ns": T0_NS + start_s * SECOND, "end_ns": T0_NS + end_s * SECOND}
         spans.append(segment_span(seq, start_s, times, choice=choice, attributes=ending, **period))
     return spans
