@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "collector-metrics.md"
 
 def test_every_figure_is_read_from_its_source() -> None:
     counts: dict[str, int | float] = {
-        one.source: number for number, one in enumerate(OWN_METRICS, start=1) if not one.label
+        one.key: number for number, one in enumerate(OWN_METRICS, start=1) if not one.label
     }
     counts |= {"refused.bad_seq": 3, "refused.missing_seq": 4, "refused_export.busy": 5, "anomaly.skew": 6}
     found = {
@@ -29,7 +29,7 @@ def test_every_figure_is_read_from_its_source() -> None:
     }
     for one in OWN_METRICS:
         if not one.label:
-            assert found.pop((one.family + ("_total" if one.kind == "counter" else ""),)) == counts[one.source]
+            assert found.pop((one.family + ("_total" if one.kind == "counter" else ""),)) == counts[one.key]
     assert found == {
         ("otel_llm_collector_refused_spans_total", "bad_seq"): 3,
         ("otel_llm_collector_refused_spans_total", "missing_seq"): 4,
@@ -46,7 +46,7 @@ def test_what_was_never_counted_is_zero() -> None:
 def test_names_are_declared_once_and_as_prometheus_wants_them() -> None:
     names = [one.family for one in OWN_METRICS]
     assert len(set(names)) == len(names)
-    assert len({one.source for one in OWN_METRICS}) == len(names)
+    assert len({one.key for one in OWN_METRICS}) == len(names)
     for one in OWN_METRICS:
         assert re.fullmatch(r"otel_llm_collector_[a-z_]+", one.family)
         assert not one.family.endswith("_total")
