@@ -19,6 +19,7 @@ GUIDELLM = ROOT / ".venv-guidellm"
 INFERENCE_PERF = ROOT / ".venv-inference-perf"
 SGLANG_BENCH = ROOT / ".venv-sglang-bench"
 HELM = ROOT / ".venv-helm"
+OTELCOL = ROOT / ".venv-otelcol"
 NODE_PACKAGES = ROOT / ".venv-node"
 PHOENIX = Path(os.environ.get("PHOENIX_VENV") or ROOT / ".venv-phoenix")
 TRACES = ROOT.parent / "shared" / "traces"
@@ -71,6 +72,7 @@ REQUIREMENTS = {
     ),
     "phoenix": Requirement(WORLD, "no Phoenix", "make phoenix-env", (PHOENIX / "bin" / "phoenix").exists),
     "helm": Requirement(WORLD, "no Helm environment", "make helm-env", environment(HELM)),
+    "otelcol": Requirement(WORLD, "no OpenTelemetry Collector", "make otelcol-env", environment(OTELCOL)),
     "compat": Requirement(WORLD, "no compat environments", "make compat-env"),
     "litellm": Requirement(WORLD, "no litellm", "make litellm-env", package("litellm")),
     "aiobotocore": Requirement(WORLD, "no aiobotocore", "pip install aiobotocore", package("aiobotocore")),
