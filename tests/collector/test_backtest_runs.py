@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -15,13 +16,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from support.chance import chances
-from support.collector.backtest_runs import backtested, journaled, lived
-from support.core.core_fleets import Fleet, fleet
+from support.core.core_fleets import Fleet, Seen, advances, fleet
 from support.core.core_rules import rule_set
 from support.evaluate.groups import scoped
 from support.examples import examples
+from support.otlp import export
 
 from otel_llm.actions.sinks.write_limits import WriteLimits
+from otel_llm.backtest.backtest import Backtest, backtest
+from otel_llm.backtest.backtest_evaluator import Terms
+from otel_llm.backtest.journal_recordings import Recording
+from otel_llm.collector.checkpoints import STOPPED_NS
+from otel_llm.collector.settings import Limits
+from otel_llm.journal.checkpoint import write_resume
+from otel_llm.journal.journal import Journal
 from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 
@@ -29,6 +37,44 @@ GROUP_RULES = {
     "instance": ("starving > 0", "streams > 2 && starving_share > 0.3", "requests_1m > 1", "idle_p99_1m > 0.5"),
     "class": ("attainment_1m < 0.7", "burn_rate_5m > 2.0 || streams > 4", "goodput_1m < 0.3", "requests_5m >= 2"),
 }
+
+
+def lived(fleet: Fleet, random: Random) -> list[Decision]:
+    """Return the decisions of a collector that reads the clock at random, until nothing is left to do."""
+    seen = Seen(fleet)
+    seen.run(advances=advances(random, fleet))
+    return seen.decisions
+
+
+def journaled(fleet: Fleet, folder: Path, *, stopped: bool = True) -> Path:
+    """Write the journal of a fleet, in several files; `stopped`: the collector was, and did not die."""
+    with Journal(folder, fsync="never", compress=False, max_bytes=4096) as journal:
+        for delivery in fleet.deliveries:
+            journal.append(export(*delivery.spans).SerializeToString(), delivery.receipt_ns)
+    if stopped:
+        write_resume(folder, {STOPPED_NS: fleet.end_ns})
+    return folder
+
+
+def backtested(
+    fleet: Fleet,
+    folder: Path,
+    *,
+    rules: RuleSet | None = None,
+    against: RuleSet | None = None,
+    decisions: Iterable[Path] = (),
+) -> tuple[list[Decision], Backtest]:
+    """Backtest a fleet's journal; return what was decided, in order, and what was found."""
+    decided: list[Decision] = []
+    found = backtest(
+        Recording([folder]),
+        rules=fleet.rules if rules is None else rules,
+        terms=Terms(fleet.classes, Limits(), fleet.timeouts, fleet.window_ns),
+        against=against,
+        decisions=list(decisions),
+        decided=decided.extend,
+    )
+    return decided, found
 
 
 def group_rules(random: Random) -> tuple[Rule, ...]:

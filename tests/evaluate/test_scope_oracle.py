@@ -66,17 +66,14 @@ class Noting(Seen):
 
 @dataclass
 class Stepped(Seen):
-    """PrefilterResult at the clock at each whole second, and notes what is in flight then."""
+    """Advance to each whole second, and note what is in flight then."""
 
     flying: list[tuple[int, Group]] = field(default_factory=list)
     end_s: int = 0
 
     def run_by_seconds(self) -> None:
         deliveries = list(self.fleet.deliveries)
-        timeouts = self.fleet.timeouts
-        last_ns = deliveries[-1].receipt_ns
-        end_ns = last_ns + timeouts.lost_after_ns + 2 * timeouts.lateness_ns + 3 * self.fleet.window_ns
-        self.end_s = end_ns // SECOND
+        self.end_s = self.fleet.end_ns // SECOND
         for now_s in range(-(-deliveries[0].receipt_ns // SECOND), self.end_s + 1):
             while deliveries and deliveries[0].receipt_ns <= now_s * SECOND:
                 self.take(deliveries.pop(0))

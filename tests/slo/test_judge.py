@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -134,13 +135,10 @@ def test_the_order_of_records_changes_nothing(case: tuple[SloClass, Request], ra
     slo, request = case
     order = list(range(len(request.tokens_ns)))
     random.shuffle(order)
-    shuffled = Request(
-        [request.tokens_ns[index] for index in order],
-        None if request.kinds is None else [request.kinds[index] for index in order],
-        request.commit_ns,
-        request.end_ns,
-        request.outcome,
-        request.input_tokens,
+    shuffled = replace(
+        request,
+        tokens_ns=[request.tokens_ns[index] for index in order],
+        kinds=None if request.kinds is None else [request.kinds[index] for index in order],
     )
     assert scalar(slo, shuffled) == scalar(slo, request)
 
@@ -148,14 +146,7 @@ def test_the_order_of_records_changes_nothing(case: tuple[SloClass, Request], ra
 @given(cases(), st.integers(-(10**18), 10**18))
 def test_the_axis_of_the_times_changes_nothing(case: tuple[SloClass, Request], shift: int) -> None:
     slo, request = case
-    moved = Request(
-        [time + shift for time in request.tokens_ns],
-        request.kinds,
-        request.commit_ns + shift,
-        request.end_ns + shift,
-        request.outcome,
-        request.input_tokens,
-    )
+    moved = request.moved(shift)
     assert scalar(slo, moved) == scalar(slo, request)
     assert streamed(slo, moved, 5) == scalar(slo, request)
 

@@ -79,14 +79,7 @@ def test_every_window_owes_what_happened_in_it_and_the_last_one_the_rest(
     case: tuple[SloClass, Request], size: int, shift: int
 ) -> None:
     slo, request = case
-    moved = Request(
-        [time + shift for time in request.tokens_ns],
-        request.kinds,
-        request.commit_ns + shift,
-        request.end_ns + shift,
-        request.outcome,
-        request.input_tokens,
-    )
+    moved = request.moved(shift)
     one = judged(slo, moved)
     window_ns = size * slo.pace_ns
     charges = one.charges(window_ns)

@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from support.evaluate.sinks import KeepingSink
 
 from otel_llm.evaluate.evaluator import Evaluator
-from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.formats.otlp.export_request import decode, read
-from otel_llm.formats.rows import Row
-from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClasses
-from otel_llm.slo.stated_total import StatedReply
-from otel_llm.slo.verdict import Verdict
 
 Delivery = tuple[int, ExportTraceServiceRequest]
 """When the collector received it (unix ns), and what."""
 
 
 @dataclass
-class Live:
+class Live(KeepingSink):
     """An evaluator and all that came out of it."""
 
     classes: SloClasses = field(default_factory=load_slo)
     rules: RuleSet = field(default_factory=lambda: RuleSet(()))
     window_ns: int = 10_000_000_000
     timeouts: Timeouts = field(default_factory=Timeouts)
-    rows: list[Row] = field(default_factory=list)
-    verdicts: list[Verdict | None] = field(default_factory=list)
     windows: list[dict[str, Any]] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    metered: list[Metered] = field(default_factory=list)
     columns: bool = True
     """Whether plain segments come as columns, as from the receivers."""
 
@@ -61,18 +52,3 @@ class Live:
         if until_ns is not None:
             self.evaluator.advance(until_ns)
         return self
-
-    def charged(self, metered: Metered) -> None:
-        self.metered.append(metered)
-
-    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        self.rows.append(row())
-        self.verdicts.append(verdict)
-
-    def reply_stated(self, reply: StatedReply) -> None: ...
-
-    def foreign_judged(self, row: Row) -> None:
-        self.rows.append(row)
-
-    def decided(self, decisions: list[Decision]) -> None:
-        self.decisions.extend(decisions)

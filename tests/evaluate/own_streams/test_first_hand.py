@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gc
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pytest
 from rules.scripted import one_rule
-from support.evaluate.own_streams import KeepingSink
+from support.evaluate.sinks import KeepingSink
 
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
 from otel_llm.evaluate.own_streams.own_stream import Identity, OwnStream
-from otel_llm.formats.rows import Row
-from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
@@ -36,8 +34,6 @@ class Owner(KeepingSink):
     """A process that owns streams, and keeps what is found."""
 
     rules: RuleSet
-    decisions: list[Decision] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.first_hand = FirstHand(CLASSES, RuleEngine(self.rules), self)

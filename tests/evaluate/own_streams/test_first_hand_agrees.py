@@ -27,7 +27,7 @@ from support.chance import chances
 from support.core.core_fleets import KIND_WORDS, Delivery, Fleet, Seen, slo_classes
 from support.core.core_rules import rule
 from support.core.core_spans import sent_segment
-from support.evaluate.own_streams import KeepingSink
+from support.evaluate.sinks import KeepingSink
 from support.examples import examples
 from support.otlp import T0_NS, Value, request_span, span_id, token, trace_id
 
@@ -189,8 +189,6 @@ class Owner(KeepingSink):
 
     fleet: Fleet
     evaluate_every_ns: int
-    decisions: list[Decision] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
     streams: dict[Name, OwnStream] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

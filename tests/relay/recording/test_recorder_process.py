@@ -9,8 +9,9 @@ import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.evaluate.sinks import KeepingSink
 from support.patience import WAIT_S
-from support.relay.recording import CLASSES, Asked, Judged
+from support.relay.recording import CLASSES, Asked
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
@@ -23,7 +24,7 @@ from otel_llm.shared.clock import MonotonicClock
 
 def play(exporter: InMemorySpanExporter) -> None:
     running = relay_runtime(exporter)
-    first_hand = FirstHand(CLASSES, RuleEngine(RuleSet(())), Judged())
+    first_hand = FirstHand(CLASSES, RuleEngine(RuleSet(())), KeepingSink())
     timers: list[threading.Timer] = []
 
     def later(delay: float, callback: Any, /) -> threading.Timer:
@@ -70,7 +71,7 @@ def test_an_environment_that_switches_opentelemetry_off_has_nothing_sent(monkeyp
     running = relay_runtime()
     recorder = Recorder(
         running,
-        FirstHand(CLASSES, RuleEngine(RuleSet(())), Judged()),
+        FirstHand(CLASSES, RuleEngine(RuleSet(())), KeepingSink()),
         MonotonicClock(),
         threading.Timer,
         lambda: None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from random import Random
@@ -11,24 +11,20 @@ from typing import Any
 
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.core.core_spans import as_sent
+from support.evaluate.sinks import KeepingSink
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, token
 
 from otel_llm import semconv
 from otel_llm.evaluate.evaluator import Evaluator
 from otel_llm.evaluate.registry import RegistryLimits
-from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import Windowing
 from otel_llm.formats.batch import Batch
 from otel_llm.formats.otlp.export_request import decode, read
-from otel_llm.formats.rows import Row
 from otel_llm.rules.decisions.decision_records import Decided, Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import Benefit, Curve, Deadline, Fluidity, SloClass, SloClasses
-from otel_llm.slo.stated_total import StatedReply
-from otel_llm.slo.verdict import Verdict
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -91,6 +87,12 @@ class Fleet:
     timeouts: Timeouts
     window_ns: int
     deliveries: tuple[Delivery, ...]
+
+    @property
+    def end_ns(self) -> int:
+        """Return an instant after which nothing is left to do."""
+        last_ns = self.deliveries[-1].receipt_ns if self.deliveries else T0_NS
+        return last_ns + self.timeouts.lost_after_ns + 2 * self.timeouts.lateness_ns + 3 * self.window_ns
 
     def once(self) -> Fleet:
         """Return the same with nothing sent twice."""
@@ -304,7 +306,7 @@ def _sent(random: Random, spans: list[Span], offset_ns: int, *, calm: bool) -> l
 
 
 @dataclass
-class Seen:
+class Seen(KeepingSink):
     """An evaluator, and all that comes out of it."""
 
     fleet: Fleet
@@ -312,11 +314,7 @@ class Seen:
     known: Iterable[Decided] = ()
     """Decisions that stand in the file already."""
     limits: RegistryLimits | None = None
-    rows: list[Row] = field(default_factory=list)
-    verdicts: list[Verdict | None] = field(default_factory=list)
     windows: list[dict[str, Any]] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    metered: list[Metered] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         fleet = self.fleet
@@ -350,26 +348,8 @@ class Seen:
 
     def rest(self) -> Seen:
         """Let time pass until nothing is left to do."""
-        timeouts = self.fleet.timeouts
-        last_ns = self.fleet.deliveries[-1].receipt_ns if self.fleet.deliveries else T0_NS
-        end_ns = last_ns + timeouts.lost_after_ns + 2 * timeouts.lateness_ns + 3 * self.fleet.window_ns
-        self.evaluator.advance(end_ns)
+        self.evaluator.advance(self.fleet.end_ns)
         return self
-
-    def charged(self, metered: Metered) -> None:
-        self.metered.append(metered)
-
-    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        self.rows.append(row())
-        self.verdicts.append(verdict)
-
-    def reply_stated(self, reply: StatedReply) -> None: ...
-
-    def foreign_judged(self, row: Row) -> None:
-        self.rows.append(row)
-
-    def decided(self, decisions: list[Decision]) -> None:
-        self.decisions.extend(decisions)
 
     def story(self) -> list[Decision]:
         """Return the decisions in order of time, those of one instant by stream."""

@@ -8,14 +8,13 @@ from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.evaluate.sinks import KeepingSink
 from support.instrumentation.fake_environment import MS, OFFSET_NS, FakeEnvironment
 
 from otel_llm import semconv
 from otel_llm.audit.input.stream_batch import to_batch
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
-from otel_llm.evaluate.own_streams.own_stream import OwnStream
-from otel_llm.evaluate.usage import Metered
 from otel_llm.export.wire import export_request
 from otel_llm.formats.assemble.assembler import Assembler
 from otel_llm.formats.otlp.export_request import decode
@@ -23,13 +22,10 @@ from otel_llm.formats.rows import Row
 from otel_llm.instrumentation.process.wall_anchor import WallAnchor
 from otel_llm.relay.recording.recorded import Recorded
 from otel_llm.relay.recording.recorder import Recorder
-from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 from otel_llm.slo.metrics import REQUESTS
-from otel_llm.slo.stated_total import StatedReply
-from otel_llm.slo.verdict import Verdict
 
 CLASSES = SloClasses((SloClass(name="chat"), SloClass(name="batch")), default="chat")
 Headers = list[tuple[bytes, bytes]]
@@ -105,27 +101,6 @@ class Anchor:
         raise AssertionError(instant_ns)
 
 
-class Judged:
-    """A sink that keeps the rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def charged(self, metered: Metered) -> None:
-        pass
-
-    def stream_judged(self, stream: OwnStream, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        self.rows.append(row())
-
-    def reply_stated(self, reply: StatedReply) -> None: ...
-
-    def foreign_judged(self, row: Row) -> None:
-        raise AssertionError(row)
-
-    def decided(self, decisions: list[Decision]) -> None:
-        raise AssertionError(decisions)
-
-
 class Timer:
     """A call at `at_ns`."""
 
@@ -144,7 +119,7 @@ class Rig:
     def __init__(self, classes: SloClasses = CLASSES) -> None:
         self.classes = classes
         self.host = RelayHost(classes)
-        self.sink = Judged()
+        self.sink = KeepingSink()
         self.first_hand = FirstHand(classes, RuleEngine(RuleSet(())), self.sink)
         self.timers: list[Timer] = []
         self.rearmed = 0

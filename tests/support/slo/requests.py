@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from hypothesis import strategies as st
@@ -31,6 +31,11 @@ class Request:
     end_ns: int
     outcome: str
     input_tokens: int | None
+
+    def moved(self, shift_ns: int) -> Request:
+        """Return the request with all its instants moved."""
+        times_ns = [time + shift_ns for time in self.tokens_ns]
+        return replace(self, tokens_ns=times_ns, commit_ns=self.commit_ns + shift_ns, end_ns=self.end_ns + shift_ns)
 
 
 def lengths(scale: int, most: int = 12, least: int = 0) -> st.SearchStrategy[int]:
