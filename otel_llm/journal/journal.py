@@ -242,16 +242,6 @@ class Journal:
         """Return why the last write or sync failed; None where it succeeded."""
         return self._writer.failing
 
-    @property
-    def written_records(self) -> int:
-        """Return the number of records since the start."""
-        return self._writer.records
-
-    @property
-    def written_bytes(self) -> int:
-        """Return the number of bytes since the start, with the frames of records."""
-        return self._writer.bytes
-
     def open(self) -> Self:
         """Lock the folder and start the threads; the first file begins with the first record.
 

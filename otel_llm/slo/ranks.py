@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 P50: Final = (1, 2)
-P90: Final = (9, 10)
 P99: Final = (99, 100)
 
 

@@ -35,15 +35,13 @@ class Stream:
 
     __slots__ = (
         "_counts", "_every", "_gaps", "_joint_tokens", "_joint_until", "_kinds", "_read", "_read_counts", "_run",
-        "commit_ns", "input_tokens", "resorted", "skewed", "slo",
+        "commit_ns", "input_tokens", "skewed", "slo",
     )  # fmt: skip
 
     def __init__(self, slo: SloClass, commit_ns: int, input_tokens: int | None = None) -> None:
         self.slo = slo
         self.commit_ns = commit_ns
         self.input_tokens = input_tokens
-        self.resorted = 0
-        """Tokens earlier than one already applied."""
         self.skewed = 0
         """Tokens recorded before the commit, which count as at the commit."""
         self._joint_tokens = self._joint_until = 0
@@ -296,9 +294,7 @@ class Stream:
         last = self.last_ns
         self.skewed += sum(count for time, _, count in events if time < self.commit_ns)
         placed = [(max(time, self.commit_ns), kind, count) for time, kind, count in events]
-        earlier = sum(count for time, _, count in placed if time < last)
-        self.resorted += earlier
-        if earlier:
+        if any(time < last for time, _, _ in placed):
             known = bytes(len(self._every)) if self._kinds is None else self._kinds
             numbers = _ones(len(self._every)) if self._counts is None else self._counts
             placed += zip(self._every, known, numbers, strict=True)

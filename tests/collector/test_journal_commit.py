@@ -39,7 +39,7 @@ def test_always_means_that_the_record_and_the_name_of_its_file_last(tmp_path: Pa
         for i in range(3):
             write(journal, i)
             assert journal.path is not None
-            assert disk.files[-1] == (journal.path.stat().st_ino, journal.written_bytes)
+            assert disk.files[-1] == (journal.path.stat().st_ino, journal.counts()["journal_bytes"])
             assert disk.folders[len(made) :] == [(tmp_path / "a" / "b").stat().st_ino]  # once a file
         assert journal.counts()["journal_fsyncs"] == 3
 
@@ -64,14 +64,14 @@ def test_one_fsync_serves_all_that_wrote_before_it_began(tmp_path: Path) -> None
         first = pool.submit(write, journal, 0)
         assert disk.requested.wait(WAIT_S)
         others: list[Future[None]] = [pool.submit(write, journal, i) for i in range(1, 17)]
-        wait_until("all are written", lambda: journal.written_records == 17)
+        wait_for(journal, journal_records=17)
         # They came after the fsync began, so it does not speak for them; and none returns before one that does.
         assert not any(future.done() for future in (first, *others))
         disk.gate.set()
         for future in (first, *others):
             future.result(WAIT_S)
     sizes = [size for _, size in disk.files]
-    assert sizes == [journal.written_bytes // 17, journal.written_bytes]
+    assert sizes == [journal.counts()["journal_bytes"] // 17, journal.counts()["journal_bytes"]]
     journal.close()
 
 
@@ -91,7 +91,7 @@ def test_an_fsync_does_not_speak_for_what_came_after_it_began(tmp_path: Path) ->
         first = pool.submit(write, journal, 0)
         wait_until("the first is written", lambda: len(seen) == 1)
         second = pool.submit(write, journal, 1)
-        wait_until("all are written", lambda: journal.written_records == 2)
+        wait_for(journal, journal_records=2)
         gates[0].set()
         first.result(WAIT_S)
         wait_until("the second is written", lambda: len(seen) == 2)
@@ -154,7 +154,7 @@ def test_interval_makes_safe_soon_then_at_most_every_interval_and_at_the_end(tmp
     with opened(tmp_path, "interval", disk, fsync_interval_s=3600) as journal:
         write(journal, 0)
         wait_for(journal, journal_fsyncs=1)
-        size = journal.written_bytes
+        size = journal.counts()["journal_bytes"]
         for i in range(1, 50):
             write(journal, i)
         time.sleep(0.05)  # room to do it too early
@@ -181,7 +181,9 @@ def test_interval_goes_on_for_as_long_as_something_is_written(tmp_path: Path) ->
     with opened(tmp_path, "interval", disk, fsync_interval_s=0.001) as journal:
         for i in range(5):
             write(journal, i)
-            wait_until("all is synced", lambda: bool(disk.files) and disk.files[-1][1] == journal.written_bytes)
+            wait_until(
+                "all is synced", lambda: bool(disk.files) and disk.files[-1][1] == journal.counts()["journal_bytes"]
+            )
         requested = len(disk.files)
     assert len(disk.files) == requested  # nothing was left for the end
 
@@ -211,7 +213,7 @@ def test_after_a_failed_fsync_the_file_is_never_touched_again(tmp_path: Path, ca
             first = pool.submit(write, journal, 1)
             assert disk.requested.wait(WAIT_S)
             late = [pool.submit(write, journal, i) for i in (2, 3)]  # into the same file, while its fsync fails
-            wait_until("all are written", lambda: journal.written_records == 4)
+            wait_for(journal, journal_records=4)
             disk.gate.set()
             for future in (first, *late):
                 error = future.exception(60)

@@ -52,7 +52,8 @@ def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
             # With the operating system before the call returns: another reader sees it now.
             assert records(folder)[-1] == Record(RAW, T0_NS + i)
         assert journal.path is not None
-        assert (journal.written_records, journal.written_bytes) == (5, journal.path.stat().st_size)
+        counts = journal.counts()
+        assert (counts["journal_records"], counts["journal_bytes"]) == (5, journal.path.stat().st_size)
     assert names(folder) == ["20260921T141320.000000000Z-000000.otlp"]
     skipped = Skipped()
     assert [one.receipt_ns for one in received([folder], skipped)] == [T0_NS + i for i in range(5)]
@@ -196,7 +197,7 @@ def test_a_record_that_does_not_fit_leaves_nothing_and_the_next_is_whole(
             assert raised.value.reason == journal.failing == "No space left on device"
             assert records(tmp_path) == [Record(RAW, T0_NS)]
         journal.append(RAW, T0_NS + 2)
-        assert journal.written_records == 2
+        assert journal.counts()["journal_records"] == 2
         assert journal.failing is None
     # Said once when it begins, once when it is over.
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]

@@ -43,7 +43,7 @@ def parts_of(events: TokenEvents, random: Random) -> list[TokenEvents]:
 
 def facts(stream: Stream, outcome: str, end_ns: int) -> list[object]:
     """Return all that a stream says of its tokens."""
-    found: list[object] = [stream.tokens, stream.skewed, stream.resorted, stream.finish(end_ns, outcome)]
+    found: list[object] = [stream.tokens, stream.skewed, stream.finish(end_ns, outcome)]
     found += [stream.at(x) for x in (stream.last_ns, end_ns, end_ns + 1000)]
     return [*found, stream.lines(), sorted([*stream.gaps_ns, *[0] * stream.joint_tokens])]
 

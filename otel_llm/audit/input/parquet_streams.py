@@ -1,7 +1,7 @@
 """Parquet of token times: recorded streams, one row each, read and written row group by row group.
 
 The columns are those of `stream_batch.STREAMS`. A file needs one of them, `times_ns`, or in its place `t_seconds`, a
-list of seconds since the commit; missing columns have the defaults of DEFAULTS.
+list of seconds since the commit; docs/audit.md has the defaults of missing columns.
 """
 
 from __future__ import annotations
@@ -27,21 +27,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 T_SECONDS: Final = "t_seconds"
-DEFAULTS: Final[dict[str, str]] = {
-    "trace_id": "made from the file's name and the number of the row: the same at every reading",
-    "span_id": "the first 8 bytes of trace_id",
-    "tenant": "default",
-    "choice": "0",
-    "measured_at": "client",
-    "outcome": "completed",
-    "commit_ns": "0 where the file has t_seconds; else null, and the request cannot be judged",
-    "coverage": "1",
-    "complete": "true where commit_ns is known and coverage is 1 or null",
-    "known_tokens": "the tokens of the row",
-    "exact_resume": "false",
-    "foreign": "false",
-}
-"""The value of a missing column; null for those that are not named."""
 BATCH_BYTES: Final = 8 * BATCH_TOKENS
 _LISTS: Final = ("times_ns", "counts")
 _LARGEST: Final = 2**62

@@ -61,12 +61,6 @@ REFERENCE: Final[dict[str, Callable[[], str]]] = {
 }
 
 
-def embedded(page: str, name: str) -> str:
-    """Return the text between the marks of a part; raises ValueError where a mark is missing."""
-    begin, end = _marks(name)
-    return page[page.index(begin) + len(begin) : page.index(end)].strip("\n")
-
-
 def rewritten(page: str) -> str:
     """Return a page with every part as the code generates it now."""
     for name, draw in REFERENCE.items():

@@ -12,7 +12,7 @@ from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import ABORTED, Objective, SloClasses
 from otel_llm.slo.figures import NUMBERS, TEXTS
 from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
-from otel_llm.slo.ranks import P50, P90, P99, rank
+from otel_llm.slo.ranks import P50, P99, rank
 from otel_llm.slo.summary import Figures, Judgements
 
 Row = Mapping[str, Any]
@@ -101,7 +101,7 @@ def _latency(name: str, ordered: Sequence[float]) -> Figures:
     return {
         f"{name}_mean_s": math.fsum(ordered) / len(ordered) if ordered else None,
         f"{name}_p50_s": _percentile(ordered, P50),
-        f"{name}_p90_s": _percentile(ordered, P90),
+        f"{name}_p90_s": _percentile(ordered, (9, 10)),
         f"{name}_p99_s": _percentile(ordered, P99),
     }
 

@@ -130,8 +130,7 @@ class Restarted:
         evaluator = self.pipeline.evaluator
         for delivery in fleet.deliveries[crash.journaled :]:
             evaluator.apply(delivery.batch(columns=True), delivery.receipt_ns)
-        last_ns, timeouts = fleet.deliveries[-1].receipt_ns, fleet.timeouts
-        evaluator.advance(last_ns + timeouts.lost_after_ns + 2 * timeouts.lateness_ns + 3 * fleet.window_ns)
+        evaluator.advance(fleet.end_ns)
 
     def _pipeline(self, journal: Journal, windows: Windows) -> Pipeline:
         fleet = self.fleet
