@@ -32,7 +32,7 @@ def encode(
 
 
 def decode(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Return the members of the metadata, none where there is none.
+    """Return the members of the metadata, none if there is none.
 
     Raises:
         ValueError: it is not as `encode` writes it.

@@ -105,7 +105,7 @@ class Audit:
 
     @property
     def span_ns(self) -> int | None:
-        """Return the time from the first commit to the last end, ns; None where neither is known.
+        """Return the time from the first commit to the last end, ns; None if neither is known.
 
         None too if the requests are a sample, or if none has a time of sending: each then begins at zero of an axis of
         its own.
@@ -113,7 +113,7 @@ class Audit:
         return None if timeless(self.judged_table, self.counts) else span_ns(self.judged_table)
 
     def delivery(self, position: int) -> Assembled | None:
-        """Return the token times of the request at a position among the rows; None where they were not retained.
+        """Return the token times of the request at a position among the rows; None if they were not retained.
 
         Those of a small input are; of a larger one those within `load.Limits`, and those of the trace ids in `keep` of
         `load`.

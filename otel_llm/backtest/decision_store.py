@@ -97,7 +97,7 @@ class Store:
         return self.database.execute(question, values)
 
     def last_ns(self, side: int) -> int:
-        """Return the instant of a side's last decision (unix ns), by its making or writing; 0 where there is none."""
+        """Return the instant of a side's last decision (unix ns), by its making or writing; 0 if there is none."""
         self.flush()
         (found,) = next(self.rows("SELECT COALESCE(MAX(at_ns), 0) FROM decisions WHERE side = ?", side))
         return int(found)

@@ -351,11 +351,11 @@ class Pipeline:
         self.call(lambda: self.evaluator.reload(classes, rules, self.evaluator.now_ns))
 
     def why_unhealthy(self) -> str | None:
-        """Return why the service should be restarted; None where it should not."""
+        """Return why the service should be restarted; None if it should not."""
         return None if self._thread is not None and self._thread.is_alive() else "the evaluator has stopped"
 
     def why_not_ready(self) -> str | None:
-        """Return why senders should go elsewhere now; None where they need not."""
+        """Return why senders should go elsewhere now; None if they need not."""
         return "stopping" if self._stopping else self.why_unhealthy() or self.journal.failing
 
     def stop(self) -> None:

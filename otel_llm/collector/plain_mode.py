@@ -29,7 +29,7 @@ class LagWarning:
 
 
 def notice(plain: str | None = PLAIN) -> str | None:
-    """Return the warning for the start; None where the kernels are compiled. `plain`: why they are not."""
+    """Return the warning for the start; None if the kernels are compiled. `plain`: why they are not."""
     if plain is None:
         return None
     return (
@@ -39,7 +39,7 @@ def notice(plain: str | None = PLAIN) -> str | None:
 
 
 def too_slow(plain: str | None = PLAIN) -> str | None:
-    """Return the warning for a collector that falls behind; None where the kernels are compiled.
+    """Return the warning for a collector that falls behind; None if the kernels are compiled.
 
     `plain`: why they are not.
     """

@@ -86,7 +86,7 @@ class Service:
     _listeners: Listeners | None = None
     _reloader: Reloader | None = None
     resumed: str | None = None
-    """One line on what the restart has read from the journal; None where it has read nothing."""
+    """One line on what the restart has read from the journal; None if it has read nothing."""
     _checkpoint: Checkpoint | None = None
     _new_windows: Windows | None = None
     _alerts: Alerts | None = None
@@ -283,7 +283,7 @@ class Service:
         """Reload classes, rules, tokens and certificates.
 
         Returns:
-            A line on what was reloaded, None where nothing was; and a line on each failure.
+            A line on what was reloaded, None if nothing was; and a line on each failure.
         """
         assert self._reloader is not None  # noqa: S101
         return self._reloader.run()

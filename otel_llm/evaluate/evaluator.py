@@ -162,7 +162,7 @@ class Evaluator:
         self.scheduler.reclaim(now_ns, self.live)
 
     def next_timer(self) -> int | None:
-        """Return the instant of the next timer; None where there is none."""
+        """Return the instant of the next timer; None if there is none."""
         rules_ns = (self.scheduler.next_due(), self.scheduler.engine.next_timer())
         return earliest(*rules_ns, self.windowing.next_close(), self.timers.next_due(), self.groups.next_tick_ns)
 

@@ -230,7 +230,7 @@ class Groups:
         return found
 
     def _next_tick_ns(self, now_ns: int) -> int | None:
-        """Return the next second at which facts can change while no stream is in flight; None where there is none."""
+        """Return the next second at which facts can change while no stream is in flight; None if there is none."""
         instants = []
         for subject in self._subjects.all():
             facts = self._facts(subject, now_ns)

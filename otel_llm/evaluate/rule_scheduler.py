@@ -114,7 +114,7 @@ class RuleScheduler:
         return self.engine.ended(stream, end_ns, now_ns)
 
     def next_due(self) -> int | None:
-        """Return the next instant at which the prefilter must evaluate a stream; None where there is none."""
+        """Return the next instant at which the prefilter must evaluate a stream; None if there is none."""
         return None if self._due_ns == NEVER else self._due_ns
 
     def is_due(self, now_ns: int) -> bool:

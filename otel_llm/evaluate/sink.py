@@ -26,7 +26,7 @@ class Sink(Protocol[StreamT_contra]):
         """Take a charge of tokens and idle time, or a refund."""
 
     def stream_judged(self, stream: StreamT_contra, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        """Take a stream's verdict, None where it cannot be judged; `row` returns its row."""
+        """Take a stream's verdict, None if it cannot be judged; `row` returns its row."""
 
     def reply_stated(self, reply: StatedReply) -> None:
         """Take the length of a reply as it states it, beside its recorded tokens; before its verdict."""

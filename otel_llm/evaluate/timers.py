@@ -44,7 +44,7 @@ class Timers:
         heapq.heappush(self._due, (at_ns, next(self._order), what, key))
 
     def next_due(self) -> int | None:
-        """Return the instant of the next timer; None where there is none."""
+        """Return the instant of the next timer; None if there is none."""
         return self._due[0][0] if self._due else None
 
     def pop_due(self, until_ns: int) -> Iterator[tuple[Timer, StreamKey]]:
@@ -55,5 +55,5 @@ class Timers:
 
 
 def earliest(*instants: int | None) -> int | None:
-    """Return the first of some instants; None where there is none."""
+    """Return the first of some instants; None if there is none."""
     return min((instant for instant in instants if instant is not None), default=None)

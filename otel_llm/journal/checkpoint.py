@@ -39,7 +39,7 @@ def write_resume(folder: Path, values: Mapping[str, int], *, durable: bool = Fal
 
 
 def read_resume(folder: Path) -> dict[str, int]:
-    """Return the checkpoint's numbers; none where it is missing, or (logged) broken."""
+    """Return the checkpoint's numbers; none if it is missing, or (logged) broken."""
     path = folder / RESUME_FILE
     try:
         with io.BufferedReader(read_inside(path)) as file:

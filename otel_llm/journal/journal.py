@@ -239,7 +239,7 @@ class Journal:
 
     @property
     def failing(self) -> str | None:
-        """Return why the last write or sync failed; None where it succeeded."""
+        """Return why the last write or sync failed; None if it succeeded."""
         return self._writer.failing
 
     def open(self) -> Self:

@@ -50,7 +50,7 @@ def file_name(named_ns: int, number: int) -> str:
 
 
 def parse_name(path: Path) -> JournalFile | None:
-    """Return the file of a path; None where its name is not a journal's."""
+    """Return the file of a path; None if its name is not a journal's."""
     match = _NAME.fullmatch(path.name)
     if match is None:
         return None

@@ -45,7 +45,7 @@ class Deadline:
     """The condition under which a request counts as met.
 
     `first_ns` is `max_idle` for `reading`, `ttft` for `dslo`, `ttft_tbt` and `ttft_tpot`, and the whole allowance for
-    `e2e`; `next_ns` is the time a further token may take, None where the policy has no such parameter.
+    `e2e`; `next_ns` is the time a further token may take, None if the policy has no such parameter.
     """
 
     policy: Policy = "reading"
@@ -117,7 +117,7 @@ class Benefit:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A promise over many requests; exact fractions of the decimal text, None where nothing is promised.
+    """A promise over many requests; exact fractions of the decimal text, None if nothing is promised.
 
     `fluidity_index` is promised to a `share` of the requests, `attainment` is the share of requests that meet their
     deadlines.

@@ -114,7 +114,7 @@ class Ledger:
     def close(self, verdict: Verdict | None) -> Charge:
         """Return the rest, so that all charges add up to the verdict; without one, all charges are given back.
 
-        None where the request cannot be judged (tokens are missing); a verdict that judges nothing does the same.
+        None if the request cannot be judged (tokens are missing); a verdict that judges nothing does the same.
         """
         if self.closed:
             return NOTHING

@@ -69,7 +69,7 @@ class Sketch:
         return {"zeros": self._zeros, "greatest": self._greatest, "buckets": list(buckets), "counts": counts}
 
     def quantile(self, share: tuple[int, int] | Fraction) -> float | None:
-        """Return the nearest-rank percentile within the stated error; None where nothing was counted."""
+        """Return the nearest-rank percentile within the stated error; None if nothing was counted."""
         if not self.count:
             return None
         below = rank(self.count, share) - self._zeros

@@ -23,5 +23,5 @@ def rank(count: int, share: tuple[int, int] | Fraction) -> int:
 
 
 def nearest_rank(ordered: Sequence[int], share: tuple[int, int] | Fraction) -> int | None:
-    """Return the nearest-rank percentile of sorted values, None where there are none."""
+    """Return the nearest-rank percentile of sorted values, None if there are none."""
     return ordered[rank(len(ordered), share)] if ordered else None

@@ -38,7 +38,7 @@ def judge(
     """Judge one recorded request that was seen completely.
 
     `tokens_ns`: arrival times on any one clock, in any order, a chunk of k tokens as k equal times; `commit_ns` and
-    `end_ns` on the same clock; `kinds`: a kind code a token, None where all is content; `input_tokens` is needed only
+    `end_ns` on the same clock; `kinds`: a kind code a token, None if all is content; `input_tokens` is needed only
     where the class has a first-token curve.
 
     Raises:

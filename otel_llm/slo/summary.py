@@ -56,7 +56,7 @@ class Judgements(NamedTuple):
 def summarise(judged: Judgements, classes: SloClasses, span_ns: int | None, skipped: int) -> dict[str, Any]:
     """Return the whole object; its `classes` are those that occur, in file order, each by `measured_at`.
 
-    `span_ns`: first commit to last end of all requests, None where there is no such time.
+    `span_ns`: first commit to last end of all requests, None if there is no such time.
     """
     span_s = None if span_ns is None else span_ns / 1e9
     figures_of: dict[str, dict[str, Figures]] = {}

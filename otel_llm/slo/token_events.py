@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class TokenEvents(NamedTuple):
     """The token events of a stream or of a part of it, n of them.
 
-    `times_ns`: the instant of each; `kinds`: a code of `classes.KINDS` for each, None where all is content; `counts`:
+    `times_ns`: the instant of each; `kinds`: a code of `classes.KINDS` for each, None if all is content; `counts`:
     how many tokens arrived in each, None for one each.
     """
 

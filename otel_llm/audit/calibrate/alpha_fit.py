@@ -156,7 +156,7 @@ def fit_leaving(idle_s: Floats, time_s: Floats, left_waiting: Bools, left_readin
     for shape in SHAPES:
         at = slope_of(shape, idle_s[left_waiting])
         problems[shape] = Problem(
-            # Those who left while reading have equal terms: one term with their number, none where there are none.
+            # Those who left while reading have equal terms: one term with their number, none if there are none.
             x0=np.ones(waited + (others > 0)),
             x1=np.append(at, 0.0) if others else at,
             weight=np.append(np.ones(waited), float(others)) if others else np.ones(waited),
@@ -187,7 +187,7 @@ def fit_complaints(idle_s: Floats, complained: Bools) -> Fits:
 
 
 def falling_zero(slope: Callable[[float], float], high: float) -> float:
-    """Return the zero of a falling function on [0, high], 0 where it is below already; `high` may be too low.
+    """Return the zero of a falling function on [0, high], 0 if it is below already; `high` may be too low.
 
     Regula falsi as in the Illinois algorithm (Dowell and Jarratt, 1971), with a bisection every third turn, until
     twelve digits agree.

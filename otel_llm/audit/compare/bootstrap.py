@@ -182,7 +182,7 @@ def resampled_sums(columns: Floats, drawing: Drawing, generator: np.random.Gener
 
 
 def too_few(sample: Sample, figure: Figure, drawing: Drawing) -> str | None:
-    """Return why a figure has no interval, None where it has one.
+    """Return why a figure has no interval, None if it has one.
 
     The interval of a percentile q ends at an order statistic; with fewer than log((1 - level) / 2) / log(q) requests
     the highest of them is not high enough (99 %: 368 requests). That of gaps between tokens ends at a gap.

@@ -38,7 +38,7 @@ def tables(audit: Findings) -> Iterator[Table]:
 def split(table: pa.Table, classes: SloClasses, name: str, *, timed: bool = True) -> list[dict[str, Any]]:
     """Return the figures by class, measured_at and value of a column, the longest waits first.
 
-    `table` holds `kernel.JUDGED`; rates are per second of its whole span, None where it is not `timed`. Each row has
+    `table` holds `kernel.JUDGED`; rates are per second of its whole span, None if it is not `timed`. Each row has
     the three columns of the group (`slo_class`, `measured_at`, the column) and the figures of the summary.
     """
     keys = ("slo_class", "measured_at", name)

@@ -63,10 +63,10 @@ class Change:
     """One figure of one group in both recordings.
 
     `old`, `new` and `difference` (new - old) in the figure's unit, `ratio` (new / old) where the old one is above
-    zero; the bounds are None where there is no interval, for the reason in `why`. `verdict`: `better` or `worse` where
+    zero; the bounds are None if there is no interval, for the reason in `why`. `verdict`: `better` or `worse` where
     the interval of the difference is on one side of zero (`differs` where no direction is better, and for rates per
     second of two different loads), `not shown` where it is not, `cannot say` without an interval. `model` and
-    `instance` are None where the group is not split by them.
+    `instance` are None if the group is not split by them.
     """
 
     slo_class: str

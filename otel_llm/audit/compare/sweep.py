@@ -97,7 +97,7 @@ class Felt:
 class Level:
     """One recording at one place of measurement, judged at every speed.
 
-    `load_req_s` is its stated load, or its requests per second of its span; None where it has no span.
+    `load_req_s` is its stated load, or its requests per second of its span; None if it has no span.
     """
 
     name: str
@@ -145,7 +145,7 @@ def at_speed(classes: SloClasses, speed: float | None) -> SloClasses:
 class Sweep:
     """The points of a sweep and, for two recordings or more, the best load at each alpha.
 
-    `points` have POINT_COLUMNS, `optima` OPTIMUM_COLUMNS; None where a value is unknown.
+    `points` have POINT_COLUMNS, `optima` OPTIMUM_COLUMNS; None if a value is unknown.
     """
 
     points: list[dict[str, Any]]

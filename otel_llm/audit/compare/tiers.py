@@ -46,7 +46,7 @@ class Met:
 
     @property
     def attainment(self) -> float | None:
-        """Return met / (met + not met); None where both are 0."""
+        """Return met / (met + not met); None if both are 0."""
         judged = self.true + self.false
         return self.true / judged if judged else None
 

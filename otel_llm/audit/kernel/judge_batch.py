@@ -46,9 +46,9 @@ JUDGED: Final = pa.schema(
 )
 """The columns of a judged request: those of `--requests` and seven more.
 
-`fluid_tbt_ns`: the smallest TBT target at which it is fluid (Etalon, section 5.1), null where it has none;
-`gap_buckets`, `gap_counts`: its gaps between tokens by range (`slo.batch.gap_counts`), null where they are not known;
-`idle_ns`: `idle_s` in ns, exactly; `end_unix_nano`: its end or its last token, whichever is later, null where neither
+`fluid_tbt_ns`: the smallest TBT target at which it is fluid (Etalon, section 5.1), null if it has none;
+`gap_buckets`, `gap_counts`: its gaps between tokens by range (`slo.batch.gap_counts`), null if they are not known;
+`idle_ns`: `idle_s` in ns, exactly; `end_unix_nano`: its end or its last token, whichever is later, null if neither
 is known; `skewed`: tokens recorded before the commit; `unknown_class`: it names a class that is not in the file.
 """
 

@@ -64,7 +64,7 @@ def column_of(rows: Rows, name: str) -> Masked:
 
 
 def texts_of(rows: Rows, name: str) -> NDArray[np.object_]:
-    """Return a column of text (R,), None where it is null."""
+    """Return a column of text (R,), None if it is null."""
     if isinstance(rows, pa.Table):
         places, values = dictionary_of(rows.column(name))
         return np.array(values, np.object_)[places]
@@ -95,7 +95,7 @@ def gap_counts(table: pa.Table) -> GapCounts:
 
 
 def span_ns(table: pa.Table) -> int | None:
-    """Return the time from the first commit to the last end of a table of JUDGED, ns; None where neither is known."""
+    """Return the time from the first commit to the last end of a table of JUDGED, ns; None if neither is known."""
     first = pc.min(table.column("start_unix_nano")).as_py()
     last = pc.max(table.column("end_unix_nano")).as_py()
     return None if first is None or last is None else last - first

@@ -118,7 +118,7 @@ def charges(
 
 
 def _finals(streams: pa.RecordBatch, judged: pa.RecordBatch) -> tuple[Ints, Ints]:
-    """Return the tokens read and the idle time of the verdicts (R,), 0 where there is none or nothing was judged."""
+    """Return the tokens read and the idle time of the verdicts (R,), 0 if there is none or nothing was judged."""
     idle, decided = _filled(judged, "idle_ns")
     decided &= streams.column("complete").to_numpy(zero_copy_only=False)
     tokens, _ = _filled(judged, "tokens_read")
@@ -251,6 +251,6 @@ def _window(instant_ns: Ints, window_ns: int) -> Ints:
 
 
 def _filled(batch: pa.RecordBatch, name: str) -> tuple[Ints, Bools]:
-    """Return a column of integers (R,), 0 where it is null, and where it is not null (R,) bool."""
+    """Return a column of integers (R,), 0 if it is null, and where it is not null (R,) bool."""
     column = batch.column(name)
     return column.fill_null(0).to_numpy(zero_copy_only=False).copy(), column.is_valid().to_numpy(zero_copy_only=False)

@@ -38,7 +38,7 @@ class Confusion:
     """A metric's alarms (above the threshold) against readers who waited, for one class at one place; requests.
 
     `wolf_ids`: trace ids of the largest values without a wait; `hidden_ids`: of the longest waits that the metric does
-    not show; `hidden_wait_s`: the median of those waits, None where there are none.
+    not show; `hidden_wait_s`: the median of those waits, None if there are none.
     """
 
     name: str

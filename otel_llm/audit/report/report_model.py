@@ -35,7 +35,7 @@ class ReportModel:
     """The contents of a report.
 
     `requests` and `windows`: the tables of `--requests` and `--windows`; `summary`: the object of `--format json`;
-    `skipped` and `counts`: skipped parts and anomalies, None where the tables do not have them; `delivery`: the
+    `skipped` and `counts`: skipped parts and anomalies, None if the tables do not have them; `delivery`: the
     recorded stream of a row of `requests`, None for one that is not kept; `undrawn`: why no delivery is available at
     all, empty where they are; `tiers`: every request by every class, and `compared`: a comparison with a baseline, if
     they were asked for.
@@ -55,7 +55,7 @@ class ReportModel:
     compared: Compared | None = None
 
     def count(self, name: str) -> int:
-        """Return one of the counts, 0 where it is not known."""
+        """Return one of the counts, 0 if it is not known."""
         return (self.counts or {}).get(name, 0)
 
     def row(self, position: int) -> Row:

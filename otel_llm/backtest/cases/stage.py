@@ -122,7 +122,7 @@ class Stage:
         return Counter(one.outcome for one in self.decisions if one.rule == rule and one.action is None)
 
     def facts(self, stream: str, names: Iterable[str]) -> dict[str, Value | None] | None:
-        """Return facts of a stream now, as its rules see them but of any age; None where it is not in flight."""
+        """Return facts of a stream now, as its rules see them but of any age; None if it is not in flight."""
         key = next(key for key, name in self._ids.items() if name == stream)
         live = next((one for one in self.evaluator.live.values() if one.key == key), None)
         if live is None or not live.begun or live.ended_ns is not None:

@@ -45,7 +45,7 @@ class HttpServer:
         option: the command's flag for the address, for the message when the port is in use.
         limits: of connections, and their timeouts.
         context: returns the TLS context for a connection that begins now; None: plain text.
-        age_s: a connection of this age is closed after the answer in progress: certificates are looked at again.
+        age_s: a connection of this age is closed after the answer in progress: certificates are checked again.
     """
 
     def __init__(

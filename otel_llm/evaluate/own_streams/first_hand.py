@@ -259,7 +259,7 @@ class FirstHand:
         self._timers.move_to(now_ns)
 
     def next_timer(self) -> int | None:
-        """Return the instant of the next timer, None where there is none; O(1)."""
+        """Return the instant of the next timer, None if there is none; O(1)."""
         return None if self._next_ns == NEVER else self._next_ns
 
     def reload(self, classes: SloClasses, rules: RuleSet, now_ns: int) -> None:

@@ -95,7 +95,7 @@ class StreamInFlight(StreamView, Protocol):
 
     @property
     def windows(self) -> Ledger | None:
-        """Return the ledger of its charges to windows; None where it is not charged to any."""
+        """Return the ledger of its charges to windows; None if it is not charged to any."""
 
     @property
     def shift_ns(self) -> int:

@@ -64,9 +64,9 @@ class ComparedInstance:
 class Migration:
     """The course of a `migrate`, for its record.
 
-    `source`, `to`: instances; `to` None where there was no other to move to. `tokens_carried`: output tokens from which
+    `source`, `to`: instances; `to` None if there was no other to move to. `tokens_carried`: output tokens from which
     the destination went on. `gap_seconds`: from the last write with text to the first after it, before the first token
-    since the commit; None where no text came. `candidates`: the instances that were compared, best first.
+    since the commit; None if no text came. `candidates`: the instances that were compared, best first.
     """
 
     source: str

@@ -109,7 +109,7 @@ class Prefilter:
         """Look at the streams in `slots` (S,), each at its own instant `at_ns`; called only where `clear`.
 
         `rows`: those of all streams; `states` (slots, rules): INACTIVE, FIRING_FINAL or FIRING_REFUTABLE. Written:
-        `due_ns`, at each slot, when to look at the stream next, NEVER where it is not unchanged. `at_ns` and `due_ns`
+        `due_ns`, at each slot, when to evaluate the stream next, NEVER where it is not unchanged. `at_ns` and `due_ns`
         are on the collector's axis.
         """
         number = len(slots)
@@ -151,7 +151,7 @@ class Prefilter:
         if any(map(_steps, others)):
             raise _Opaque  # deadlines inside another condition
         if steps and any(FACTS[name].linear for name in rule.when.facts):
-            raise _Opaque  # the engine looks at deadlines whenever such a fact crosses a threshold, too
+            raise _Opaque  # the engine evaluates deadlines whenever such a fact crosses a threshold, too
         parts = list(map(self._rows, others))
         if missing := tuple(name for name in rule.when.facts if name in COUNTING):
             parts.append([self._fix(missing, _known)])

@@ -375,7 +375,7 @@ class EvaluationQueue:
         return min(queues, default=None)
 
     def pop(self, now_ns: int) -> tuple[int, Followed] | None:
-        """Return and remove the next stream to evaluate up to now, with its instant; None where there is none."""
+        """Return and remove the next stream to evaluate up to now, with its instant; None if there is none."""
         changes, timers = self._changes, self._timers
         while True:
             # At one instant a stream's change goes before its timer: it evaluates all of its rules.

@@ -73,7 +73,7 @@ def needs(rules: Iterable[Rule]) -> Needs:
 
 
 def split(name: str) -> tuple[str, str | None]:
-    """Return a fact's name without its window, and the window; None where it has none."""
+    """Return a fact's name without its window, and the window; None if it has none."""
     stem, _, window = name.rpartition("_")
     return (stem, window) if window in WINDOW_NS else (name, None)
 
@@ -91,7 +91,7 @@ class ScopeFacts:
     """One instance or class at an instant of the collector's clock.
 
     `since_ns`: since when each window has been filled; `heard_ns`: when anything was last received about it;
-    `objective`: the class's, None where the class no longer exists.
+    `objective`: the class's, None if the class no longer exists.
     """
 
     scope: Scope
@@ -104,7 +104,7 @@ class ScopeFacts:
     objective: Objective | None
 
     def value(self, name: str, max_age_ns: int) -> Value | None:
-        """Return a fact; None where it is missing."""
+        """Return a fact; None if it is missing."""
         stem, window = split(name)
         if window is not None:
             return _WINDOWED[stem](self, window, self.windows[window].total(self.now_ns))
@@ -115,7 +115,7 @@ class ScopeFacts:
         return dict(self.labels)[name]
 
     def rate(self, window: str, amount: float) -> float | None:
-        """Return an amount per second of a window; None where the window is not filled as far as it reaches."""
+        """Return an amount per second of a window; None if the window is not filled as far as it reaches."""
         reach_ns = self.windows[window].reach_ns(self.now_ns)
         return None if self.since_ns[window] > self.now_ns - reach_ns else amount / (reach_ns / SECOND_NS)
 

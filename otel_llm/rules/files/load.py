@@ -125,5 +125,5 @@ def _may_hold_rules(path: Path) -> bool:
 
 
 def _other(file: YamlFile) -> str | None:
-    """Return the key that marks a file as another kind of file, None where it may hold rules."""
+    """Return the key that marks a file as another kind of file, None if it may hold rules."""
     return None if "groups" in file.data else next((key for key in _OTHER_FILES if key in file.data), None)

@@ -24,7 +24,7 @@ DEFAULT_TTL_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """An action's budget; None where a limit is not set. `per_instance`, `per_group`: (count, window in ns)."""
+    """An action's budget; None if a limit is not set. `per_instance`, `per_group`: (count, window in ns)."""
 
     per_request: int | None = None
     per_instance: tuple[int, int] | None = None

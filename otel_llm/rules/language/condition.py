@@ -44,7 +44,7 @@ class Condition:
         return self.program.facts
 
     def truth(self, snapshot: Snapshot, x_ns: int, max_age_ns: int | None = None) -> bool | None:
-        """Evaluate at an instant; None where a fact is missing or the value does not exist.
+        """Evaluate at an instant; None if a fact is missing or the value does not exist.
 
         Without `max_age_ns` facts do not age: looking back, a fact known now counts as known then.
         """
@@ -55,7 +55,7 @@ class Condition:
         return self.of_values([read(snapshot, x_ns) for read in self._read])
 
     def of_values(self, values: Sequence[Value | None]) -> bool | None:
-        """Evaluate with these values of its facts; None where one is missing or the value does not exist."""
+        """Evaluate with these values of its facts; None if one is missing or the value does not exist."""
         # No fact is ever NaN: lengths are integers of ns, and no ratio is taken of nothing.
         if None in values:
             return None

@@ -47,7 +47,7 @@ class Facts(Protocol):
         """Return a linear fact's line."""
 
     def value(self, name: str, x_ns: int) -> Value | None:
-        """Return a fact at an instant; None where it is missing."""
+        """Return a fact at an instant; None if it is missing."""
 
 
 @dataclass(frozen=True, slots=True)

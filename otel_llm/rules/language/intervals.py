@@ -28,7 +28,7 @@ class Span:
     nan: bool = False
 
     def meet(self, other: Span) -> Span | None:
-        """Return the numbers in both; None where there are none."""
+        """Return the numbers in both; None if there are none."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         return Span(low, high, self.whole, self.nan and other.nan) if low <= high else None
 
@@ -83,19 +83,19 @@ class Choice:
     excluded: frozenset[Value] = frozenset()
 
     def only(self, values: frozenset[Value]) -> Choice | None:
-        """Return the allowed ones of these values; None where there are none."""
+        """Return the allowed ones of these values; None if there are none."""
         left = values - self.excluded if self.allowed is None else values & self.allowed
         return Choice(left) if left else None
 
     def without(self, value: Value) -> Choice | None:
-        """Return the set without one value; None where nothing is left."""
+        """Return the set without one value; None if nothing is left."""
         if self.allowed is None:
             return Choice(None, self.excluded | {value})
         left = self.allowed - {value}
         return Choice(left) if left else None
 
     def meet(self, other: Choice) -> Choice | None:
-        """Return the values in both; None where there are none."""
+        """Return the values in both; None if there are none."""
         if other.allowed is not None:
             return self.only(other.allowed - other.excluded)
         if self.allowed is None:
@@ -145,7 +145,7 @@ _NEEDS: Final = {
 
 
 def domain(name: str, classes: frozenset[str] | None = None) -> Domain:
-    """Return the possible values of a fact; `classes`: the names of the SLO classes, None where they are not known."""
+    """Return the possible values of a fact; `classes`: the names of the SLO classes, None if they are not known."""
     fact = FACTS[name]
     if fact.type == "bool":
         return Choice(frozenset((True, False)))
@@ -183,7 +183,7 @@ def needing(name: str) -> str:
 
 
 def consistent(values: Box) -> Box | None:
-    """Narrow a box by the known pairs of facts; None where nothing is left."""
+    """Narrow a box by the known pairs of facts; None if nothing is left."""
     for less, more in _AT_MOST:
         low, high = values.get(less), values.get(more)
         if isinstance(low, Span) and isinstance(high, Span) and (low.high > high.high or high.low < low.low):
@@ -209,7 +209,7 @@ def agree(values: dict[str, Value]) -> bool:
 
 
 def calculated(op: str, left: Span, right: Span) -> Span | None:
-    """Return the interval of `left op right`; None where it has no value (ints beyond 64 bits, divided by zero)."""
+    """Return the interval of `left op right`; None if it has no value (ints beyond 64 bits, divided by zero)."""
     if left.whole:
         return _int_result(op, left, right)
     if left.nan or right.nan or (op == "/" and _has_zero(right)):
@@ -221,7 +221,7 @@ def calculated(op: str, left: Span, right: Span) -> Span | None:
 
 
 def negated(span: Span) -> Span | None:
-    """Return the interval of `-span`; None where it has no value."""
+    """Return the interval of `-span`; None if it has no value."""
     return _clipped(-span.high, -span.low) if span.whole else Span(-span.high, -span.low, whole=False, nan=span.nan)
 
 

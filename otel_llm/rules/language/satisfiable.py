@@ -52,7 +52,7 @@ def boxes(node: Typed, want: bool, given: Sequence[Box]) -> list[Box]:
 
 
 def extent(name: str, found: Sequence[Box]) -> Span | None:
-    """Return the span of a number over boxes; None where it does not occur in one of them."""
+    """Return the span of a number over boxes; None if it does not occur in one of them."""
     spans = [one[name] for one in found if isinstance(one.get(name), Span)]
     whole: Span | None = None
     for span in spans:
@@ -178,7 +178,7 @@ def _numbers(op: str, want: bool, left: Typed, right: Typed, one: Box) -> Box | 
 
 
 def _span(node: Typed, one: Box) -> Span | None:
-    """Return the values of a number; None where it has none."""
+    """Return the values of a number; None if it has none."""
     if node.op == "literal" and isinstance(node.value, int | float):
         return Span(node.value, node.value, node.type == "int")
     if node.op == "fact":

@@ -128,7 +128,7 @@ class Snapshot:
         return line
 
     def value(self, name: str, x_ns: int) -> Value | None:
-        """Return a fact at an instant not before the last token; None where it is missing."""
+        """Return a fact at an instant not before the last token; None if it is missing."""
         return READ[name](self, x_ns)
 
     def age_ns(self, x_ns: int) -> int:

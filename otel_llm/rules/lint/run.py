@@ -21,7 +21,7 @@ def lint(
 ) -> list[tuple[ConfigError, str]]:
     """Return the findings of the lints in the files' order, each with the text of its file; the files have no errors.
 
-    `classes`: the names of the SLO classes, None where they are not known; `token_read_s`: see `LocatedRule`.
+    `classes`: the names of the SLO classes, None if they are not known; `token_read_s`: see `LocatedRule`.
     """
     read = [
         (file.file, LocatedRule(rule, path, classes, token_read_s or {}))

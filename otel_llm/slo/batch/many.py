@@ -42,7 +42,7 @@ def judge_many(
 ) -> Judged:
     """Judge every request by its class, exactly as `judge` does; return the verdicts, (R,) each.
 
-    `class_index` (R,) int64: positions in `classes`; None where all are judged by the first. `fluid` gets the read
+    `class_index` (R,) int64: positions in `classes`; None if all are judged by the first. `fluid` gets the read
     tokens of each request on the way, which is cheaper than reading them again for `fluid_tbt_many`; `gaps` gets all
     tokens of each. The work is done in blocks of one class that fit the cache, or of `block_tokens`; a block with a
     time or a threshold so large that sums could leave 64 bits is judged request by request.

@@ -70,7 +70,7 @@ class Ragged:
 class Block:
     """The tokens of P requests: `every` one in order (None: there are none), of the requests `some` that have any.
 
-    `kinds` (N,) in the order of the times, None where all is content; `skewed`: how many tokens of each of `some` were
+    `kinds` (N,) in the order of the times, None if all is content; `skewed`: how many tokens of each of `some` were
     before its commit and were moved to it.
     """
 

@@ -25,7 +25,7 @@ class Recorded:
 
     `tokens_ns` (N,) int64: arrival times, request r's from `offsets[r]` to `offsets[r + 1]` (R+1,), in any order
     within it; `commit_ns`, `end_ns` (R,) int64 on the request's own axis; `outcomes` (R,) uint8 codes; `kinds` (N,)
-    uint8 codes, None where all is content; `input_tokens` (R,) with its mask, None where all are unknown.
+    uint8 codes, None if all is content; `input_tokens` (R,) with its mask, None if all are unknown.
 
     Raises:
         ValueError: shapes, offsets or codes that do not fit.
@@ -60,7 +60,7 @@ class Recorded:
         kinds: Sequence[Sequence[int] | None] | None = None,
         input_tokens: Sequence[int | None] | None = None,
     ) -> Recorded:
-        """Build the arrays from lists, one entry a request; kinds None where a request is all content."""
+        """Build the arrays from lists, one entry a request; kinds None if a request is all content."""
         lengths = [len(times) for times in tokens_ns]
         codes = None
         if kinds is not None:

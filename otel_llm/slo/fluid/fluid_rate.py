@@ -51,7 +51,7 @@ def fluid_tbt_ns(read_ns: Sequence[int], fluidity: Fraction = DEFAULT_FLUIDITY) 
 
 
 def fluid_token_rate(tbts_ns: Iterable[int], share: Fraction = DEFAULT_SHARE) -> FluidRate | None:
-    """Return the fluid token rate of requests from their smallest targets (ns); None where there is none.
+    """Return the fluid token rate of requests from their smallest targets (ns); None if there is none.
 
     The target is the nearest-rank percentile at `share`: that share of the requests keeps its fluidity-index with it.
     """

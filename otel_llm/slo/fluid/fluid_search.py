@@ -248,7 +248,7 @@ def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _PendingRequests, _T
 
     A reader waits at least as long as any token exceeds its request's line t_i - i P, and every P of waiting is a
     miss: where `most` may be missed, no P below t_i / (i + most) is kept. For the last token that is about the mean gap
-    times the fluidity-index; only gaps above it are looked at further. Under the longest gap none waits.
+    times the fluidity-index; only gaps above it are tried further. Under the longest gap none waits.
     """
     numerator, denominator = fluidity.as_integer_ratio()
     steps = np.maximum(read.lengths - 1, 1)

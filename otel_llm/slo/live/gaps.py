@@ -69,7 +69,7 @@ def _rows(every: Sequence[array[int]]) -> list[Sequence[int]]:
 
 
 def gap_ranks(gaps_ns: Sequence[int], zeros: int = 0) -> tuple[int | None, int | None, int | None]:
-    """Return the median, the 99th percentile and the longest of gaps; None where there are none.
+    """Return the median, the 99th percentile and the longest of gaps; None if there are none.
 
     The gaps are sorted ones, none negative, and so many `zeros`.
     """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class InFlight(NamedTuple):
-    """The facts of a stream at one instant; lengths in ns, None where a fact is missing.
+    """The facts of a stream at one instant; lengths in ns, None if a fact is missing.
 
     `idle_ns`, `idle_decode_ns` and `runway_ns` are the in-flight values (the reader's present wait included),
     `deadlines` and `deadline_misses` include those that are overdue; all three fluidity facts are None while the

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rules.first_hand import RULES
 from rules.scripted import S, flushed, key, ruleset, run
 
 from otel_llm.actions.execute.events import action_id
@@ -26,6 +25,22 @@ COMPARED = (
 REFUTED = Settled("refuted", "the source went on first", migration=Migration("a", "b", 12, 0.5004, COMPARED))
 DONE = Settled("done", migration=Migration("a", "c", 13, 0.62, COMPARED))
 FIELDS = ["candidates", "from", "to", "tokens_carried", "gap_seconds", "detail"]
+
+RULES = """
+version: 1
+groups:
+- name: g
+  scope: stream
+  rules:
+  - rule: R
+    when: {when!r}
+    {more}
+    actions:
+    - migrate: {{to: least_load, only_if: 'exact_resume'}}
+      mode: enforce
+      budget: {{{budget}}}
+    - alert: {{name: A}}
+"""
 
 
 def decided(more: str = "keep_firing_for: 60s") -> list[Decision]:

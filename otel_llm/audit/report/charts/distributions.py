@@ -94,7 +94,7 @@ def drawn_groups(requests: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def distribution_figure(metric: Chart, found: Sequence[Curve | None]) -> Figure | None:
-    """Draw the curves of one metric in the colours of their indexes in the list; None where there is none."""
+    """Draw the curves of one metric in the colours of their indexes in the list; None if there is none."""
     drawn = [(place, one) for place, one in enumerate(found) if one is not None]
     if not drawn:
         return None

@@ -30,7 +30,7 @@ class Starving:
     """Idle seconds charged to each instance in each step, `idle_s` (I, S), nan without events.
 
     `names` (I) are the instances in order of name, None where telemetry has none; `others`: how many instances the last
-    row sums up, 0 where it is a single one.
+    row sums up, 0 if it is a single one.
     """
 
     names: list[str | None]

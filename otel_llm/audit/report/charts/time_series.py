@@ -53,7 +53,7 @@ class Bin:
 
     @property
     def attainment(self) -> float | None:
-        """Met over met and not met; None where nothing was judged."""
+        """Met over met and not met; None if nothing was judged."""
         judged = self.sums["met_true"] + self.sums["met_false"]
         return self.sums["met_true"] / judged if judged else None
 

@@ -188,7 +188,7 @@ def _complete(future: Future[Any], call: Callable[[], Any]) -> None:
 
 
 def caller_of(arguments: tuple[Any, ...]) -> Hashable:
-    """Return the token or the peer of a call, from the arguments that gRPC submits; None where both are unknown.
+    """Return the token or the peer of a call, from the arguments that gRPC submits; None if both are unknown.
 
     gRPC passes its event with the call: before the call has a thread, peer and metadata are nowhere else.
     """

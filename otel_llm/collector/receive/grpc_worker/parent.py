@@ -130,7 +130,7 @@ class GrpcWorker:
 
     @property
     def pid(self) -> int | None:
-        """Return the number of the process; None where it does not run."""
+        """Return the number of the process; None if it does not run."""
         return None if self._process is None else self._process.pid
 
     @property
@@ -140,12 +140,12 @@ class GrpcWorker:
 
     @property
     def oldest_ns(self) -> int | None:
-        """Return the receipt time (unix ns) of the oldest of them; None where there is none."""
+        """Return the receipt time (unix ns) of the oldest of them; None if there is none."""
         oldest_ns = self._cells[OLDEST]
         return self._clock.unix_ns(oldest_ns) if oldest_ns else None
 
     def why_unhealthy(self) -> str | None:
-        """Return why the service should be restarted; None where it should not."""
+        """Return why the service should be restarted; None if it should not."""
         return "the gRPC worker has ended" if self.gone and not self._stopping else None
 
     def refusals(self) -> dict[str, int]:

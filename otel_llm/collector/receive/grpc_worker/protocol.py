@@ -40,7 +40,7 @@ _NUMBER_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """The configuration of the worker; `digests`, `pem`: tokens and certificates, None where there are none."""
+    """The configuration of the worker; `digests`, `pem`: tokens and certificates, None if there are none."""
 
     address: Address
     limits: Limits
