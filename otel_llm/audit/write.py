@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.audit.csv_cells import guarded
 from otel_llm.audit.tables import arrow_table
 from otel_llm.shared.outputs import OutputError, check_output_path, refuse_clashes, replacing
 
@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from otel_llm.formats.rows import Cell
     from otel_llm.shared.outputs import Inputs
     from otel_llm.slo.metrics import Kind
+
+BEGINS_A_FORMULA: Final = "=+\\-@\t\r\n"
+"""Characters that begin a formula, or are skipped before one, as part of a regular expression."""
+_FORMULA: Final = re.compile(f"'*[{BEGINS_A_FORMULA}]")
+GUARDED: Final = f"^'('*[{BEGINS_A_FORMULA}])"
+"""A regular expression of guarded text; its group is the beginning of the text."""
+
+
+def guarded(text: str) -> str:
+    """Return the text as a cell of CSV that no spreadsheet runs as a formula: a model may be called `=HYPERLINK(...)`.
+
+    Such text gets a leading apostrophe, which a spreadsheet reads as "this is text"; our parsers remove it. Leading
+    apostrophes of such text get one more, so that parsing gives what was written.
+    """
+    return f"'{text}" if _FORMULA.match(text) else text
+
 
 ENDINGS: Final = (".parquet", ".csv", ".jsonl")
 """The forms of a written table."""

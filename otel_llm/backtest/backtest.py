@@ -10,8 +10,8 @@ from otel_llm.backtest.backtest_evaluator import Run, Terms, replay
 from otel_llm.backtest.comparison import Comparison, compare
 from otel_llm.backtest.decision_store import NEW, THEN, Store
 from otel_llm.formats.records import InputError
+from otel_llm.rules.decisions.decision_records import LeftOut, read_left_out
 from otel_llm.rules.decisions.files import decision_files, read_back
-from otel_llm.rules.decisions.left_out import LeftOut, read_left_out
 
 if TYPE_CHECKING:
     from collections import Counter

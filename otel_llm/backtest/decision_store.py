@@ -15,8 +15,7 @@ from otel_llm.rules.decisions.decision_records import stream_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from otel_llm.rules.decisions.decision_records import Decision
-    from otel_llm.rules.decisions.left_out import LeftOut
+    from otel_llm.rules.decisions.decision_records import Decision, LeftOut
 
 THEN: Final = 0
 NEW: Final = 1

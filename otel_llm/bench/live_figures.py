@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.slo.ranks import P50, nearest_rank
+from otel_llm.slo.quantiles import P50, nearest_rank
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:

@@ -51,7 +51,10 @@ class CommitIdentity:
 
 
 class IdentityCache:
-    """A cache of the identities of commits; `classes`: the SLO classes that judge streams."""
+    """A cache of identities by the attributes of commits: most commits have the attributes of earlier ones.
+
+    `classes`: the SLO classes that judge streams.
+    """
 
     def __init__(self, classes: SloClasses) -> None:
         self._classes = classes

@@ -36,6 +36,10 @@ _PAUSE_S: Final = 0.006
 def compress_file(path: Path, target: Path, *, fsync: Callable[[int], None], stopping: Callable[[], bool]) -> bool:
     """Replace `path` by its compressed form at `target`, byte for byte, a torn end included.
 
+    At every instant exactly one of the two forms is valid: `X.otlp.zst` is written and synced before `X.otlp` is
+    removed. While both exist the `.zst` is unfinished and is not read (the journal's contract): a crash at any point
+    loses no record.
+
     Returns:
         False if `stopping` became true; then, as after an error, `path` is unchanged and `target` is removed.
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from otel_llm import semconv
-from otel_llm.slo.ranks import P50, P99
+from otel_llm.slo.quantiles import P50, P99
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from otel_llm.slo.classes import ABORTED, CONTENT, OUTCOMES, SloClass
-from otel_llm.slo.ranks import P50, P99, nearest_rank
+from otel_llm.slo.quantiles import P50, P99, nearest_rank
 from otel_llm.slo.verdict import Verdict
 
 if TYPE_CHECKING:

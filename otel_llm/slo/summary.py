@@ -10,7 +10,7 @@ import numpy as np
 
 from otel_llm.slo.figures import COUNTED, FIGURES, GAPS, TERMS, VALUES
 from otel_llm.slo.fluid.fluid_rate import targets
-from otel_llm.slo.ranks import rank
+from otel_llm.slo.quantiles import rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

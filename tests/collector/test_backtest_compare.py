@@ -12,8 +12,7 @@ import pytest
 from otel_llm.actions.execute.open_actions import CONFIRMATION
 from otel_llm.backtest.comparison import Comparison, RuleCompared, compare
 from otel_llm.backtest.decision_store import NEW, THEN, Store
-from otel_llm.rules.decisions.decision_records import Decision
-from otel_llm.rules.decisions.left_out import LeftOut
+from otel_llm.rules.decisions.decision_records import Decision, LeftOut
 
 T = 1_790_000_000_000_000_000
 MS = 1_000_000

@@ -23,8 +23,7 @@ from otel_llm.formats.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision, Labels
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.slo.classes import Objective, SloClasses
-from otel_llm.slo.quantiles import Sketch
-from otel_llm.slo.ranks import P99
+from otel_llm.slo.quantiles import P99, Sketch
 from otel_llm.slo.verdict import Verdict
 
 SECOND = 1_000_000_000

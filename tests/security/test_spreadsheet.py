@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.commands import run
 
-from otel_llm.audit.csv_cells import GUARDED, guarded
 from otel_llm.audit.report.saved import read_table
-from otel_llm.audit.write import csv_text, write_table
+from otel_llm.audit.write import GUARDED, csv_text, guarded, write_table
 from otel_llm.slo.metrics import Kind
 
 RUNS: Final = ("=cmd|' /C calc'!A0", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1")

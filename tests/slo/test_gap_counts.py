@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from otel_llm.slo.batch.gap_counts import ZERO, GapCounting, GapCounts
 from otel_llm.slo.batch.ragged import Ragged
-from otel_llm.slo.quantiles import LOG_RATIO
-from otel_llm.slo.ranks import P50, P99, nearest_rank
+from otel_llm.slo.quantiles import LOG_RATIO, P50, P99, nearest_rank
 
 gaps_ns = st.lists(st.one_of(st.just(0), st.integers(1, 10**12), st.integers(10**6, 10**8)), min_size=0, max_size=30)
 

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from otel_llm.slo.quantiles import LARGEST, RELATIVE_ERROR, SMALLEST, Sketch
-from otel_llm.slo.ranks import P50, P99, nearest_rank, rank
+from otel_llm.slo.quantiles import LARGEST, P50, P99, RELATIVE_ERROR, SMALLEST, Sketch, nearest_rank, rank
 
 values = st.lists(st.just(0.0) | st.floats(SMALLEST, LARGEST), min_size=1, max_size=60)
 shares = st.sampled_from((P50, P99, Fraction(1, 10), Fraction(1), Fraction(0)))

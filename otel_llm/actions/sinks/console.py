@@ -13,8 +13,7 @@ from otel_llm.shared.printable import LONGEST_LINE, printable
 
 if TYPE_CHECKING:
     from otel_llm.formats.rows import Row
-    from otel_llm.rules.decisions.decision_records import Decision
-    from otel_llm.rules.decisions.left_out import LeftOut
+    from otel_llm.rules.decisions.decision_records import Decision, LeftOut
 
 Echo = Callable[[str], None]
 

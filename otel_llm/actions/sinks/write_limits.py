@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from otel_llm.rules.decisions.left_out import LeftOut
+from otel_llm.rules.decisions.decision_records import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from otel_llm.audit.calibrate.alpha_fit import TooLittleError
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.samples import reals
 from otel_llm.slo.classes import Curve
-from otel_llm.slo.ranks import rank
+from otel_llm.slo.quantiles import rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

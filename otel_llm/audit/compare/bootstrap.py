@@ -7,6 +7,12 @@ claim certainty: its draws are those of Beta(x + 1/2, n - x + 1/2), Jeffreys' in
 
 Rates are per second of the original span: the requests and the time in which they were sent are given, and their
 results vary. So a count, and requests per second, have no interval.
+
+Percentiles of the gaps between tokens (ITL) are drawn from their law. A request brings all of its gaps: the share of
+the gaps up to a value is a ratio of two sums over requests, which varies about normally with the variance of such a
+ratio. A percentile is the value at a share drawn from that law (Woodruff, Confidence Intervals for Medians and Other
+Position Measures, 1952; Sarndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992, chapter 5.11). Gaps are
+counted by ranges of values, 1 % wide; where in its range a percentile is remains open in its draws.
 """
 
 from __future__ import annotations
@@ -21,8 +27,7 @@ import numpy as np
 
 from otel_llm.slo.batch.gap_counts import ZERO
 from otel_llm.slo.figures import FIGURES
-from otel_llm.slo.quantiles import LOG_RATIO
-from otel_llm.slo.ranks import rank
+from otel_llm.slo.quantiles import LOG_RATIO, rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

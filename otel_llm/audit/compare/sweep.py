@@ -19,7 +19,7 @@ from otel_llm.audit.kernel.samples import reals
 from otel_llm.config.durations import exact
 from otel_llm.slo.batch.many import penalty_shape
 from otel_llm.slo.classes import ABORTED, NS_PER_S, Benefit, SloClasses
-from otel_llm.slo.ranks import P50, P99, rank
+from otel_llm.slo.quantiles import P50, P99, rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,7 +10,7 @@ import numpy as np
 from otel_llm.audit.kernel.judged_columns import column_of, texts_of
 from otel_llm.shared.formatting import plural, seconds
 from otel_llm.slo.classes import ABORTED
-from otel_llm.slo.ranks import P50, P99, rank
+from otel_llm.slo.quantiles import P50, P99, rank
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ import numpy as np
 
 from otel_llm.audit.report.report_model import by_class, reals
 from otel_llm.shared.formatting import number, plural, seconds
-from otel_llm.slo.ranks import P50, rank
+from otel_llm.slo.quantiles import P50, rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

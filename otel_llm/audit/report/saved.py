@@ -20,13 +20,13 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from otel_llm.audit import top_offenders
-from otel_llm.audit.csv_cells import GUARDED
 from otel_llm.audit.input.load_inputs import load_streams
 from otel_llm.audit.input.stream_batch import from_batch
 from otel_llm.audit.kernel.judged_columns import column_of, texts_of
 from otel_llm.audit.metadata import KEY, decode
 from otel_llm.audit.report.report_model import ReportModel
 from otel_llm.audit.tables import arrow_type, pandas_types
+from otel_llm.audit.write import GUARDED
 from otel_llm.formats.recordings.parquet_claims import MAGIC
 from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.rules.files.slo_file import load_slo

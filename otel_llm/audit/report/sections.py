@@ -242,7 +242,7 @@ _CUT_LEAD: Final = (
 
 
 def cut_replies(model: ReportModel) -> str:
-    """Return the sentences and the table, "" if no reply was cut."""
+    """Return the section on replies that were cut by their length or a content filter, "" if there are none."""
     reasons = model.requests["finish_reason"].fillna("").to_numpy(dtype=object)
     if not np.isin(reasons, list(CUT)).any():
         return ""

@@ -264,7 +264,16 @@ class Arrivals:
 
 
 def parse_arrivals(text: str) -> Arrivals:
-    """Parse a script; raises ExpressionError with the position of the error."""
+    """Parse a script of arrivals: `300ms, 20x50ms, wait 600ms, 20x50ms, end` to instants since the commit.
+
+        script  = item *("," item)
+        item    = [count "x"] duration [kind]   tokens, each this long after the one before
+                | "wait" duration               no token; what follows counts from its end
+                | "end" [outcome] | "vanish"    the last item: its outcome, or that the sender is never heard again
+
+    The first item counts from the commit. Durations are those of rule files; kind is content (default), reasoning or
+    tool. Raises ExpressionError with the position of the error.
+    """
     if len(text) > LONGEST_SCRIPT:
         raise ExpressionError(f"more than {LONGEST_SCRIPT} characters", "make several streams of it", 0, len(text))
     if not text.strip():

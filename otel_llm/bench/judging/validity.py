@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.slo.ranks import P50, P99, nearest_rank
+from otel_llm.slo.quantiles import P50, P99, nearest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,7 +30,7 @@ from otel_llm.config.yaml_file import ConfigError
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.journal.checkpoint import RESUME_FILE
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.lint.run import never_true
+from otel_llm.rules.lint.check import never_true
 from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes
 from otel_llm.shared.web.address import parse_address
 from otel_llm.shared.web.open_files import allow_open_files

@@ -22,7 +22,7 @@ from otel_llm.config.yaml_file import ConfigError
 from otel_llm.relay.service import Service
 from otel_llm.relay.settings import load_settings
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.rules.lint.run import never_true
+from otel_llm.rules.lint.check import never_true
 from otel_llm.scheduling.placement import DEFAULT, POLICIES, POLYSERVE
 from otel_llm.scheduling.release_order import DEFAULT_ORDER, ORDERS
 from otel_llm.shared.outputs import Inputs, OutputError, refuse_clashes

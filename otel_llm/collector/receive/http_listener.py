@@ -265,7 +265,12 @@ class _Parser:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection with timeouts, created at accept; it reports its first request and its end to `tracker`."""
+    """A connection with timeouts for headers, body and unread answers, and a limit on headers; created at accept.
+
+    Uvicorn has a timeout between two requests only. Here every other state of a connection has a deadline too; the
+    listener checks the deadlines of all connections (`check_deadlines`) a few times a second. A connection reports its
+    first request and its end to `tracker`.
+    """
 
     def __init__(
         self,

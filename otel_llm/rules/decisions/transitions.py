@@ -13,8 +13,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.rules.decisions.decision_records import stream_of
-from otel_llm.rules.decisions.left_out import read_left_out
+from otel_llm.rules.decisions.decision_records import read_left_out, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.rules.language.facts import FACTS, WINDOWS, Scope
-from otel_llm.slo.ranks import P99
+from otel_llm.slo.quantiles import P99
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from otel_llm.slo.ended_totals import EndedTotals
 from otel_llm.slo.quantiles import Sketch
+from otel_llm.slo.windows import EndedTotals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

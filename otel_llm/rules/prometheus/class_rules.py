@@ -73,7 +73,12 @@ PAIRS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One promise of a class, and how PromQL counts it.
+    """One promise of a class, and how PromQL counts it: error ratios over many windows, the budget, the alerts.
+
+    Names and labels of the records are Sloth's (github.com/slok/sloth, `prometheus/v1`), so that its dashboards find
+    them. Two things differ from what it writes. If nothing ended there is no ratio, in place of a NaN that spoils every
+    later sum. And the ratio of the whole period weighs each request alike, in place of each five minutes: at night one
+    request would count as much as a thousand at noon.
 
     Args:
         slo_class, kind: the class, and `attainment` or `fluidity`.

@@ -12,7 +12,7 @@ from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.slo.batch.many import judge_many
 from otel_llm.slo.batch.recorded import Recorded
 from otel_llm.slo.classes import OUTCOMES
-from otel_llm.slo.ranks import P50, P99, rank
+from otel_llm.slo.quantiles import P50, P99, rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

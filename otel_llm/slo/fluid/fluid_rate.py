@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.slo.ranks import rank
+from otel_llm.slo.quantiles import rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

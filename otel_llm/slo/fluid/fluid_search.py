@@ -1,4 +1,4 @@
-"""Search for the smallest TBT target under which requests are fluid, for many requests at once.
+"""Search for the smallest TBT target under which requests are fluid (Etalon, section 5.1), for many at once.
 
 Under a target P a token is late when it rises above its request's line t_i - i P by more than any token before it did.
 Such a token rose by ds - di P, ds ns and di tokens after the late token before it (or the first), and misses

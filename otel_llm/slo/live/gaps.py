@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import sub
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.slo.ranks import P50, P99, rank
+from otel_llm.slo.quantiles import P50, P99, rank
 
 if TYPE_CHECKING:
     from array import array

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from rules.scripted import COMMIT, MS, S, flushed, key, ruleset, run
 
 from otel_llm.cli.main import main
-from otel_llm.rules.decisions.decision_records import Outcome
+from otel_llm.rules.decisions.decision_records import LeftOut, Outcome
 from otel_llm.rules.decisions.explain import OUTCOMES, explain, headline
 from otel_llm.rules.decisions.files import DecisionFiles
-from otel_llm.rules.decisions.left_out import LeftOut
 from otel_llm.rules.decisions.transitions import about_of, find, id_of, newest, read_record
 from otel_llm.rules.files.load import load_rules
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.examples import examples
 
 from otel_llm.rules.engine.sliding_window import PARTS, SlidingWindow, Totals, merged
-from otel_llm.slo.ranks import P99
+from otel_llm.slo.quantiles import P99
 
 SECOND = 1_000_000_000
 

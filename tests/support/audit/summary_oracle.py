@@ -12,7 +12,7 @@ from otel_llm.slo.batch.judged import Masked
 from otel_llm.slo.classes import ABORTED, Objective, SloClasses
 from otel_llm.slo.figures import NUMBERS, TEXTS
 from otel_llm.slo.fluid.fluid_rate import fluid_token_rate, targets
-from otel_llm.slo.ranks import P50, P99, rank
+from otel_llm.slo.quantiles import P50, P99, rank
 from otel_llm.slo.summary import Figures, Judgements
 
 Row = Mapping[str, Any]

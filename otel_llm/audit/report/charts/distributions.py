@@ -14,7 +14,7 @@ import numpy as np
 from otel_llm.audit.report.report_model import by_class, label, reals
 from otel_llm.shared.formatting import number, seconds
 from otel_llm.slo.metrics import BY_NAME
-from otel_llm.slo.ranks import rank
+from otel_llm.slo.quantiles import rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ import numpy as np
 
 from otel_llm.audit.report.report_model import groups, integers, reals
 from otel_llm.shared.formatting import number, plural
-from otel_llm.slo.ranks import rank
+from otel_llm.slo.quantiles import rank
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

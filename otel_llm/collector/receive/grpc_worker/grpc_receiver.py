@@ -64,7 +64,7 @@ class PendingMessage:
 
 
 class MessageTimeouts:
-    """Cancels RPCs whose message takes longer than `message_s`, or CROWDED_S while `is_crowded`."""
+    """Cancels RPCs whose message takes longer than `message_s`, or CROWDED_S while `is_crowded`; gRPC has no such limit."""
 
     def __init__(self, message_s: float, is_crowded: Callable[[], bool]) -> None:
         self._message_s = message_s
@@ -114,7 +114,9 @@ _RESERVED: Final = 8
 
 
 class FairPool(ThreadPoolExecutor):
-    """A thread pool for gRPC's calls, by the token or the peer of each; `pending` counts unfinished calls.
+    """A thread pool for gRPC's calls, shared fairly by token or peer: the next is for the caller that has the fewest.
+
+    `pending` counts unfinished calls.
 
     Args:
         threads: calls that run at once.
