@@ -64,7 +64,10 @@ class PendingMessage:
 
 
 class MessageTimeouts:
-    """Cancels RPCs whose message takes longer than `message_s`, or CROWDED_S while `is_crowded`; gRPC has no such limit."""
+    """Cancels RPCs whose message takes longer than `message_s`, or CROWDED_S while `is_crowded`.
+
+    gRPC has no timeout for a message.
+    """
 
     def __init__(self, message_s: float, is_crowded: Callable[[], bool]) -> None:
         self._message_s = message_s
