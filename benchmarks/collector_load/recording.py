@@ -48,7 +48,7 @@ class Recording:
             times.append(len(content))
             content += HEAD.pack(due_ns, application, len(raw))
             base = len(content)
-            times += [base + at for at in time_places(raw)]
+            times += [base + at for at in time_positions(raw)]
             content += raw
             count += 1
         return cls(np.frombuffer(bytes(content), np.uint8), np.array(times, np.int64), count, start_ns)
@@ -79,7 +79,7 @@ class Recording:
         path.write_bytes(moved.tobytes())
 
 
-def time_places(raw: bytes) -> list[int]:
+def time_positions(raw: bytes) -> list[int]:
     """Return where in an `ExportTraceServiceRequest` the times of spans and of their events begin."""
     places: list[int] = []
     for tag, begin, end in _fields(raw, 0, len(raw)):

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from collector_load.encodings import sparse
 from collector_load.fleet import read_exports
 from collector_load.forms import SHAPES, Form, form_of
-from collector_load.recording import T0_NS, Recording, time_places
+from collector_load.recording import T0_NS, Recording, time_positions
 from collector_load.speed import Speed, table
 from collector_load.spread import Spread
 
@@ -101,9 +101,9 @@ def test_times_are_found_whatever_else_a_message_says() -> None:
     scope_spans.scope.name = "scope"
     scope_spans.spans.append(span)
     raw = request.SerializeToString()
-    assert [int.from_bytes(raw[at : at + 8], "little") for at in time_places(raw)] == [5, 6, 7]
+    assert [int.from_bytes(raw[at : at + 8], "little") for at in time_positions(raw)] == [5, 6, 7]
     late = b"\x5a\x10\x12\x05token\x09" + (8).to_bytes(8, "little")  # the event's name stands before its time
-    positions = time_places(b"\x0a\x16\x12\x14\x12\x12" + late)
+    positions = time_positions(b"\x0a\x16\x12\x14\x12\x12" + late)
     assert positions == [6 + 10]
 
 

@@ -82,9 +82,9 @@ def test_only_what_otlp_lets_a_client_send_again_says_when() -> None:
 
 
 def test_every_refusal_has_a_row() -> None:
-    covered = {kind for kind, _ in ANSWERS}
+    rows = {kind for kind, _ in ANSWERS}
     for kind in RefusalError.__subclasses__():
-        assert kind in covered
+        assert kind in rows
     assert answer(RefusalError("x")).http == 500
 
 

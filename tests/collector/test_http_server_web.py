@@ -27,7 +27,7 @@ FEED = Fed().feed(most_viewers=1)
 PAGE = static_files()["/"].content.decode()
 
 
-class Told:
+class WebSource:
     """What the web port is asked for; a test changes it."""
 
     def __init__(self) -> None:
@@ -50,30 +50,30 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[HttpServer, Told]]:
-    reported = Told()
+def served() -> Iterator[tuple[HttpServer, WebSource]]:
+    source = WebSource()
     app = web_app(
-        metrics=reported.metrics,
-        streams=reported.get_streams,
+        metrics=source.metrics,
+        streams=source.get_streams,
         requests=lambda _: {"requests": [{"met": None}]},
         feed=FEED,
-        healthy=lambda: reported.not_healthy,
-        ready=lambda: reported.not_ready,
+        healthy=lambda: source.not_healthy,
+        ready=lambda: source.not_ready,
     )
     server = HttpServer(app, LOCAL, option="--web")
     server.start()
-    yield server, reported
+    yield server, source
     server.stop(grace_s=0)
 
 
 @pytest.fixture
-def reported(served: tuple[HttpServer, Told]) -> Told:
+def source(served: tuple[HttpServer, WebSource]) -> WebSource:
     served[1].forget()
     return served[1]
 
 
 @pytest.fixture
-def server(served: tuple[HttpServer, Told], reported: Told) -> HttpServer:
+def server(served: tuple[HttpServer, WebSource], source: WebSource) -> HttpServer:
     return served[0]
 
 
@@ -122,12 +122,12 @@ def test_every_answer_carries_the_security_headers(server: HttpServer) -> None:
         assert "server" not in headers
 
 
-def test_streams_are_selected_by_parameters(server: HttpServer, reported: Told) -> None:
+def test_streams_are_selected_by_parameters(server: HttpServer, source: WebSource) -> None:
     assert get(server, "/v1/streams")[0] == 200
     assert get(server, "/v1/streams?sort=idle&model=a%26b")[0] == 200
-    assert reported.selected == [Selection(), Selection(Filter(model="a&b", sort="idle"))]
+    assert source.selected == [Selection(), Selection(Filter(model="a&b", sort="idle"))]
     assert get(server, "/v1/streams?sort=name")[::2] == (400, "unknown order: sort by runway, idle, age, tokens\n")
-    assert len(reported.selected) == 2
+    assert len(source.selected) == 2
 
 
 def test_events_go_to_a_bounded_number_of_viewers(server: HttpServer) -> None:
@@ -152,12 +152,12 @@ def test_events_go_to_a_bounded_number_of_viewers(server: HttpServer) -> None:
     wait_until("the viewer has left", lambda: FEED.viewers == 0)
 
 
-def test_states(server: HttpServer, reported: Told) -> None:
-    reported.not_ready = "the journal cannot be written"
+def test_states(server: HttpServer, source: WebSource) -> None:
+    source.not_ready = "the journal cannot be written"
     assert get(server, "/readyz")[0] == 503
     assert get(server, "/readyz")[2] == "the journal cannot be written\n"
     assert get(server, "/healthz")[0] == 200
-    reported.not_healthy = "the evaluator has stopped"
+    source.not_healthy = "the evaluator has stopped"
     assert get(server, "/healthz")[0] == 503
 
 
@@ -172,21 +172,21 @@ def test_nothing_else_and_nothing_to_change(server: HttpServer) -> None:
 
 @pytest.mark.parametrize("value", [{"x": math.nan}, [math.inf], {"x": object()}])
 def test_what_is_no_json_is_our_error(
-    server: HttpServer, reported: Told, value: object, caplog: pytest.LogCaptureFixture
+    server: HttpServer, source: WebSource, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reported.streams = value
+    source.streams = value
     assert get(server, "/v1/streams")[::2] == (500, "internal error\n")
     assert "/v1/streams could not be answered" in caplog.text
 
 
-def test_a_busy_evaluator(server: HttpServer, reported: Told) -> None:
-    reported.streams = TimeoutError()
+def test_a_busy_evaluator(server: HttpServer, source: WebSource) -> None:
+    source.streams = TimeoutError()
     assert get(server, "/v1/streams")[0] == 503
-    reported.streams = {}
+    source.streams = {}
     assert json.loads(get(server, "/v1/streams")[2]) == {}
 
 
-def test_a_slow_answer_does_not_hold_up_the_others(reported: Told) -> None:
+def test_a_slow_answer_does_not_hold_up_the_others(source: WebSource) -> None:
     go_on = Event()
 
     def slow(_: Selection) -> str:
@@ -194,7 +194,7 @@ def test_a_slow_answer_does_not_hold_up_the_others(reported: Told) -> None:
         return "late"
 
     app = web_app(
-        metrics=reported.metrics,
+        metrics=source.metrics,
         streams=slow,
         requests=lambda _: {},
         feed=FEED,
@@ -212,20 +212,20 @@ def test_a_slow_answer_does_not_hold_up_the_others(reported: Told) -> None:
     server.stop()
 
 
-def test_a_port_in_use_is_reported_before_anything_starts(server: HttpServer, reported: Told) -> None:
-    second = HttpServer(web_app_of(reported), server.address, option="--web")
+def test_a_port_in_use_is_reported_before_anything_starts(server: HttpServer, source: WebSource) -> None:
+    second = HttpServer(web_app_of(source), server.address, option="--web")
     with pytest.raises(AddressError, match=rf"127\.0\.0\.1:{server.port} is in use .* choose --web HOST:PORT"):
         second.bind()
     second.stop()
     with socket.create_server(("127.0.0.1", 0)) as other:
-        third = HttpServer(web_app_of(reported), Address("127.0.0.1", other.getsockname()[1]), option="--http")
+        third = HttpServer(web_app_of(source), Address("127.0.0.1", other.getsockname()[1]), option="--http")
         with pytest.raises(AddressError, match="--http HOST:PORT"):
             third.start()
 
 
-def web_app_of(reported: Told) -> Any:
+def web_app_of(source: WebSource) -> Any:
     return web_app(
-        metrics=reported.metrics,
+        metrics=source.metrics,
         streams=lambda _: {},
         requests=lambda _: {},
         feed=FEED,
@@ -234,8 +234,8 @@ def web_app_of(reported: Told) -> Any:
     )
 
 
-def test_a_stopped_server_has_left_its_port(reported: Told) -> None:
-    server = HttpServer(web_app_of(reported), LOCAL, option="--web")
+def test_a_stopped_server_has_left_its_port(source: WebSource) -> None:
+    server = HttpServer(web_app_of(source), LOCAL, option="--web")
     assert server.port == 0
     server.bind()
     address = server.address

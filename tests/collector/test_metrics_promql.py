@@ -142,7 +142,7 @@ def page_of(metrics: UserMetrics) -> type[BaseHTTPRequestHandler]:
 
 
 @dataclass
-class Asked:
+class Recorded:
     server: Prometheus
     fleet: Fleet
     end_s: int
@@ -150,8 +150,8 @@ class Asked:
 
     def by_class(self, promql: str) -> dict[str, float]:
         """Return what a query gives at the end of the recorded hours, by class."""
-        requested = urllib.parse.urlencode({"query": promql, "time": self.end_s})
-        with urllib.request.urlopen(f"http://{self.server.address}/api/v1/query?{requested}", timeout=WAIT_S) as answer:
+        recorded = urllib.parse.urlencode({"query": promql, "time": self.end_s})
+        with urllib.request.urlopen(f"http://{self.server.address}/api/v1/query?{recorded}", timeout=WAIT_S) as answer:
             result = json.loads(answer.read())["data"]["result"]
         found = {one["metric"]["slo_class"]: float(one["value"][1]) for one in result}
         assert len(found) == len(result)
@@ -159,7 +159,7 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def requested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     promtool = program("promtool")
     folder = tmp_path_factory.mktemp("promql")
     end_s = int(time.time()) // STEP_S * STEP_S - 6 * 3600
@@ -174,7 +174,7 @@ def requested(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         ports = [pages.enter_context(serving(page_of(metrics))) for metrics in live]
         targets = "','".join(f"127.0.0.1:{port}" for port in ports)
         with prometheus(folder, targets) as running:
-            yield Asked(running, fleet, end_s, live)
+            yield Recorded(running, fleet, end_s, live)
 
 
 def close(found: dict[str, float], expected: dict[str, Fraction]) -> None:
@@ -182,31 +182,31 @@ def close(found: dict[str, float], expected: dict[str, Fraction]) -> None:
     assert number == {name: pytest.approx(float(value), rel=1e-12) for name, value in expected.items()}
 
 
-def test_attainment(requested: Asked) -> None:
-    over_5m, over_1h = requested.fleet.attainment(LAST_5M), requested.fleet.attainment(LAST_1H)
+def test_attainment(recorded: Recorded) -> None:
+    over_5m, over_1h = recorded.fleet.attainment(LAST_5M), recorded.fleet.attainment(LAST_1H)
     assert over_5m != over_1h
     assert set(over_1h) == set(CLASSES) - {"quiet"}
-    close(requested.by_class(docs_query("attainment over five minutes")), over_5m)
-    close(requested.by_class(docs_query("attainment over an hour")), over_1h)
+    close(recorded.by_class(docs_query("attainment over five minutes")), over_5m)
+    close(recorded.by_class(docs_query("attainment over an hour")), over_1h)
 
 
-def test_smooth_goodput(requested: Asked) -> None:
-    found = requested.by_class(docs_query("smooth goodput"))
+def test_smooth_goodput(recorded: Recorded) -> None:
+    found = recorded.by_class(docs_query("smooth goodput"))
     del found["agent"]  # what ends in one step only is not the same to every version of `rate`
     assert found == {
-        name: pytest.approx(requested.fleet.benefit[name] / 300, rel=1e-9) for name in CLASSES if name != "agent"
+        name: pytest.approx(recorded.fleet.benefit[name] / 300, rel=1e-9) for name in CLASSES if name != "agent"
     }
-    assert 0 < found["chat"] < requested.fleet.in_the_last(LAST_5M).total() * 10 / 300
+    assert 0 < found["chat"] < recorded.fleet.in_the_last(LAST_5M).total() * 10 / 300
 
 
-def test_the_share_of_short_gaps(requested: Asked) -> None:
-    counted = requested.fleet.in_the_last(LAST_5M)
+def test_the_share_of_short_gaps(recorded: Recorded) -> None:
+    counted = recorded.fleet.in_the_last(LAST_5M)
     expected = {
         name: Fraction(9 * counted[name, True] + 8 * counted[name, False], 9 * every)
         for name in CLASSES
         if (every := counted[name, True] + counted[name, False])
     }
-    close(requested.by_class(docs_query("share of the gaps between tokens")), expected)
+    close(recorded.by_class(docs_query("share of the gaps between tokens")), expected)
 
 
 def for_class(query: str, name: str, objective: str) -> str:
@@ -215,20 +215,20 @@ def for_class(query: str, name: str, objective: str) -> str:
     return query.replace('slo_class="chat"', f'slo_class="{name}"').replace("- 0.99", f"- {objective}")
 
 
-def test_burn_rate(requested: Asked) -> None:
+def test_burn_rate(recorded: Recorded) -> None:
     query = docs_query("burn rate of class chat")
-    attainment = requested.fleet.attainment(LAST_1H)
+    attainment = recorded.fleet.attainment(LAST_1H)
     for name in ("chat", "code"):
-        found = requested.by_class(for_class(query, name, "0.99"))
+        found = recorded.by_class(for_class(query, name, "0.99"))
         assert found == {name: pytest.approx(float((1 - attainment[name]) / Fraction("0.01")), rel=1e-9)}
     # No budget at all: what the docs warn of.
-    assert requested.by_class(for_class(query, "agent", "1.0")) == {"agent": math.inf}
-    assert math.isnan(requested.by_class(for_class(query, "batch", "1.0"))["batch"])
+    assert recorded.by_class(for_class(query, "agent", "1.0")) == {"agent": math.inf}
+    assert math.isnan(recorded.by_class(for_class(query, "batch", "1.0"))["batch"])
 
 
-def test_the_alert_wants_both_windows_and_takes_an_objective_of_one(requested: Asked) -> None:
+def test_the_alert_wants_both_windows_and_takes_an_objective_of_one(recorded: Recorded) -> None:
     query = docs_query("alert: class chat")
-    over_5m, over_1h = requested.fleet.attainment(LAST_5M), requested.fleet.attainment(LAST_1H)
+    over_5m, over_1h = recorded.fleet.attainment(LAST_5M), recorded.fleet.attainment(LAST_1H)
 
     def burns(name: str, objective: str) -> tuple[bool, bool]:
         bound = Fraction("14.4") * (1 - Fraction(objective))
@@ -240,20 +240,20 @@ def test_the_alert_wants_both_windows_and_takes_an_objective_of_one(requested: A
     }
     assert list(expected.values()) == [(True, True), (True, False), (False, False), (True, True), (False, False)]
     for (name, objective), both in expected.items():
-        assert (requested.by_class(for_class(query, name, objective)) != {}) == all(both), (name, objective)
-    assert requested.by_class(for_class(query, "quiet", "1.0")) == {}  # nothing ended: no alert
+        assert (recorded.by_class(for_class(query, name, objective)) != {}) == all(both), (name, objective)
+    assert recorded.by_class(for_class(query, "quiet", "1.0")) == {}  # nothing ended: no alert
 
 
-def test_two_collectors_that_are_scraped_add_up(requested: Asked) -> None:
-    for number, metrics in enumerate(requested.live):
+def test_two_collectors_that_are_scraped_add_up(recorded: Recorded) -> None:
+    for number, metrics in enumerate(recorded.live):
         for _ in range(3 + number):
             count(metrics, Key("chat", "m", "client", ""), *MET)
         for _ in range(2):
             count(metrics, Key("chat", "m", "client", ""), *MISSED)
-    expected = {at: value for at, value in samples(*requested.live).items() if ("slo_class", "chat") in at[1]}
+    expected = {at: value for at, value in samples(*recorded.live).items() if ("slo_class", "chat") in at[1]}
 
     def scraped(name: str) -> dict[frozenset[tuple[str, str]], float]:
-        found = requested.server.query(f'sum without (instance, job) ({name}{{slo_class="chat"}})')
+        found = recorded.server.query(f'sum without (instance, job) ({name}{{slo_class="chat"}})')
         labels = sorted(dict(next(labels for other, labels in expected if other == name)))
         return {frozenset(zip(labels, values, strict=True)): value for values, value in found.items()}
 

@@ -35,7 +35,7 @@ SECRET = "a-token-of-this-test"
 BEARER = {"Authorization": f"Bearer {SECRET}"}
 
 
-class Told:
+class WebSource:
     """What the web port shows."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Told:
 
 
 def made(settings: Settings, grpc: Address = LOCAL) -> Listeners:
-    received = cast("Web", Told())
+    received = cast("Web", WebSource())
     return Listeners(
         Addresses(grpc, LOCAL, LOCAL),
         settings,

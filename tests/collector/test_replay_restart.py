@@ -94,23 +94,23 @@ def test_a_collector_that_died_goes_on_as_if_it_had_not(
 # One story each: request 9 goes on for forty seconds and is in flight when the collector dies, so that the resume
 # point is its beginning, at 10 s.
 
-Told = list[tuple[float, list[Span]]]
+Deliveries = list[tuple[float, list[Span]]]
 
 
-def long_stream(*, stated: bool = True) -> Told:
+def long_stream(*, stated: bool = True) -> Deliveries:
     first = commit(10_000, request=9, stated=IDENTITY if stated else {})
-    reported: Told = [(10_000, [first])]
+    reported: Deliveries = [(10_000, [first])]
     reported += [(10_000 + 1000 * seq, [segment(seq, 0, [], 10_000 + 1000 * seq, request=9)]) for seq in range(1, 40)]
     return reported
 
 
-def end_of_it() -> Told:
+def end_of_it() -> Deliveries:
     return [(50_000, [segment(40, 0, [], 50_000, request=9, stated=ends(0, 41))])]
 
 
-def story(*tellings: Told, rules: RuleSet | None = None, window_s: int = 1) -> tuple[Fleet, int]:
+def story(*parts: Deliveries, rules: RuleSet | None = None, window_s: int = 1) -> tuple[Fleet, int]:
     """Return a fleet, and how many of its exports were journaled when the collector died, after 40 s."""
-    reported = sorted((one for telling in tellings for one in telling), key=lambda one: one[0])
+    reported = sorted((one for part in parts for one in part), key=lambda one: one[0])
     deliveries = tuple(Delivery(at(ms), tuple(spans)) for ms, spans in reported)
     timeouts = Timeouts(SECOND, 120 * SECOND)
     drawn = Fleet(load_slo(), rules or RuleSet(()), timeouts, window_s * SECOND, deliveries)
@@ -122,7 +122,7 @@ def died(drawn: Fleet, journaled: int, folder: Path, *, checkpoint: bool = True)
 
 
 def test_what_overtook_the_end_of_a_stream_starts_nothing(tmp_path: Path) -> None:
-    over: Told = [
+    over: Deliveries = [
         (9_000, [commit(9_000)]),
         (9_900, [segment(2, 1, [], 9_900, stated=ends(1, 3))]),
         (10_500, [segment(1, 0, [9_400], 9_500)]),
@@ -135,7 +135,7 @@ def test_what_overtook_the_end_of_a_stream_starts_nothing(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ms", [10_500, 39_500, 45_000, 90_000])
 def test_what_is_repeated_starts_nothing(tmp_path: Path, ms: float) -> None:
     last = segment(1, 1, [], 9_900, stated=ends(0, 2))
-    over: Told = [
+    over: Deliveries = [
         (9_000, [commit(9_000)]),
         (9_900, [last, request(9_900)]),
         (ms, [last, request(9_900), commit(9_000)]),
@@ -144,7 +144,7 @@ def test_what_is_repeated_starts_nothing(tmp_path: Path, ms: float) -> None:
 
 
 def test_a_request_span_after_the_verdict_starts_nothing(tmp_path: Path) -> None:
-    over: Told = [
+    over: Deliveries = [
         (8_000, [commit(8_000), segment(1, 0, [], 8_100, stated=ends(0, 2))]),
         (10_500, [request(8_100, start=8_000, stated={**IDENTITY, **ends(0, 2)})]),
         (41_000, [request(8_100, start=8_000, stated={**IDENTITY, **ends(0, 2)})]),
@@ -153,7 +153,7 @@ def test_a_request_span_after_the_verdict_starts_nothing(tmp_path: Path) -> None
 
 
 def test_a_request_span_that_came_before_the_first_segment_is_read_again(tmp_path: Path) -> None:
-    early: Told = [
+    early: Deliveries = [
         (9_500, [request(9_450, number=9, start=9_400, stated={**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: "n"})])
     ]
     again = died(*story(long_stream(stated=False), early, end_of_it()), tmp_path)
@@ -161,7 +161,7 @@ def test_a_request_span_that_came_before_the_first_segment_is_read_again(tmp_pat
 
 
 def test_a_request_span_is_not_for_one_choice_alone_though_the_other_is_over(tmp_path: Path) -> None:
-    sibling: Told = [
+    sibling: Deliveries = [
         (9_000, [commit(9_000, request=9, choice=1)]),
         (9_900, [segment(1, 0, [], 9_900, request=9, choice=1, stated=ends(0, 2))]),
         (12_500, [request(12_400, number=9, start=9_000, stated={**IDENTITY, semconv.OUTCOME: "completed"})]),
@@ -171,7 +171,7 @@ def test_a_request_span_is_not_for_one_choice_alone_though_the_other_is_over(tmp
 
 
 def test_others_spans_that_wait_are_judged_once(tmp_path: Path) -> None:
-    others: Told = [
+    others: Deliveries = [
         (39_500, [request(39_400, number=3, start=39_000, stated={**IDENTITY, semconv.GEN_AI_LATENCY_TTFT: 0.25})]),
         (39_900, [request(39_800, number=4, start=39_700, stated={**IDENTITY, **ends(0, 0)})]),
     ]
@@ -181,7 +181,7 @@ def test_others_spans_that_wait_are_judged_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("off_s", [-3600, -3, 3, 3600])
 def test_streams_whose_clock_is_off(tmp_path: Path, off_s: int) -> None:
-    off: Told = []
+    off: Deliveries = []
     for seq in range(40):
         end = 20_000 + 500 * seq + off_s * 1000
         spans = [segment(seq, 2 * seq - 2, [end - 300, end - 100], end, request=3)] if seq else []
@@ -191,7 +191,7 @@ def test_streams_whose_clock_is_off(tmp_path: Path, off_s: int) -> None:
 
 
 def test_a_rule_that_fires_is_not_reported_again_and_ends_once(tmp_path: Path) -> None:
-    stalled: Told = [
+    stalled: Deliveries = [
         (20_000, [commit(20_000, request=3)]),
         (20_200, [segment(1, 0, [20_100], 20_200, request=3)]),
         *[(20_000 + 1000 * seq, [segment(seq, 1, [], 20_000 + 1000 * seq, request=3)]) for seq in range(2, 30)],
@@ -203,7 +203,7 @@ def test_a_rule_that_fires_is_not_reported_again_and_ends_once(tmp_path: Path) -
 
 
 def test_what_was_journaled_and_never_evaluated_is_found_at_the_restart(tmp_path: Path) -> None:
-    over: Told = [
+    over: Deliveries = [
         (38_000, [commit(38_000)]),
         (39_100, [segment(1, 0, [38_100, 39_000], 39_100)]),
         (39_200, [segment(2, 2, [], 39_200, stated=ends(2, 3)), request(39_200)]),
@@ -214,7 +214,7 @@ def test_what_was_journaled_and_never_evaluated_is_found_at_the_restart(tmp_path
 
 
 def test_without_a_checkpoint_what_is_kept_is_read(tmp_path: Path) -> None:
-    over: Told = [(8_000, [commit(8_000), segment(1, 0, [], 8_100, stated=ends(0, 2))])]
+    over: Deliveries = [(8_000, [commit(8_000), segment(1, 0, [], 8_100, stated=ends(0, 2))])]
     drawn, journaled = story(long_stream(), over, end_of_it())
     died(drawn, journaled, tmp_path, checkpoint=False)
 
@@ -222,7 +222,7 @@ def test_without_a_checkpoint_what_is_kept_is_read(tmp_path: Path) -> None:
 def test_who_comes_after_a_silence_is_charged_early_as_after_a_restart(tmp_path: Path) -> None:
     # Exports that were long under way: of the window that closes at 22 s, and is charged from 21.5 s on.
     numbers = range(10, 20)
-    reported: Told = [
+    reported: Deliveries = [
         (9_000, [commit(9_000), segment(1, 0, [], 9_000, stated=ends(0, 2)), request(9_000)]),
         (21_450, [commit(20_500, request=number, stated={}) for number in numbers]),
         (21_470, [segment(1, 0, [20_700], 21_000, request=number) for number in numbers]),

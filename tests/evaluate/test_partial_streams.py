@@ -38,8 +38,8 @@ def at_their_ends(*spans: Span) -> list[Delivery]:
 
 def ended(*, outcome: str = "completed") -> Span:
     """Return the request span of the stream, as our recorder ends it."""
-    said = {**IDENTITY, semconv.OUTCOME: outcome, semconv.TOKENS: 100, semconv.SEGMENTS: 5}
-    return request_span(end_ns=END_NS, attributes=said)
+    known = {**IDENTITY, semconv.OUTCOME: outcome, semconv.TOKENS: 100, semconv.SEGMENTS: 5}
+    return request_span(end_ns=END_NS, attributes=known)
 
 
 @pytest.mark.parametrize("outcome", ["completed", "error"])
@@ -179,8 +179,8 @@ def fleets(draw: st.DrawFn) -> list[Sent]:
             identity={**IDENTITY, semconv.SLO_CLASS: draw(st.sampled_from(["chat", "agent"]))},
         )
         if draw(st.booleans()):
-            said = {**IDENTITY, semconv.OUTCOME: "completed", semconv.TOKENS: len(times), semconv.SEGMENTS: len(spans)}
-            spans.append(request_span(request=request, start_ns=commit, end_ns=end, attributes=said))
+            known = {**IDENTITY, semconv.OUTCOME: "completed", semconv.TOKENS: len(times), semconv.SEGMENTS: len(spans)}
+            spans.append(request_span(request=request, start_ns=commit, end_ns=end, attributes=known))
         # A millisecond apart: at an equal instant a collector that is added could get a part of an export.
         instants = range(0, len(spans) * MS, MS)
         pairs = zip(instants, spans, strict=True)

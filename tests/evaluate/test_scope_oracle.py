@@ -141,12 +141,12 @@ def facts_at(now_s: int, window: str, ended: list[tuple[int, Verdict | None, str
     }
 
 
-Told = tuple[str, str, str, int, Labels]
+Flip = tuple[str, str, str, int, Labels]
 
 
-def walk(rule: Rule, labels: Labels, lives: list[Life], ended: list[Ended]) -> list[Told]:
+def walk(rule: Rule, labels: Labels, lives: list[Life], ended: list[Ended]) -> list[Flip]:
     """Walk the seconds of each life of an instance or class with a rule's states written out."""
-    found: list[Told] = []
+    found: list[Flip] = []
     requested = {window for window in WINDOWS for name in _names(rule) if name.endswith(window)}
     for life in lives:
         state, value, since = "inactive", None, 0
@@ -223,7 +223,7 @@ def test_decisions_are_those_of_adding_everything_up_anew(random: Random) -> Non
         return
     stepped = Stepped(drawn)
     stepped.run_by_seconds()
-    wanted: list[Told] = []
+    wanted: list[Flip] = []
     for scope in ("instance", "class"):
         rules = [rule for rule in drawn.rules.rules if rule.scope == scope]
         ended: dict[Labels, list[Ended]] = {}

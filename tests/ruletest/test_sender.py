@@ -15,7 +15,7 @@ from otel_llm.backtest.cases.case_parser import Script, parse_arrivals
 from otel_llm.backtest.cases.case_schema import StreamShape
 from otel_llm.backtest.cases.sender import T0_NS, Export, exports
 
-Told = list[tuple[int, int, list[int], str | None]]
+Sent = list[tuple[int, int, list[int], str | None]]
 """Segments: start, end, token times, outcome; ms since the commit."""
 
 
@@ -24,9 +24,9 @@ def script(number: int = 1, **keys: Any) -> Script:
     return Script(number, shape.id, shape.start, shape, parse_arrivals(shape.arrivals))
 
 
-def reported(received: list[Export]) -> tuple[Told, list[int]]:
+def reported(received: list[Export]) -> tuple[Sent, list[int]]:
     """Return the segments and when each was received, ms since the start."""
-    found: Told = []
+    found: Sent = []
     receipts = []
     for one in received:
         message = ExportTraceServiceRequest.FromString(one.raw)
@@ -41,7 +41,7 @@ def reported(received: list[Export]) -> tuple[Told, list[int]]:
     return found, receipts
 
 
-def recorded(times_ms: list[int], end_ms: int | None, until_ms: int) -> Told:
+def recorded(times_ms: list[int], end_ms: int | None, until_ms: int) -> Sent:
     """What the real recorder and its flusher tell of tokens at these times, on the fake host's clock."""
     host = FakeEnvironment()
     recording = host.record()

@@ -325,13 +325,13 @@ def test_bytes_that_wait_again_and_again_keep_rules_from_being_evaluated() -> No
 # What is left behind.
 
 
-class Said(dict[str, str]):
+class Attributes(dict[str, str]):
     """Attributes whose end can be seen."""
 
 
 def test_nothing_of_a_stream_is_kept_until_a_rule_would_have_been_due() -> None:
     owner = Owner(one_rule("age_seconds > 3600.0"))
-    stated = Said(colour="red")
+    stated = Attributes(colour="red")
     gone = weakref.ref(stated)
     stream = owner.begin(identity=Identity(attributes=stated))
     owner.tokens(stream, 100)

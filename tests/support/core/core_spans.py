@@ -38,10 +38,10 @@ def sent_segment(seq: int, first_token: int, events: Iterable[Event] = (), **sta
     return as_sent(segment_span(seq, first_token, events, **stated))
 
 
-Told = tuple[Counter[Any], list[Any], int, Counter[str], Counter[str]]
+Parts = tuple[Counter[Any], list[Any], int, Counter[str], Counter[str]]
 
 
-def reported(batch: Batch) -> Told:
+def parts_of(batch: Batch) -> Parts:
     """Return all that a batch says, in whatever form its segments are; those in columns do not say who sent them."""
     segments: Counter[Any] = Counter()
     plain = [] if batch.plain is None else [batch.plain.segment(at, None, "default") for at in range(len(batch.plain))]
@@ -65,7 +65,7 @@ def agree(
     if isinstance(scanned, str) or isinstance(alone, str):
         assert scanned == alone, raw.hex()
         return None, 0
-    assert reported(scanned) == reported(alone), raw.hex()
+    assert parts_of(scanned) == parts_of(alone), raw.hex()
     found = scan(raw)
     return scanned.plain, 0 if found is None else int((found.spans[:, column.CLASS] == column.REQUEST).sum())
 
