@@ -9,16 +9,13 @@ from dataclasses import replace
 from random import Random
 
 from hypothesis import example, given, settings
-from support.audit.audit_oracle import audited as of_audit
+from support.audit.audit_oracle import audited
 from support.chance import chances
-from support.core.core_fleets import Fleet, Seen, advances, fleet
+from support.core.core_fleets import Seen, advances, fleet
 from support.core.core_rules import rule_set
 from support.core.core_spans import needs_kernels
 from support.examples import examples
-from support.otlp import export
 
-from otel_llm.formats.assemble.assembler import Assembler
-from otel_llm.formats.otlp.export_request import decode
 from otel_llm.formats.rows import Row
 
 """A seed draws a whole fleet: there is nothing to be made smaller one draw at a time."""
@@ -72,13 +69,6 @@ def test_the_grouping_into_export_requests_makes_no_difference(random: Random) -
     assert together.totals() == alone.totals()
 
 
-def audited(drawn: Fleet) -> tuple[list[Row], list[Row]]:
-    assembler = Assembler()
-    for delivery in drawn.deliveries:
-        assembler.add(decode(export(*delivery.spans), delivery.receipt_ns))
-    return of_audit(assembler.finish(), drawn.classes, drawn.window_ns, drawn.timeouts.lateness_ns)
-
-
 @settings(max_examples=examples(30))
 @given(chances())
 @example(Random(230078))  # a choice that ended long before its request span comes, and would be lost if it had not
@@ -86,7 +76,7 @@ def audited(drawn: Fleet) -> tuple[list[Row], list[Row]]:
 def test_columns_give_the_rows_and_windows_of_the_audit(random: Random) -> None:
     drawn = fleet(random, calm=True)
     live = Seen(drawn).run()
-    rows, windows = audited(drawn)
+    rows, windows = audited(drawn.exports(), drawn.classes, drawn.window_ns, drawn.timeouts.lateness_ns)
     assert by_stream(live.rows) == by_stream(rows)
     if all(row["outcome"] != "lost" for row in rows):  # a lost stream's end is known long after its window
         assert [dict(one) for one in live.windows] == windows

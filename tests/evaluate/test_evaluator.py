@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.audit.audit_oracle import audited as of_audit
+from support.audit.audit_oracle import audited
 from support.examples import examples
 from support.live import Delivery, Live
 from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_span, stream_spans, token
@@ -20,7 +20,6 @@ from support.vectors import FOLDER, Vector, vectors
 from otel_llm import semconv
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.formats.assemble.assembler import Assembler
 from otel_llm.formats.otlp.export_json import parse_json
 from otel_llm.formats.otlp.export_request import decode
 from otel_llm.formats.rows import Row
@@ -39,13 +38,6 @@ def by_key(rows: list[Row]) -> dict[tuple[Any, ...], Row]:
     found = {(row["trace_id"], row["span_id"], row["choice"]): row for row in rows}
     assert len(found) == len(rows), "a row came twice"
     return found
-
-
-def audited(deliveries: list[Delivery], classes: SloClasses, window_ns: int) -> tuple[list[Row], list[Row]]:
-    assembler = Assembler()
-    for receipt_ns, message in sorted(deliveries, key=lambda one: one[0]):
-        assembler.add(decode(message, receipt_ns))
-    return of_audit(assembler.finish(), classes, window_ns, 5 * SECOND)
 
 
 def rows_vector() -> tuple[list[bytes], list[dict[str, Any]]]:
@@ -178,7 +170,7 @@ def test_live_rows_and_windows_are_the_audits_to_the_bit(fleet: tuple[list[Deliv
     classes = load_slo()
     timeouts = Timeouts(lateness_ns=60 * SECOND)  # nothing that these deliveries do is late
     live = Live(classes=classes, window_ns=window_ns, timeouts=timeouts).run(deliveries)
-    rows, windows = audited(deliveries, classes, window_ns)
+    rows, windows = audited(deliveries, classes, window_ns, 5 * SECOND)
     assert by_key(live.rows) == by_key(rows)
     if any(row["outcome"] == "lost" for row in rows):
         return  # a lost stream's end is known only long after its window closed
@@ -259,7 +251,7 @@ def test_a_segment_that_covers_closed_windows_is_late(silent_s: int, late: int, 
     live.run(deliveries)
     assert [row["tokens"] for row in live.rows] == [40, 40]
     assert live.windowing.late == late
-    assert (live.windows == audited(deliveries, live.classes, live.window_ns)[1]) is (late == 0)
+    assert (live.windows == audited(deliveries, live.classes, live.window_ns, 5 * SECOND)[1]) is (late == 0)
 
 
 def test_a_clock_that_is_off_by_years_lands_in_the_collectors_windows() -> None:
@@ -328,7 +320,7 @@ def odd_fleets(draw: st.DrawFn) -> list[Delivery]:
 def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: list[Delivery]) -> None:
     classes = load_slo()
     live = Live(classes=classes, timeouts=Timeouts(lateness_ns=20 * SECOND)).run(deliveries)
-    rows, windows = audited(deliveries, classes, 10 * SECOND)
+    rows, windows = audited(deliveries, classes, 10 * SECOND, 5 * SECOND)
     assert by_key(live.rows) == by_key(rows)
     for name in ("requests_ended", "incomplete", "aborted", "met_true"):
         assert sum(window[name] for window in live.windows) == sum(int(str(window[name])) for window in windows), name

@@ -10,20 +10,17 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from support.audit.audit_oracle import audited as of_audit
+from support.audit.audit_oracle import audited
 from support.chance import chances
 from support.core.core_cases import SECOND, at, commit, ends, seen, segment, take
 from support.core.core_fleets import Delivery, Fleet, Seen
 from support.core.core_spans import sent_segment
 from support.examples import examples
-from support.otlp import IDENTITY, T0_NS, Value, export, request_span
+from support.otlp import IDENTITY, T0_NS, Value, request_span
 
 from otel_llm import semconv
 from otel_llm.evaluate.streams.stream_table import PARTS
 from otel_llm.evaluate.timers import Timeouts
-from otel_llm.formats.assemble.assembler import Assembler
-from otel_llm.formats.otlp.export_request import decode
-from otel_llm.formats.rows import Row
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.slo.classes import SloClass, SloClasses
 
@@ -71,13 +68,6 @@ def drawn(random: Random) -> Fleet:
     )
 
 
-def audited(one: Fleet) -> list[Row]:
-    assembler = Assembler()
-    for delivery in one.deliveries:
-        assembler.add(decode(export(*delivery.spans), delivery.receipt_ns))
-    return of_audit(assembler.finish(), one.classes, one.window_ns, one.timeouts.lateness_ns)[1]
-
-
 def timers(one: Seen, until_ns: int) -> int:
     """Do one timer after the other, checking that each moves time on; return how many there were."""
     count = 0
@@ -94,7 +84,8 @@ def timers(one: Seen, until_ns: int) -> int:
 def test_windows_charged_in_parts_are_the_audits_to_the_bit(random: Random) -> None:
     fleet = drawn(random)
     live = Seen(fleet).run()
-    assert [dict(one) for one in live.windows] == audited(fleet)
+    _, windows = audited(fleet.exports(), fleet.classes, fleet.window_ns, fleet.timeouts.lateness_ns)
+    assert [dict(one) for one in live.windows] == windows
     assert live.windowing.late == 0
 
 

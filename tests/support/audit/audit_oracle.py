@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.slo.stated_total import judged_tokens
 
 from otel_llm.audit.input.stream_batch import to_batch
 from otel_llm.audit.kernel.judge_batch import judge_batch
 from otel_llm.audit.kernel.window_totals import Group, Windows, window_partials
+from otel_llm.formats.assemble.assembler import Assembler
 from otel_llm.formats.assemble.resolved import Assembled
+from otel_llm.formats.otlp.export_request import decode
 from otel_llm.formats.rows import Row, judged_row, unjudged_row
 from otel_llm.slo.classes import SloClass, SloClasses
 from otel_llm.slo.fluid.fluid_rate import fluid_tbt_ns, targets
@@ -112,10 +115,13 @@ def _charge(one: Judged, window_ns: int, lateness_ns: int, windows: Windows) -> 
 
 
 def audited(
-    streams: Sequence[Assembled], classes: SloClasses, window_ns: int, lateness_ns: int
+    deliveries: Iterable[tuple[int, ExportTraceServiceRequest]], classes: SloClasses, window_ns: int, lateness_ns: int
 ) -> tuple[list[Row], list[Row]]:
-    """Return the rows and the windows that the audit gives of streams, in their order."""
-    batch = to_batch(streams)
+    """Return the rows and the windows that the audit gives of exports with their receipt times (unix ns)."""
+    assembler = Assembler()
+    for receipt_ns, message in sorted(deliveries, key=lambda one: one[0]):
+        assembler.add(decode(message, receipt_ns))
+    batch = to_batch(assembler.finish())
     judged = judge_batch(batch, classes)
     windows = Windows()
     windows.add(window_partials(batch, judged, classes, window_ns, lateness_ns))

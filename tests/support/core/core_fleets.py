@@ -9,6 +9,7 @@ from itertools import groupby
 from random import Random
 from typing import Any
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.core.core_spans import as_sent
 from support.evaluate.sinks import KeepingSink
@@ -93,6 +94,10 @@ class Fleet:
         """Return an instant after which nothing is left to do."""
         last_ns = self.deliveries[-1].receipt_ns if self.deliveries else T0_NS
         return last_ns + self.timeouts.lost_after_ns + 2 * self.timeouts.lateness_ns + 3 * self.window_ns
+
+    def exports(self) -> list[tuple[int, ExportTraceServiceRequest]]:
+        """Return the receipt time of each export request (unix ns), and the request."""
+        return [(one.receipt_ns, export(*one.spans)) for one in self.deliveries]
 
     def once(self) -> Fleet:
         """Return the same with nothing sent twice."""
