@@ -10,9 +10,6 @@ from pathlib import Path
 
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from support.collector.fake_evaluator import FakeEvaluator
 from support.collector.http_client import PROTOBUF, RAW, otlp_listener, send, serving
 from support.live_feed import Fed
@@ -85,16 +82,6 @@ def test_no_token_no_body(tokens: Tokens) -> None:
     with otlp(tokens) as (port, _):
         for headers in ({"Content-Type": "text/plain"}, PROTOBUF | {"Content-Length": "99999999999"}):
             assert send(port, body=None, headers=headers)[0] == 401
-
-
-def test_the_standard_exporter_brings_its_token(tokens: Tokens) -> None:
-    with otlp(tokens) as (port, behind):
-        exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{port}/v1/traces", headers=BEARER)
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(exporter))
-        provider.get_tracer("t").start_span("otel_llm.segment").end()
-        provider.shutdown()
-    assert len(behind.spans) == 1
 
 
 @pytest.mark.parametrize("listed", [frozenset(), frozenset({PAGE})])
