@@ -2,8 +2,8 @@
 
 It is proto3's JSON mapping with three exceptions (OTLP 1.x, "JSON Protobuf Encoding"): trace and span ids are hex,
 enums are integers, names are lowerCamelCase. The fields are those of protobuf's descriptors. Enum names, snake_case
-names and 64-bit integers written as numbers are accepted, and unknown fields ignored. Protobuf's own `json_format` takes
-four times as long.
+names and 64-bit integers written as numbers are accepted, and unknown fields are ignored. Protobuf's own `json_format`
+takes four times as long.
 """
 
 from __future__ import annotations
