@@ -13,8 +13,7 @@ from otel_llm.bench.capacity.simulated_source import SimulatedSource
 from otel_llm.config.yaml_file import parse_yaml
 from otel_llm.scheduling import load_profile
 from otel_llm.scheduling.scenario.running import run_scenario
-from otel_llm.scheduling.scenario.scenario import Scenario
-from otel_llm.scheduling.scenario.schema import PolicyShape
+from otel_llm.scheduling.scenario.scenario import PolicyShape, Scenario
 from otel_llm.scheduling.simulator.engine import Fleet
 from otel_llm.scheduling.workload.arrivals import GammaArrivals, PoissonArrivals
 from otel_llm.scheduling.workload.lengths import UniformLengths

@@ -13,7 +13,7 @@ from otel_llm.audit.kernel.workers import cores
 from otel_llm.audit.load import load
 from otel_llm.audit.report.report import render
 from otel_llm.audit.write import write_text
-from otel_llm.bench.judging.run_fluid_rate import first_token_targets, fluid_rate_of
+from otel_llm.bench.judging import first_token_targets, fluid_rate_of
 from otel_llm.shared.formatting import number, seconds, share
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from otel_llm.audit.result import Audit
     from otel_llm.bench.client.observed_request import ObservedRequest
-    from otel_llm.bench.judging.validity import Validity
+    from otel_llm.bench.judging import Validity
     from otel_llm.slo.classes import SloClasses
     from otel_llm.slo.fluid.fluid_rate import FluidRate
 

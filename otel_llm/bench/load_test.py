@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.bench.client.load_run import CUT_SHORT
-from otel_llm.bench.judging.warm_up import mser5
+from otel_llm.bench.judging import mser5
 from otel_llm.bench.load_result import LoadResult, WarmUp, judge_run
 from otel_llm.bench.recording.run_folder import set_warm_up_aside
 from otel_llm.bench.recording.run_journal import RunJournal
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from otel_llm.bench.client.load_run import LoadRun
     from otel_llm.bench.client.observed_request import ObservedRequest
-    from otel_llm.bench.judging.validity import Validity
+    from otel_llm.bench.judging import Validity
     from otel_llm.bench.recording.run_journal import RequestRecords
     from otel_llm.slo.classes import SloClasses
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
+import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,24 @@ if TYPE_CHECKING:
 
     from otel_llm.bench.load_settings import LoadSettings
     from otel_llm.bench.plan.prompts import PromptSpec
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[list[int]]:
+    """Give the list of the signals that ask for an end; the second Ctrl-C raises KeyboardInterrupt."""
+    came: list[int] = []
+
+    def note(signum: int, _frame: object) -> None:
+        came.append(signum)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {signum: signal.signal(signum, note) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
 
 REFUSED = (
     ConfigError, LearningError, OutputError, PlanError, StartError, TargetError, UnknownClassError, WorkerDiedError,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from otel_llm.bench.load_settings import LoadSettings
-from otel_llm.cli.duration_options import Duration
+from otel_llm.cli.option_types import Duration
 from otel_llm.config.durations import exact
 
 if TYPE_CHECKING:

@@ -2,21 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, overload
 
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from otel_llm import semconv
 from otel_llm.export.clock import monotonic_s
+from otel_llm.export.records import Segment, mark_attributes, version
 from otel_llm.export.transport.attempt import retry_wait_s
 from otel_llm.export.wire import export_request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from otel_llm.export.records import Record
+    from otel_llm.export.records import Record, RequestRecord
     from otel_llm.export.settings import OtlpSettings
     from otel_llm.export.transport.attempt import Attempt
+
+
+class TokenEvents(Sequence[Event]):
+    """The token events of a segment, each built when it is read and not kept."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+
+    def __len__(self) -> int:
+        return len(self._segment.times_ns)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        segment = self._segment
+        attributes = None if segment.marks is None else mark_attributes(segment.marks[index])
+        return Event(semconv.TOKEN_EVENT, attributes, segment.times_ns[index])
+
+
+def readable(record: Record) -> ReadableSpan:
+    """Return a record as the read-only span that exporters take."""
+    return _segment(record) if isinstance(record, Segment) else _request(record)
+
+
+def _segment(segment: Segment) -> ReadableSpan:
+    parent = segment.origin.parent
+    return ReadableSpan(
+        name=semconv.SEGMENT_SPAN,
+        # A segment that is sent is sampled, whether or not the request span is.
+        context=SpanContext(
+            parent.trace_id,
+            segment.span_id,
+            False,
+            TraceFlags(TraceFlags.SAMPLED),
+            parent.trace_state,
+        ),
+        parent=parent,
+        resource=segment.origin.resource,
+        attributes=dict(segment.attributes),
+        events=TokenEvents(segment),
+        kind=SpanKind.INTERNAL,
+        start_time=segment.start_ns,
+        end_time=segment.end_ns,
+        instrumentation_scope=_scope(),
+    )
+
+
+def _request(record: RequestRecord) -> ReadableSpan:
+    return ReadableSpan(
+        name=record.name,
+        context=record.context,
+        parent=record.parent,
+        resource=record.resource,
+        attributes=dict(record.attributes),
+        events=[Event(event.name, dict(event.attributes), event.time_ns) for event in record.events],
+        kind=record.kind,
+        status=Status(StatusCode.UNSET) if record.failure is None else Status(StatusCode.ERROR, record.failure),
+        start_time=record.start_ns,
+        end_time=record.end_ns,
+        instrumentation_scope=_scope(),
+    )
+
+
+def _scope() -> InstrumentationScope:
+    return InstrumentationScope(semconv.SCOPE_NAME, version())
+
 
 RETRY_FOR_S: Final = 120.0
 """How long a batch is tried before it is dropped: an evaluator declares a silent stream lost after as long."""
@@ -95,7 +171,7 @@ class SpanExporterDelivery:
         """Deliver a batch; return the number of dropped records, and the reason."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        from otel_llm.export.spans import readable
+        from otel_llm.export.delivery import readable
 
         result = self._exporter.export([readable(record) for record in batch])
         if result is SpanExportResult.SUCCESS:

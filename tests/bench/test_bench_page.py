@@ -11,7 +11,7 @@ import click
 import pytest
 
 from otel_llm.bench.client import http_exchange, load_run, request_sender, streamed_reply
-from otel_llm.bench.judging.validity import judge_validity
+from otel_llm.bench.judging import judge_validity
 from otel_llm.bench.load_result import LoadResult, WarmUp
 from otel_llm.cli.commands.bench_command import bench
 from otel_llm.cli.main import main

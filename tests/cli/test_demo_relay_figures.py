@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from otel_llm.cli.commands.demo_command import demo
 from otel_llm.demo.demo_readers import Reply, read, write
-from otel_llm.demo.demo_relay import rules_file
-from otel_llm.demo.demo_relay_figures import BARS, Figures, lines, read_records
+from otel_llm.demo.demo_relay import BARS, Figures, lines, read_records, rules_file
 
 REPLIES = [Reply(i, f"people {i} ", [256, i], "stop") for i in range(4)]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from support.commands import wait_until
 
-from otel_llm.demo.stopped_group import stopped_group
+from otel_llm.demo.demo_relay import stopped_group
 
 LONG_S = 60.0
 SHORT_S = 1.0
 STOPPER = """\
 import os, signal, sys, time
-from otel_llm.demo.stopped_group import stopped_group
+from otel_llm.demo.demo_relay import stopped_group
 with stopped_group(int(sys.argv[1]), float(sys.argv[2])):
     time.sleep(float(sys.argv[2]) / 2)
     os.kill(os.getpid(), signal.SIGKILL)

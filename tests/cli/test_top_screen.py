@@ -17,8 +17,8 @@ from support.live_load import Load, Reader
 from support.patience import WAIT_S
 from support.ports import free_ports
 
+from otel_llm.cli.commands.top_command import Screen, buffer_line
 from otel_llm.cli.output.keys import names_of_keys, read_keys
-from otel_llm.cli.output.top_screen import Screen, buffer_line
 
 CURVE = {"n": [1, 2, 3], "delivered_s": [0.0, 0.0, 2.0], "read_s": [0.5, 1.0, 2.5]}
 

@@ -14,8 +14,8 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 from support.examples import examples
 
 from otel_llm import semconv
+from otel_llm.export.delivery import TokenEvents, readable
 from otel_llm.export.records import Origin, Record, RequestRecord, Segment, SpanEvent, mark
-from otel_llm.export.spans import TokenEvents, readable
 from otel_llm.export.wire import INT64_MAX, INT64_MIN, export_request
 
 ids64 = st.integers(1, 2**64 - 1)

@@ -14,8 +14,7 @@ from support.scheduling.profiles import SMALL_ENGINE, table
 
 from otel_llm.scheduling import load_profile
 from otel_llm.scheduling.closed_form import Cost, Served, ServingCosts, best_split, least_ratio, optimal_req_s
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
-from otel_llm.scheduling.profiles.profile import Profile
+from otel_llm.scheduling.profiles.profile import LinearProfile, Profile, Terms
 
 Lengths = dict[tuple[int, int, int, int], int | Fraction]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.scheduling.profiles import SMALL_ENGINE
 
 from otel_llm.scheduling.annealing import Predictor
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
+from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
 from otel_llm.scheduling.release_order import BY_PROFILE, ORDERS, WINDOW, WaitingRequest, plan, rank
 
 MS = 1_000_000

@@ -11,8 +11,7 @@ import numpy as np
 from otel_llm.bench.capacity.fate_log import FateLog, StreamSoFar
 from otel_llm.bench.capacity.observations import Observations, ProbeEnd, child_seed
 from otel_llm.bench.capacity.statistics.virtual_queue import REFERENCE_REQUESTS, Load
-from otel_llm.scheduling.scenario.fleet_cost import mean_cost
-from otel_llm.scheduling.scenario.running import order_of, placement_of, split_fleet
+from otel_llm.scheduling.scenario.running import mean_cost, order_of, placement_of, split_fleet
 from otel_llm.scheduling.simulator.engine import simulate_in_steps
 from otel_llm.scheduling.workload.arrivals import ConstantArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from otel_llm.scheduling.workload.workload import Workload, WorkloadSpec, draw_workload

@@ -9,7 +9,7 @@ from otel_llm.bench.client.messages import Cancel, Ended, Sent, Stop, Tokens
 from otel_llm.bench.client.observed_request import ObservedRequest
 from otel_llm.bench.client.request_sender import CLIENT_LIMIT
 from otel_llm.bench.client.streamed_reply import CLIENT_BUG
-from otel_llm.bench.judging.validity import Validity, busiest_share, judge_validity, late_beyond_bound
+from otel_llm.bench.judging import Validity, busiest_share, judge_validity, late_beyond_bound
 from otel_llm.instrumentation.segments.outcomes import ERROR
 from otel_llm.shared.clock import monotonic_ns
 

@@ -23,10 +23,9 @@ from otel_llm.bench.plan.load_plan import LoadPlan, draw_plan
 from otel_llm.bench.plan.prompts import PromptSpec
 from otel_llm.bench.recording.run_folder import make_folder, write_run_file
 from otel_llm.bench.recording.run_journal import RequestRecords
-from otel_llm.cli.duration_options import Duration
-from otel_llm.cli.interrupts import interrupts
-from otel_llm.cli.load_command import about_run, check_outputs, refusing
+from otel_llm.cli.load_command import about_run, check_outputs, interrupts, refusing
 from otel_llm.cli.load_options import format_option, judging_options, load_options
+from otel_llm.cli.option_types import Duration
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.load_view import showing
 from otel_llm.cli.output.terminal_console import wide_console

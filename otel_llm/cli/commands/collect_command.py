@@ -16,7 +16,7 @@ import click
 from otel_llm.actions.execute.executors import load_enforced
 from otel_llm.actions.sinks.background_writer import BackgroundWriter
 from otel_llm.actions.sinks.console import Console
-from otel_llm.cli.duration_options import Duration
+from otel_llm.cli.option_types import Duration
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
 from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now

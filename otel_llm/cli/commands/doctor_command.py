@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from otel_llm.cli.number_options import KnownRange
+from otel_llm.cli.option_types import KnownRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.instrumentation.doctor.checks import examine
 from otel_llm.instrumentation.doctor.finding import worst_status

@@ -15,9 +15,8 @@ from otel_llm.cli.output.progress import counting
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.config.yaml_file import ConfigError
 from otel_llm.scheduling.scenario.figures import figure_cells
-from otel_llm.scheduling.scenario.fleet_cost import common_optimum, optimum_text
 from otel_llm.scheduling.scenario.parallel import SweepError, run_sweep
-from otel_llm.scheduling.scenario.running import at_objective, load_cells
+from otel_llm.scheduling.scenario.running import at_objective, common_optimum, load_cells, optimum_text
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.shared.outputs import Inputs, OutputError, check_output_path, refuse_clashes, replacing
 from otel_llm.shared.printable import printable

@@ -14,7 +14,7 @@ from otel_llm.audit.compare import sweep
 from otel_llm.audit.compare.bootstrap import RESAMPLES, Drawing
 from otel_llm.audit.input.runs import load_runs
 from otel_llm.audit.report import sweep_page
-from otel_llm.cli.number_options import NumbersError, numbers
+from otel_llm.cli.option_types import NumbersError, numbers
 from otel_llm.cli.output.echo import CSV_RAW, write_data
 from otel_llm.cli.output.progress import reading_files
 from otel_llm.cli.output.terminal_console import wide_console

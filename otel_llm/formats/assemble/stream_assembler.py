@@ -9,9 +9,11 @@ go to temporary files, partitioned by key, and are assembled at the end, file by
 from __future__ import annotations
 
 import pickle
+import tempfile
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,9 +23,9 @@ from otel_llm.formats.assemble.assemble_rows import one_by_one, regular_streams,
 from otel_llm.formats.assemble.assembler import count_rest
 from otel_llm.formats.assemble.pending_requests import NO_END, PendingRequests
 from otel_llm.formats.assemble.received_request import ending_overrides
-from otel_llm.formats.assemble.spill import Spill
 from otel_llm.formats.assemble.stream_columns import Streams, concatenate
 from otel_llm.formats.assemble.stream_rows import NO_RECEIPT, Rows, joined, merge
+from otel_llm.formats.records import InputError
 from otel_llm.formats.segment_columns import key_bytes
 
 if TYPE_CHECKING:
@@ -33,6 +35,63 @@ if TYPE_CHECKING:
     from otel_llm.formats.assemble.stream_rows import Bools, Ints, Merged
     from otel_llm.formats.batch import Batch
     from otel_llm.formats.records import RequestSpan, Segment
+
+
+PARTS: Final = 64
+"""The number of files: of 100 M tokens each takes some 15 MB."""
+
+
+class Spill:
+    """Temporary files of requests; they have no name, so they vanish with the process."""
+
+    def __init__(self) -> None:
+        self._files: list[IO[bytes]] = []
+
+    def put(self, requests: Sequence[PendingRequest], rows: Rows | None) -> None:
+        """Append requests and their rows, whose `slot` is that of one of the requests.
+
+        Raises InputError where the folder of temporary files has no room.
+        """
+        part = {one.slot: zlib.crc32(one.key) % PARTS for one in requests}
+        by_part: list[list[PendingRequest]] = [[] for _ in range(PARTS)]
+        for one in requests:
+            by_part[part[one.slot]].append(one)
+        of_slot = np.zeros(max(part) + 1, np.int64)
+        of_slot[list(part)] = list(part.values())
+        of = None if rows is None else of_slot[rows.slot]
+        try:
+            if not self._files:
+                self._files = [tempfile.TemporaryFile() for _ in range(PARTS)]  # noqa: SIM115  closed by close()
+            for number, mine in enumerate(by_part):
+                if mine:
+                    own = None if rows is None or of is None else rows.only(of == number)
+                    pickle.dump((mine, own), self._files[number], protocol=pickle.HIGHEST_PROTOCOL)
+        except OSError as error:
+            raise InputError(
+                f"no room for what waits for its end in {tempfile.gettempdir()} ({error.strerror or error}); "
+                "let TMPDIR name a folder with room"
+            ) from error
+
+    def partitions(self) -> Iterator[Iterator[tuple[list[PendingRequest], Rows | None]]]:
+        """Yield each file's entries in the order in which they were put; a file is closed when it was read."""
+        for file in self._files:
+            file.seek(0)
+            yield self._entries(file)
+            file.close()
+
+    def close(self) -> None:
+        """Delete everything."""
+        for file in self._files:
+            file.close()
+        self._files = []
+
+    def _entries(self, file: IO[bytes]) -> Iterator[tuple[list[PendingRequest], Rows | None]]:
+        while True:
+            try:
+                yield pickle.load(file)  # noqa: S301  our own, without a name by which others could open it
+            except EOFError:
+                return
+
 
 HELD_BYTES: Final = 192 * 2**20
 """The memory of incomplete requests at which the oldest half goes to temporary files."""

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
-from otel_llm.formats.io.json_pieces import load
+from otel_llm.formats.io.json_values import load
 from otel_llm.formats.otlp.length_delimited import refuse_many_json_parts
 from otel_llm.formats.records import DecodeError
 

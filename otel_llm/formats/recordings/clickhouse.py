@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
-from otel_llm.formats.io.json_pieces import load
-from otel_llm.formats.io.json_records import json_records
-from otel_llm.formats.io.json_walk import items
+from otel_llm.formats.io.json_values import items, json_records, load
 from otel_llm.formats.io.skipped import Received
 from otel_llm.formats.recordings.form import look
 from otel_llm.formats.recordings.span_parts import (

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.formats.io.json_walk import key_paths
+from otel_llm.formats.io.json_values import key_paths
 from otel_llm.formats.records import InputError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
-from otel_llm.formats.io.json_walk import END, items
+from otel_llm.formats.io.json_values import END, items
 from otel_llm.formats.io.skipped import Received
 from otel_llm.formats.recordings.span_parts import (
     ERROR,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.formats.io.bytestream import ZSTD_MAGIC, unzstd_bytes
 from otel_llm.formats.io.journal_format import MAX_RECORD_BYTES, is_journal, split_stream
-from otel_llm.formats.io.json_pieces import load
-from otel_llm.formats.io.json_records import json_records
+from otel_llm.formats.io.json_values import json_records, load
 from otel_llm.formats.io.skipped import MAX_DOCUMENT_BYTES, RawRecord, Received
 from otel_llm.formats.otlp.export_json import from_object
 from otel_llm.formats.otlp.export_request import parse_cut, whole_resources

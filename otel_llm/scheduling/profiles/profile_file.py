@@ -14,9 +14,8 @@ from otel_llm.config.durations import LONGEST_NS, exact
 from otel_llm.config.sniff import other_kind
 from otel_llm.config.strict_model import StrictModel, config_errors, quoted, wrong
 from otel_llm.config.yaml_file import UnreadableConfigError, did_you_mean, load_yaml
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
-from otel_llm.scheduling.profiles.table import TableProfile
-from otel_llm.scheduling.profiles.table_file import read_grid
+from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
+from otel_llm.scheduling.profiles.table import TableProfile, read_grid
 
 if TYPE_CHECKING:
     from otel_llm.scheduling.profiles.profile import Profile

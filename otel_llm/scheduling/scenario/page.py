@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from otel_llm.audit.report.charts.line_chart import line_figure, pen
 from otel_llm.audit.report.html_page import page, picture, table, text, values
 from otel_llm.scheduling.scenario.figures import figure_cells
-from otel_llm.scheduling.scenario.fleet_cost import optimum_text
-from otel_llm.scheduling.scenario.running import load_cells, load_of, others_of
+from otel_llm.scheduling.scenario.running import load_cells, load_of, optimum_text, others_of
 from otel_llm.shared.formatting import number, share
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from dataclasses import asdict, replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from otel_llm.scheduling.closed_form import best_split, optimal_req_s
+from otel_llm.scheduling.closed_form import Served, ServingCosts, best_split, optimal_req_s
 from otel_llm.scheduling.scenario.figures import RunFigures, figures_of
-from otel_llm.scheduling.scenario.fleet_cost import mean_cost
 from otel_llm.scheduling.scenario.sweep import LOADS
 from otel_llm.scheduling.simulator.engine import simulate
 from otel_llm.scheduling.simulator.ordering import ORDERS, ExpectedOutput, PredictedOrder
@@ -28,6 +27,31 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.simulator.placing import Placement
     from otel_llm.scheduling.simulator.simulated_request import SimulatedRequest
     from otel_llm.scheduling.workload.workload import Workload
+
+
+def mean_cost(scenario: Scenario, workload: Workload) -> Cost | None:
+    """Return the mean cost of the requests by the closed form, warm-up included; None if none fits into the KV."""
+    tpots_ns = [one.slo.token_time_ns if scenario.workload.tiers else None for one in workload.classes]
+    columns = zip(workload.input.tolist(), workload.output.tolist(), workload.class_index.tolist(), strict=True)
+    return ServingCosts(scenario.profile).mean(
+        Served(tokens, output, tpots_ns[tier]) for tokens, output, tier in columns
+    )
+
+
+def common_optimum(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the load of the closed form if it is one for all runs, in requests/s; None where they differ."""
+    found = {row["optimal_req_s"] for row in rows}
+    return found.pop() if len(found) == 1 else None
+
+
+def optimum_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the loads of the closed form in a sentence."""
+    loads = sorted({row["optimal_req_s"] for row in rows if row["optimal_req_s"] is not None})
+    if not loads:
+        return "The closed form has no load: no request fits into the KV of an instance."
+    span = number(loads[0]) if len(loads) == 1 else f"{number(loads[0])} to {number(loads[-1])}, by the settings"
+    return f"The optimum by the closed form, in requests/s: {span}."
+
 
 LEAST_BUDGET: Final = 256
 """The smallest static budget that is searched, in tokens of a batch; each further one is twice as large."""

@@ -13,7 +13,7 @@ import otel_llm.audit
 from otel_llm.audit.compare import sweep
 from otel_llm.audit.compare.bootstrap import Drawing
 from otel_llm.audit.report import sweep_page
-from otel_llm.cli.number_options import NumbersError, numbers
+from otel_llm.cli.option_types import NumbersError, numbers
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.classes import SloClass, SloClasses
 

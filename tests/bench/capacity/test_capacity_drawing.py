@@ -6,10 +6,9 @@ import json
 import re
 
 from otel_llm.bench.capacity.capacity_page import render
-from otel_llm.bench.capacity.capacity_search import CapacityResult, ProbeResult, SearchPlan
+from otel_llm.bench.capacity.capacity_search import CapacityResult, ClauseFinding, ProbeResult, SearchPlan
 from otel_llm.bench.capacity.objective import parse_objective
 from otel_llm.bench.capacity.observations import ProbeEnd
-from otel_llm.bench.capacity.probe_decision import ClauseFinding
 from otel_llm.bench.capacity.statistics.shares import ShareInterval
 
 

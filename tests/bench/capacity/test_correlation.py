@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.bench.capacity.statistics.control_variates import as_strong, residual_variance, slope, strengths
-from otel_llm.bench.capacity.statistics.estimate import estimate_share
+from otel_llm.bench.capacity.statistics.estimate import as_strong, estimate_share, residual_variance, slope, strengths
 from otel_llm.bench.capacity.statistics.inflation import exceedances, inflation, long_run_variance
 from otel_llm.bench.capacity.statistics.student import student_quantile
 from otel_llm.bench.capacity.statistics.virtual_queue import Load, series_of, virtual_queues, waiting_work

@@ -15,6 +15,7 @@ from otel_llm.bench.capacity.capacity_search import (
     LEAST_SHARE,
     PROBE_SHARE,
     CapacityResult,
+    ProbeDecision,
     ProbeResult,
     SearchPlan,
     control_queues,
@@ -23,7 +24,6 @@ from otel_llm.bench.capacity.capacity_search import (
 )
 from otel_llm.bench.capacity.objective import HELD, MISSED, UNSAID, parse_objective
 from otel_llm.bench.capacity.observations import Observations, ProbeEnd, SourceError, child_seed
-from otel_llm.bench.capacity.probe_decision import ProbeDecision
 from otel_llm.bench.capacity.simulated_source import SimulatedSource
 from otel_llm.bench.capacity.statistics.error_budget import ProbeLevels
 from otel_llm.bench.capacity.statistics.virtual_queue import Load

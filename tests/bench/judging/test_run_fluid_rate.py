@@ -10,7 +10,7 @@ from support.bench.replies import exchanged, reply
 
 from otel_llm.audit.load import load
 from otel_llm.bench.client.target import Target
-from otel_llm.bench.judging.run_fluid_rate import first_token_targets, fluid_rate_of
+from otel_llm.bench.judging import first_token_targets, fluid_rate_of
 from otel_llm.bench.recording.run_journal import RequestRecords, RunJournal
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.clock import FakeClock

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from otel_llm.bench.judging.validity import busiest_share, judge_validity, late_beyond_bound
+from otel_llm.bench.judging import busiest_share, judge_validity, late_beyond_bound
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from otel_llm.bench.judging.warm_up import BATCH, FEWEST_BATCHES, mser5
+from otel_llm.bench.judging import BATCH, FEWEST_BATCHES, mser5
 
 
 def _slowly(values: list[int]) -> int | None:

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from otel_llm.bench.load_settings import LoadSettings
+from otel_llm.bench.load_settings import LoadSettings, arrivals_of, lengths_of, rate_of
 from otel_llm.bench.plan.load_plan import LoadShape, PlanError, draw_plan
-from otel_llm.bench.plan.option_texts import arrivals_of, lengths_of, rate_of
 from otel_llm.scheduling.workload.arrivals import ConstantArrivals, GammaArrivals, PoissonArrivals
 from otel_llm.scheduling.workload.lengths import FixedLength, TraceLengths, UniformLengths
 

@@ -36,8 +36,8 @@ from support.examples import SEED
 from support.otlp import T0_NS, Value, attributes_of, export, nested, request_span, token
 
 from otel_llm import semconv
+from otel_llm.export.delivery import readable
 from otel_llm.export.records import AttributeValue, Origin, Record, RequestRecord, Segment
-from otel_llm.export.spans import readable
 from otel_llm.export.wire import export_request
 from otel_llm.formats.otlp import export_request as otlp
 from otel_llm.formats.otlp import scanned

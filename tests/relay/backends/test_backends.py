@@ -12,7 +12,7 @@ from support.scheduling.profiles import SMALL_ENGINE
 from otel_llm.relay.backends.backend import Backend
 from otel_llm.relay.backends.backends import COMING_S, STARVING_S, Backends
 from otel_llm.scheduling.placement import POLICIES, Demand
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
+from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
 
 
 @dataclass

@@ -12,7 +12,7 @@ from otel_llm.relay.backends.backend import Backend
 from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.queueing.polyserve_placer import Placement, PolyServePlacer
 from otel_llm.relay.queueing.replica_model import PlacedRequest, ReplicaModel
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
+from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
 from otel_llm.scheduling.release_order import WaitingRequest
 
 MS = 1_000_000

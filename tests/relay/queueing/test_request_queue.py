@@ -18,7 +18,7 @@ from otel_llm.relay.metrics import RelayMetrics
 from otel_llm.relay.queueing.request_queue import Entry, NotQueuedError, RequestQueue
 from otel_llm.relay.settings import Queue
 from otel_llm.scheduling.placement import Demand
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
+from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
 from otel_llm.shared.clock import FakeClock
 from otel_llm.slo.classes import Deadline, SloClass
 

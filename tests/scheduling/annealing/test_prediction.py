@@ -13,7 +13,7 @@ from support.scheduling.annealing_oracle import PLAIN, Hidden, Linear, Profile, 
 
 from otel_llm.scheduling import Job
 from otel_llm.scheduling.annealing import Predictor
-from otel_llm.scheduling.annealing.line_sums import floor_sum, line_sum
+from otel_llm.scheduling.annealing.prediction import floor_sum, line_sum
 
 ROUND = Linear(Terms(Fraction(1000), Fraction(100), Fraction(10), Fraction(5)))
 """1,000 ns, 100 a decode, 10 a KV token, 5 a chunk token."""

@@ -12,8 +12,8 @@ from support.scheduling.annealing_oracle import NS, PLAIN, Profile, Uneven, draw
 from otel_llm.scheduling import Job, Plan
 from otel_llm.scheduling.annealing import evaluate, in_order
 from otel_llm.scheduling.annealing.batches import BatchTable
-from otel_llm.scheduling.annealing.moves import Change, delay, squeeze, swap
 from otel_llm.scheduling.annealing.schedule import Schedule
+from otel_llm.scheduling.annealing.search import Change, delay, squeeze, swap
 
 
 class Seconds:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.scheduling.polyserve.due_times import DueTimes
-from otel_llm.scheduling.polyserve.expected_life import STEP, ExpectedLife
+from otel_llm.scheduling.polyserve.member import STEP, ExpectedLife
 
 
 def test_due_times_move_by_the_tpot_of_each() -> None:

@@ -17,7 +17,7 @@ from otel_llm.scheduling.profiles import load_profile
 from otel_llm.scheduling.profiles.aic_import import PACKAGE, ImportAicError, sizes, table_text
 from otel_llm.scheduling.profiles.grid import Point
 from otel_llm.scheduling.profiles.profile_file import SHIPPED
-from otel_llm.scheduling.profiles.table_file import read_grid
+from otel_llm.scheduling.profiles.table import read_grid
 
 
 def formula_ms(at: Point) -> float:

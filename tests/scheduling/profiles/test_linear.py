@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scheduling.profiles import SMALL_ENGINE
 
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
+from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
 
 NAMES = ("base", "per_decode", "per_kv_token", "per_chunk_token", "per_chunk_kv")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import otel_llm.scheduling
 from otel_llm.config.yaml_file import ConfigError, UnreadableConfigError
 from otel_llm.scheduling.profiles import load_profile
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
+from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
-from otel_llm.scheduling.profiles.table_file import read_grid
+from otel_llm.scheduling.profiles.table import read_grid
 
 FACTS = """\
 version: 1

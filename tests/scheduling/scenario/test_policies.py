@@ -10,8 +10,14 @@ import pytest
 from support.scheduling.scenarios import SCENARIO, scenario
 
 from otel_llm.scheduling.closed_form import Served, ServingCosts, best_split
-from otel_llm.scheduling.scenario.fleet_cost import common_optimum, mean_cost, optimum_text
-from otel_llm.scheduling.scenario.running import load_cells, run_scenario, static_budgets
+from otel_llm.scheduling.scenario.running import (
+    common_optimum,
+    load_cells,
+    mean_cost,
+    optimum_text,
+    run_scenario,
+    static_budgets,
+)
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.scheduling.workload.workload import draw_workload
 

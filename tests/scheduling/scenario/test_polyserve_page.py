@@ -8,7 +8,7 @@ from pathlib import Path
 from support.scheduling.scenarios import scenario
 
 from otel_llm.scheduling.scenario.running import run_scenario
-from otel_llm.scheduling.scenario.schema import COMMON, PolicyShape
+from otel_llm.scheduling.scenario.scenario import COMMON, PolicyShape
 from otel_llm.scheduling.scenario.sweep import load_runs
 
 PAGE = (Path(__file__).parents[3] / "docs" / "polyserve.md").read_text(encoding="utf-8")

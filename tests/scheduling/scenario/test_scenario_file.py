@@ -52,7 +52,7 @@ def test_the_sample_is_read(tmp_path: Path) -> None:
     assert last.profile.name == "h200-llama-3.1-8b"
     assert last.fleet == Fleet(20)
     assert (last.policy.placement, last.policy.order) == ("power_of_two", "fcfs")
-    assert last.objective == Objective(Fraction(9, 10), every_tier=False)
+    assert last.objective == Objective.model_validate({"attainment": 0.9})
     assert last.workload.arrivals == PoissonArrivals(Fraction(40))
     assert (last.workload.input, last.workload.output) == (UniformLengths(1, 8191), UniformLengths(1, 2047))
     assert (last.workload.requests, last.workload.warmup_ns, last.workload.feasible) == (20000, 60_000 * MS, True)

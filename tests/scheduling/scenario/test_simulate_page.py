@@ -10,7 +10,7 @@ from support.scheduling.scenarios import scenario
 
 from otel_llm.scheduling.placement import DEFAULT, POLICIES, POLYSERVE
 from otel_llm.scheduling.scenario.running import run_scenario
-from otel_llm.scheduling.scenario.schema import COMMON, PolicyShape
+from otel_llm.scheduling.scenario.scenario import COMMON, PolicyShape
 from otel_llm.scheduling.scenario.sweep import load_runs
 from otel_llm.scheduling.simulator.placing import PLACEMENTS
 

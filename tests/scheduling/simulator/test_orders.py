@@ -16,7 +16,7 @@ from support.scheduling.profiles import SMALL_ENGINE
 from support.scheduling.simulated import HandProfile, Scripted, requests_of, times_of
 
 from otel_llm.scheduling.annealing.whole_iterations import predictor_of
-from otel_llm.scheduling.profiles.linear import LinearProfile, Terms
+from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
 from otel_llm.scheduling.simulator.engine import Fleet, SimulatedRun, simulate
 from otel_llm.scheduling.simulator.instance import Instance
 from otel_llm.scheduling.simulator.ordering import ORDERS, ExpectedOutput, PredictedOrder

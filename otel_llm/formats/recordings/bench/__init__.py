@@ -3,7 +3,7 @@
 The shape of the file decides how a reader takes it apart:
 
 - JSON records, a request each (lines, an array, indented): `json_records`, as in `aiperf`;
-- one JSON document with requests inside: `json_walk.items`, as in `guidellm`;
+- one JSON document with requests inside: `json_values.items`, as in `guidellm`;
 - an object of parallel arrays: `measured.run_streams`, as in `vllm_bench`.
 
 Each request becomes a `measured.MeasuredRequest`; its method `timed` makes the stream of token times, `untimed` one

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.formats.io.json_walk import END, items
+from otel_llm.formats.io.json_values import END, items
 from otel_llm.formats.recordings.bench.measured import (
     EntryError,
     MeasuredRequest,

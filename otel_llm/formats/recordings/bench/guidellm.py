@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.core.limits import MAX_TIME_NS
-from otel_llm.formats.io.json_walk import END, items
+from otel_llm.formats.io.json_values import END, items
 from otel_llm.formats.recordings.bench.measured import (
     NS_PER_S,
     EntryError,

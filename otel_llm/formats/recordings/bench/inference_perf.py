@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.core.limits import MAX_TOKENS
-from otel_llm.formats.io.json_records import json_records
+from otel_llm.formats.io.json_values import json_records
 from otel_llm.formats.recordings.bench.measured import (
     EntryError,
     MeasuredRequest,

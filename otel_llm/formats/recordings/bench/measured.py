@@ -19,8 +19,7 @@ from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.formats.assemble.resolved import Assembled, Resolved, derived_ids
 from otel_llm.formats.foreign.foreign_spans import Foreign
 from otel_llm.formats.io.bytestream import open_chunks
-from otel_llm.formats.io.json_pieces import load
-from otel_llm.formats.io.json_walk import END, items
+from otel_llm.formats.io.json_values import END, items, load
 from otel_llm.formats.io.skipped import Skipped
 from otel_llm.formats.records import DecodeError, InputError
 from otel_llm.slo.token_events import NO_EVENTS, TokenEvents

@@ -1,4 +1,4 @@
-"""The syntax of number options: lists and ranges."""
+"""The types of options: durations, numbers, lists and ranges of numbers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,38 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_llm.config.durations import exact
+from otel_llm.config.durations import exact, parse_duration_ns
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+
+class Duration(click.ParamType[int]):
+    """A duration: `500ms`, `10s`, `2m` or a number of seconds; above zero, and at least `shortest_ns`."""
+
+    name = "duration"
+
+    def __init__(self, shortest_ns: int = 1) -> None:
+        self._shortest_ns = shortest_ns
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the duration in ns."""
+        if isinstance(value, int):
+            return value
+        try:
+            number: object = float(str(value))
+        except ValueError:
+            number = value
+        try:
+            length_ns = parse_duration_ns(number)
+        except ValueError as problem:
+            self.fail(f"{value!r}: {problem}", param, ctx)
+        if length_ns <= 0:
+            self.fail(f"{value!r} is not longer than zero", param, ctx)
+        if length_ns < self._shortest_ns:
+            self.fail(f"{value!r} is shorter than {self._shortest_ns / 1e6:g}ms", param, ctx)
+        return length_ns
+
 
 MOST_POINTS: Final = 1000
 """Numbers in one range."""

@@ -1,4 +1,8 @@
-"""Read JSON values one by one from chunks of bytes: parsed by Python's own decoder, skipped where broken.
+"""Read JSON larger than memory value by value: the keys of a file one by one, the elements of chosen arrays one by one.
+
+Python's own decoder parses each value; one is held, never the document, and a broken one is skipped. (No JSON library
+for streams continues after a broken value, or says at which byte it began.) Also: the keys in a file's first bytes, to
+recognise its format.
 
 NaN and Infinity, which Python's json and others write, are read as floats: a tool writes them for settings that nothing
 here uses. The code that uses a number refuses one that is not finite.
@@ -11,21 +15,28 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from otel_llm.formats.io.bytestream import split_lines
+from otel_llm.formats.io.skipped import MAX_DOCUMENT_BYTES
 from otel_llm.formats.records import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
+    from pathlib import Path
 
-MAX_PIECE_CHARS: Final = 64 * 2**20
-"""A longer piece (an element, the value of a key) is counted as broken and skipped, never held."""
+    from otel_llm.formats.io.skipped import Skipped
+
+
+MOST_CHARS: Final = 64 * 2**20
+"""A longer value (of a key, or an element) is counted as broken and skipped, never held."""
 MOST_PARTS: Final = 8_000_000
-"""Commas and brackets in one piece: each may become an object of 64 bytes."""
+"""Commas and brackets in one value: each may become an object of 64 bytes."""
 WINDOW_CHARS: Final = 2**20
-"""Text before the current piece is dropped beyond this; a piece that is cut is tried again after so much more."""
+"""Text before the current value is dropped beyond this; a value that is cut is tried again after so much more."""
 CLOSING: Final = {"{": "}", "[": "]"}
-_TOO_MANY: Final = "more values in one piece of JSON than are held"
+_TOO_MANY: Final = "more parts in one JSON value than are held"
 _STRUCTURE: Final = re.compile(r'[{}\[\],"]')
 _STRING: Final = re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL)
 _SPACE: Final = re.compile(r"[ \t\r\n]*+")
@@ -37,10 +48,10 @@ _NEAR: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class PieceLimits:
+class ValueLimits:
     """How much of a file is held; see the constants."""
 
-    chars: int = MAX_PIECE_CHARS
+    chars: int = MOST_CHARS
     parts: int = MOST_PARTS
     window: int = WINDOW_CHARS
 
@@ -63,22 +74,22 @@ def load(text: bytes | str, most_parts: int = MOST_PARTS) -> Any:
 
 
 class Cut(Exception):  # noqa: N818 - never leaves the walk
-    """The file ends inside a piece."""
+    """The file ends inside a value."""
 
 
 class Bad(Exception):  # noqa: N818 - never leaves the walk
-    """The piece is no JSON; `at` is the position in the text."""
+    """The value is no JSON; `at` is the position in the text."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
         self.at = at
 
 
-class Reader:
-    """The text of a file from the current piece on; earlier text is dropped."""
+class Parser:
+    """The text of a file from the current value on; earlier text is dropped."""
 
-    def __init__(self, chunks: Iterable[bytes], limits: PieceLimits | None = None) -> None:
-        limits = PieceLimits() if limits is None else limits
+    def __init__(self, chunks: Iterable[bytes], limits: ValueLimits | None = None) -> None:
+        limits = ValueLimits() if limits is None else limits
         self._most_chars, self._most_parts, self._window = limits.chars, limits.parts, limits.window
         self.text = ""
         self.position = 0
@@ -95,7 +106,7 @@ class Reader:
             self.position = 1
 
     def begin(self) -> None:
-        """Begin a piece here: drop the text before it, where that is much."""
+        """Begin a value here: drop the text before it, where that is much."""
         self._start_bytes += _size(self.text[self._start : self.position])
         self._start = self.position
         if self._start > self._window:
@@ -159,7 +170,7 @@ class Reader:
                     return value
                 continue
             if size > self._most_chars:
-                raise Bad(self.position, f"a piece of more than {self._most_chars} characters")
+                raise Bad(self.position, f"a value of more than {self._most_chars} characters")
             # Twice as much each time, so that the time of failed parses stays proportional.
             wanted = max(2 * size, wanted)
             while len(self.text) - self.position < wanted and self._fill():
@@ -175,7 +186,7 @@ class Reader:
         self.position = end + 1
 
     def pass_over(self) -> bool:
-        """Move from the piece to the comma or bracket that ends it; return False if the file ends before."""
+        """Move from the value to the comma or bracket that ends it; return False if the file ends before."""
         self.position, depth = self._start, 0
         new = first = True
         while True:
@@ -183,7 +194,7 @@ class Reader:
                 depth += self._pass_inner(depth)
             mark = _STRUCTURE.search(self.text, self.position)
             self.position = len(self.text) if mark is None else mark.start()
-            # Once for the piece's own bracket and for all skipped text: counting it again would add up.
+            # Once for the value's own bracket and for all skipped text: counting it again would add up.
             new = mark is None or mark[0] == '"' or (first and mark[0] in CLOSING)
             first = first and not new
             if mark is None:
@@ -204,7 +215,7 @@ class Reader:
         quote = self.text.find('"', self.position)
         plain = self.text[self.position : len(self.text) if quote < 0 else quote]
         closed = plain.count("}") + plain.count("]")
-        if closed >= depth:  # one of them may end the piece
+        if closed >= depth:  # one of them may end the value
             return 0
         self.position += len(plain)
         return plain.count("{") + plain.count("[") - closed
@@ -224,10 +235,10 @@ class Reader:
                 return False
 
     def _too_many_parts(self) -> bool:
-        """Tell whether the piece that begins here may have more parts than may be held."""
+        """Tell whether the value that begins here may have more parts than may be held."""
         if self._parts <= self._most_parts:
             return False
-        # The text has; so has the piece, unless it ends soon.
+        # The text has; so has the value, unless it ends soon.
         with suppress(ValueError, RecursionError):
             self._json.raw_decode(self.text[self.position : self.position + self._window])
             return False
@@ -249,17 +260,17 @@ class Reader:
 
     def _fill(self) -> bool:
         """Read the next chunk; return whether there was any text in it."""
-        pieces: list[str] = []
-        while not pieces and not self._ended:
+        texts: list[str] = []
+        while not texts and not self._ended:
             chunk = next(self._chunks, None)
             self._ended = chunk is None
             text = self._decoder.decode(chunk or b"", final=self._ended)
             if text:
-                pieces.append(text)
-        more = "".join(pieces)
+                texts.append(text)
+        more = "".join(texts)
         self._parts += _parts(more)
         self.text += more
-        return bool(pieces)
+        return bool(texts)
 
 
 def _size(text: str) -> int:
@@ -268,3 +279,172 @@ def _size(text: str) -> int:
 
 def _parts(text: str) -> int:
     return sum(map(text.count, ",[{"))
+
+
+LOOK_DEPTH: Final = 6
+END: Final = object()
+"""The value of the item after the last key of an entered object."""
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
+
+
+def key_paths(head: bytes, depth: int = LOOK_DEPTH) -> frozenset[str]:
+    """Return the paths of the keys in the first JSON value of `head`, which may be cut anywhere.
+
+    `a` is a key of the object, `a.b` one of the object in it, `a[].b` one of the elements of an array, `[].b` where
+    the value itself is an array. Keys deeper than `depth` brackets are left out.
+    """
+    found: set[str] = set()
+    # For each open container: its path, and whether it is an object.
+    stack: list[tuple[str, bool]] = []
+    key = ""
+    is_key = False
+    for match in _TOKEN.finditer(head):
+        token = match[0]
+        first = token[:1]
+        if first in (b"{", b"["):
+            is_key = first == b"{"
+            # A path that is too deep is not built: it would be as long as the nesting is deep.
+            key = "" if len(stack) > depth else key if is_key else f"{key}[]"
+            stack.append((key, is_key))
+        elif first in (b"}", b"]"):
+            if stack:
+                stack.pop()
+            is_key = False
+            if not stack:
+                break
+        elif first == b",":
+            if not stack:
+                break
+            key, is_key = stack[-1]
+        elif is_key and first == b'"' and stack:
+            if len(stack) <= depth:
+                key = _below(stack[-1][0], token[1:-1].decode("utf-8", "replace"))
+                found.add(key)
+            is_key = False
+        else:
+            is_key = False
+    return frozenset(found)
+
+
+class Item(NamedTuple):
+    """One value of a JSON file: its path as in `key_paths` (`data[]` is an element of `data`), and its position.
+
+    `offset` is in bytes of the file, decompressed.
+    """
+
+    path: str
+    value: Any
+    offset: int
+
+
+def items(
+    path: Path,
+    chunks: Iterable[bytes],
+    skipped: Skipped,
+    streamed: Collection[str] = (),
+    limits: ValueLimits | None = None,
+) -> Iterator[Item]:
+    """Yield the values of a JSON file, or of a file of several JSON values in a row.
+
+    `streamed` are the paths of the objects and arrays that are entered instead of parsed whole: "" is the file's value
+    itself, `data` the value of its key. After an entered object's last key an item has END for a value. A broken value
+    is counted in `skipped` with its offset and skipped; a cut end is counted as torn.
+    """
+    parser = Parser(chunks, limits)
+    entered: list[tuple[str, str]] = []  # of each open container its path and its closing bracket
+    at, due = "", True  # the path of the next value, and whether one is due here
+    while parser.peek() or entered:
+        try:
+            parser.begin()
+            if due:
+                if entered and entered[-1][1] == "}":
+                    at = _below(entered[-1][0], parser.key())
+                opening = parser.peek()
+                if at in streamed and opening in CLOSING:
+                    entered.append((at, CLOSING[opening]))
+                    parser.position += 1
+                    due = parser.peek() != CLOSING[opening]
+                    at = f"{at}[]"
+                    continue
+                offset = parser.offset()
+                yield Item(at, parser.value(), offset)
+                due = False
+            elif not entered:
+                at, due = "", True
+            elif (mark := parser.peek()) == ",":
+                parser.position += 1
+                at, due = f"{entered[-1][0]}[]", True
+            elif mark in ("}", "]"):
+                inner, closing = entered.pop()
+                offset = parser.offset()
+                parser.position += 1
+                if closing == "}":
+                    yield Item(inner, END, offset)
+            else:
+                raise Cut if not mark else Bad(parser.position, "expected a comma or a closing bracket")
+        except Cut:
+            skipped.torn(path, f"byte {parser.offset()}")
+            return
+        except Bad as bad:
+            skipped.bad(path, f"byte {parser.offset(bad.at)}", bad)
+            due = False
+            if not entered:
+                parser.pass_line()
+            elif not parser.pass_over():
+                return
+
+
+def _below(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def json_records(
+    path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_DOCUMENT_BYTES
+) -> Iterator[tuple[int | str, Any]]:
+    """Yield the place (a line, or `byte N`) and the value of each record.
+
+    A file that begins with a JSON object on one line has a record a line. Any other has its values one after the other,
+    as `jq` writes them. Of an array each element is a record. A broken record is counted and left out.
+    """
+    parts = iter(chunks)
+    begun = _first_line(parts, most_bytes)
+    every = chain([begun], parts)
+    first = begun.removeprefix(_BOM).lstrip()
+    array = first.startswith(b"[")
+    if array or not any(map(_is_object, first.split(b"\n", 2)[:2])):  # of lines the first may be broken
+        for item in items(path, every, skipped, {""} if array else (), ValueLimits(chars=most_bytes)):
+            if item.value is not END:
+                yield f"byte {item.offset}", item.value
+        return
+    for line in split_lines(every, most_bytes):
+        try:
+            value = load(line.text)
+        except DecodeError as error:
+            skipped.bad_line(path, line, error)
+        else:
+            yield line.number, value
+
+
+def _first_line(parts: Iterator[bytes], most_bytes: int) -> bytes:
+    """Return the bytes up to the end of the first line that is not blank, and what was read with it."""
+    begun = bytearray()
+    at = 0  # of the first byte that is not blank
+    for part in parts:
+        looked = len(begun)
+        begun += part
+        if at == looked:
+            at = len(begun) - len(begun.removeprefix(_BOM).lstrip())
+        if begun[at : at + 1] == b"[" or begun.find(b"\n", max(at, looked)) >= 0 or len(begun) > most_bytes:
+            break
+    return bytes(begun)
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(load(line), dict)
+    except DecodeError:
+        return False

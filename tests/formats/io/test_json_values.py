@@ -1,4 +1,4 @@
-"""A JSON file larger than memory, piece by piece: the same however it is cut into chunks, broken or whole."""
+"""A JSON file larger than memory, value by value: the same however it is cut into chunks, broken or whole."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.formats.io.json_pieces import PieceLimits, load
-from otel_llm.formats.io.json_walk import END, items, key_paths
+from otel_llm.formats.io.json_values import END, ValueLimits, items, key_paths, load
 from otel_llm.formats.io.skipped import Skipped
 from otel_llm.formats.records import DecodeError
 
@@ -22,7 +21,7 @@ FILE = Path("f.json")
 Found = list[tuple[str, Any, int]]
 
 
-def walk(data: bytes, *streamed: str, size: int = 7, limits: PieceLimits | None = None) -> tuple[Found, Skipped]:
+def walk(data: bytes, *streamed: str, size: int = 7, limits: ValueLimits | None = None) -> tuple[Found, Skipped]:
     skipped = Skipped()
     chunks = (data[first : first + size] for first in range(0, len(data), size))
     found = [
@@ -32,14 +31,14 @@ def walk(data: bytes, *streamed: str, size: int = 7, limits: PieceLimits | None 
     return found, skipped
 
 
-def test_what_is_not_entered_is_one_piece() -> None:
+def test_what_is_not_entered_is_one_value() -> None:
     assert walk(b'{"a": [1, {"b": 2}]}\n[3]\n 4') == (
         [("", {"a": [1, {"b": 2}]}, 0), ("", [3], 21), ("", 4, 26)],
         Skipped(),
     )
 
 
-def test_entered_objects_and_arrays_come_piece_by_piece_with_their_offsets() -> None:
+def test_entered_objects_and_arrays_come_value_by_value_with_their_offsets() -> None:
     data = '{"é": 1, "data": [{"x": [0]}, "é", -1.5e3], "none": [], "o": {"k": null}}'.encode()
     found, skipped = walk(data, "", "data", "none", "o")
     assert [(path, value) for path, value, _ in found] == [
@@ -80,7 +79,7 @@ def test_a_number_that_the_files_end_cuts_is_torn(cut: bytes) -> None:
     assert walk(b'{"a": ' + cut, "")[1].counts == Counter(torn_tail=1)
 
 
-def test_a_broken_piece_costs_itself_and_is_named_by_its_byte() -> None:
+def test_a_broken_value_costs_itself_and_is_named_by_its_byte() -> None:
     data = b'{"data": [{"a": 1}, {"b": x}, {"c": 3}, nul, 5], "k": Nan, "r": 1}'
     found, skipped = walk(data, "", "data")
     assert [(path, value) for path, value, _ in found] == [
@@ -95,7 +94,7 @@ def test_a_broken_piece_costs_itself_and_is_named_by_its_byte() -> None:
     assert places == [data.index(b"x}"), data.index(b"nul"), data.index(b"Nan")]
 
 
-def test_a_cut_is_torn_where_the_piece_began() -> None:
+def test_a_cut_is_torn_where_the_value_began() -> None:
     data = b'{"data": [{"a": 1}, {"b": "x'
     found, skipped = walk(data, "", "data")
     assert [value for _, value, _ in found] == [{"a": 1}]
@@ -113,13 +112,13 @@ def test_a_line_that_is_no_json_costs_itself() -> None:
     assert skipped.counts == Counter(bad_record=2)
 
 
-def test_a_piece_too_long_or_of_too_many_parts_is_passed_over() -> None:
-    limits = PieceLimits(chars=50_000, parts=2000, window=1000)
+def test_a_value_too_long_or_of_too_many_parts_is_passed_over() -> None:
+    limits = ValueLimits(chars=50_000, parts=2000, window=1000)
     for inner in (b'{"a": "' + b"x" * 200_000 + b'"}', b"[" + b"1," * 4000 + b"1]", b"[" * 3000 + b"]" * 3000):
         found, skipped = walk(b'{"data": [1, ' + inner + b", 2]}", "", "data", size=1000, limits=limits)
         assert [value for path, value, _ in found if path == "data[]"] == [1, 2]
         assert skipped.counts == Counter(bad_record=1)
-    with pytest.raises(DecodeError, match="more values in one piece"):
+    with pytest.raises(DecodeError, match="more parts in one JSON value"):
         load(b"[" + b"1," * 4000 + b"1]", limits.parts)
 
 
@@ -131,7 +130,7 @@ def test_a_string_without_end_is_not_held() -> None:
 
     tracemalloc.start()
     skipped = Skipped()
-    assert list(items(FILE, endless(), skipped, ("", "data"), PieceLimits(chars=2**20))) == []
+    assert list(items(FILE, endless(), skipped, ("", "data"), ValueLimits(chars=2**20))) == []
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert skipped.counts == Counter(bad_record=1)
@@ -156,7 +155,7 @@ KEYS = st.text(max_size=3).filter(lambda key: not key.endswith("[]"))
 
 
 @given(st.dictionaries(KEYS, st.lists(VALUES, max_size=4), max_size=3), st.integers(1, 40))
-def test_all_pieces_together_are_the_document(document: dict[str, list[Any]], size: int) -> None:
+def test_all_values_together_are_the_document(document: dict[str, list[Any]], size: int) -> None:
     paths = [f"{key}" for key in document if key]
     found, skipped = walk(json.dumps(document).encode(), "", *paths, size=size)
     again: dict[str, list[Any]] = {key: [] for key in document}

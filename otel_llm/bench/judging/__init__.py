@@ -1,1 +1,0 @@
-"""What a finished run is worth, without I/O: validity, the warm-up, the fluid token rate."""
