@@ -44,9 +44,9 @@ def others(port: int, target: Target, spec: PromptSpec, plan: LoadPlan, core: in
     assert plan.at_ns is not None
     rows = zip(range(plan.first_number, plan.first_number + len(plan)), plan.output_tokens, plan.at_ns, strict=True)
     requests = [(prompts.text(number, 16), int(tokens), int(at)) for number, tokens, at in rows]
-    told = json.dumps({"url": f"http://127.0.0.1:{port}{target.path}", "requests": requests})
+    reported = json.dumps({"url": f"http://127.0.0.1:{port}{target.path}", "requests": requests})
     command = ["taskset", "-c", str(core), sys.executable, str(HERE / "bench_load" / "aiohttp_client.py")]
-    done = subprocess.run(command, input=told, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, input=reported, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     commits = {prompt: found["start_ns"] + at for prompt, _, at in requests}
     chunks = sum(map(len, found["times"].values()))

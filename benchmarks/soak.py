@@ -184,7 +184,7 @@ def memory_problems(samples: list[Sample]) -> list[str]:
 
 
 def comparison_problems(folder: Path, window: str) -> list[str]:
-    """Compare what was said live with the audit of the journal."""
+    """Compare what was reported live with the audit of the journal."""
     rows: list[Row] = []
     windows: list[Row] = []
     left_out, silent = Disturbed(), Counter[Group]()

@@ -104,9 +104,9 @@ async def _apply(asked: dict[str, Any]) -> dict[str, Any]:
     failures: list[str] = []
 
     async def stream(attack: str) -> None:
-        told = {"attack": attack, "seconds": asked["seconds"], "bytes_s": asked["bytes_s"]}
+        reported = {"attack": attack, "seconds": asked["seconds"], "bytes_s": asked["bytes_s"]}
         try:
-            reply = await client.chat.completions.create(model="m", messages=[], stream=True, extra_body=told)
+            reply = await client.chat.completions.create(model="m", messages=[], stream=True, extra_body=reported)
             async for chunk in reply:
                 if not attack and chunk.choices:
                     lags_ms.append((time.monotonic_ns() - int(chunk.choices[0].delta.content or 0)) / 1e6)  # noqa: PERF401

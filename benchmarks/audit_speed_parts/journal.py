@@ -134,8 +134,11 @@ def _last(seq: int, tokens: int) -> Span:
 
 
 def _request(tokens: int, segments: int) -> Span:
-    said: dict[str, str | int] = {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.GEN_AI_REQUEST_MODEL: "llama-3.1-8b"}
-    span = _span("chat llama-3.1-8b", said | _outcome(tokens, segments))
+    reported: dict[str, str | int] = {
+        semconv.GEN_AI_OPERATION_NAME: "chat",
+        semconv.GEN_AI_REQUEST_MODEL: "llama-3.1-8b",
+    }
+    span = _span("chat llama-3.1-8b", reported | _outcome(tokens, segments))
     span.kind = Span.SPAN_KIND_CLIENT
     span.ClearField("parent_span_id")
     return span

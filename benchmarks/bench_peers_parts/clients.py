@@ -115,7 +115,7 @@ def aiperf(load: Load, folder: Path) -> Path:
 def otel_llm_bench(load: Load, folder: Path, input_tokens: int, seed: int) -> tuple[dict[str, Any], Path]:
     """Run `otel-llm bench`, which makes up its own prompts; return its JSON and its recording. Raises ClientError."""
     recording = folder / "recording"
-    said = run(
+    reported = run(
         [
             *(sys.executable, "-m", "otel_llm.cli.main", "bench", load.url, "--model", load.model, "--api", load.api),
             *("--rate", f"{load.rate:g}", "--arrivals", "constant", "--requests", len(load.prompts)),
@@ -127,7 +127,7 @@ def otel_llm_bench(load: Load, folder: Path, input_tokens: int, seed: int) -> tu
         load.cores,
         codes=(0, NOT_VALID),
     )
-    result: dict[str, Any] = json.loads(said)
+    result: dict[str, Any] = json.loads(reported)
     return result, recording
 
 
@@ -148,7 +148,7 @@ def run(
             words, env=dict(environment), stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
         )
         try:
-            said, _ = process.communicate(timeout=LIMIT_S)
+            reported, _ = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             raise ClientError(f"{words[0]} took over {LIMIT_S:g} s") from None
         finally:
@@ -156,5 +156,5 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
     if process.returncode not in codes:
-        raise ClientError(f"exit {process.returncode}: {(said + log.read_text(encoding='utf-8'))[-2000:]}")
-    return said
+        raise ClientError(f"exit {process.returncode}: {(reported + log.read_text(encoding='utf-8'))[-2000:]}")
+    return reported

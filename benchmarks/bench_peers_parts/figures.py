@@ -72,14 +72,16 @@ def recorded(path: Path) -> Recorded:
 
 def own_of_vllm(result: Path) -> Figures:
     """Return what `vllm bench serve` prints and saves."""
-    said: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    reported: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     names = "median_ttft_ms", "p99_ttft_ms", "median_itl_ms", "p99_itl_ms", "median_tpot_ms", "output_throughput"
-    return Figures(*(float(said[name]) for name in names))
+    return Figures(*(float(reported[name]) for name in names))
 
 
 def own_of_aiperf(results: Path) -> Figures:
     """Return what AIPerf prints and saves: its `inter_chunk_latency` is the gaps', its ITL is TPOT."""
-    said: dict[str, Any] = json.loads((results / "profile_export_aiperf.json").read_text(encoding="utf-8"))
-    first, gaps, tpot = (said[name] for name in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency"))
-    throughput = said["output_token_throughput"]["avg"]
+    reported: dict[str, Any] = json.loads((results / "profile_export_aiperf.json").read_text(encoding="utf-8"))
+    first, gaps, tpot = (
+        reported[name] for name in ("time_to_first_token", "inter_chunk_latency", "inter_token_latency")
+    )
+    throughput = reported["output_token_throughput"]["avg"]
     return Figures(first["p50"], first["p99"], gaps["p50"], gaps["p99"], tpot["p50"], throughput)

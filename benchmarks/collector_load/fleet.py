@@ -104,7 +104,7 @@ class Reply:
         return [self.timeline.commit(self.identity)]
 
     def flush(self, now_ns: int) -> list[Record]:
-        """Return what is to be said at `now_ns` (unix ns)."""
+        """Return what is to be reported at `now_ns` (unix ns)."""
         if now_ns < self.wake_ns:
             return []
         times, end_ns, first = self.script.tokens_ns, self.script.end_ns, self.told
@@ -116,9 +116,9 @@ class Reply:
         if end_ns is not None and end_ns <= elapsed_ns:
             self.done = True
             return self._end(self.commit_ns + end_ns)
-        said: list[Record] = [*self.timeline.cut(now_ns)]
+        reported: list[Record] = [*self.timeline.cut(now_ns)]
         self.wake_ns = self._wake_ns()
-        return said
+        return reported
 
     def _wake_ns(self) -> int:
         """Return before when it has nothing to say."""
@@ -184,8 +184,8 @@ class Application:
                 records += reply.begin()
             else:
                 before = reply.told
-                said = reply.flush(now_ns)
-                records += said
+                reported = reply.flush(now_ns)
+                records += reported
                 sent.tokens += reply.told - before
                 sent.segments -= reply.done  # the request span is none
                 sent.requests += reply.done

@@ -46,8 +46,8 @@ def running_rotel(folder: Path, forwarded: Forwarded) -> Iterator[str]:
         ]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "ROTEL_"))}
         log = folder / "rotel.log"
-        with log.open("wb") as said:
-            process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
+        with log.open("wb") as reported:
+            process = subprocess.Popen(command, env=environment, stdout=reported, stderr=reported)
         try:
             _wait(process, at_grpc, log)
             yield at_grpc
@@ -76,7 +76,7 @@ def _wait(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
             time.sleep(0.05)
         if ready.done():
             return
-    raise SystemExit(f"rotel did not start; it said:\n{log.read_text(encoding='utf-8', errors='replace')}")
+    raise SystemExit(f"rotel did not start; its output:\n{log.read_text(encoding='utf-8', errors='replace')}")
 
 
 @contextmanager

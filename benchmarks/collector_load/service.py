@@ -123,8 +123,8 @@ def collecting(folder: Path, *options: str, slo: Path, source: Path | None, rule
     environment["PYTHONUNBUFFERED"] = "1"
     if source is not None:
         environment["PYTHONPATH"] = str(source.resolve())
-    said = folder / LOG
-    with said.open("wb") as log:
+    reported = folder / LOG
+    with reported.open("wb") as log:
         process = subprocess.Popen(
             list(map(str, command)),
             cwd=folder,  # what stands in the current folder would be imported first
@@ -134,7 +134,7 @@ def collecting(folder: Path, *options: str, slo: Path, source: Path | None, rule
             stderr=subprocess.STDOUT,
         )
     try:
-        collector = Collector(process, *_addresses(process, said), folder)
+        collector = Collector(process, *_addresses(process, reported), folder)
         yield collector
         if complaints := collector.complaints():
             print(*(f"# collector: {line}" for line in complaints[-20:]), sep="\n", file=sys.stderr)
@@ -147,16 +147,16 @@ def collecting(folder: Path, *options: str, slo: Path, source: Path | None, rule
             process.wait()
 
 
-def _addresses(process: subprocess.Popen[bytes], said: Path) -> tuple[str, str, str]:
+def _addresses(process: subprocess.Popen[bytes], reported: Path) -> tuple[str, str, str]:
     limit = time.monotonic() + 60
     while time.monotonic() < limit:
-        text = said.read_text(encoding="utf-8")
+        text = reported.read_text(encoding="utf-8")
         if found := re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)\n", text):
             return found[1], found[2], found[3]
         if process.poll() is not None:
             break
         time.sleep(0.05)
-    raise SystemExit(f"the collector did not start; it said:\n{said.read_text(encoding='utf-8')}")
+    raise SystemExit(f"the collector did not start; its output:\n{reported.read_text(encoding='utf-8')}")
 
 
 def _tree(pid: int) -> Iterator[int]:

@@ -26,7 +26,7 @@ class Said:
     ttft_from: str = ""
 
 
-def said(spans: Sequence[ReadableSpan], metrics: Any) -> Said:
+def reported(spans: Sequence[ReadableSpan], metrics: Any) -> Said:
     """Return what these spans and metrics say."""
     result = Said()
     points = list(_points(metrics))

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
-from overhead_parts.said import said
+from overhead_parts.said import reported
 from overhead_parts.servers import HEADERS_AFTER_S, TOKEN_AFTER_S
 from overhead_parts.stacks import STACKS, Source, once
 from overhead_parts.variants import OURS, PEERS, Exits, Switch
@@ -116,7 +116,7 @@ def truth(stack: str, variant: str, mode: str, served: str | None) -> dict[str, 
     once(made, loop)
     switch.flush()
     known = json.loads(urllib.request.urlopen(f"{served}/truth", timeout=30).read())
-    recorded = said(spans.get_finished_spans()[before:], metrics.get_metrics_data())
+    recorded = reported(spans.get_finished_spans()[before:], metrics.get_metrics_data())
     return {**dataclasses.asdict(recorded), "true_ttft_s": known["ttft_s"], "recorded_while_off": unasked}
 
 

@@ -69,12 +69,12 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
 def _scatter(name: str, points: Mapping[str, Sequence[tuple[Values, Values]]]) -> dict[str, Any]:
     traces = []
     highest = 0.0
-    for place, (load, runs) in enumerate(points.items()):
+    for index, (load, runs) in enumerate(points.items()):
         x = [float(value) for real, _ in runs for value in real[name]]
         y = [float(value) for _, ours in runs for value in ours[name]]
         kept = [(a, b) for a, b in zip(x, y, strict=True) if a == a and b == b]  # of one token there is no gap
         highest = max([highest, *(max(pair) for pair in kept)])
-        colour, _ = pen(place)
+        colour, _ = pen(index)
         traces.append(
             {"type": "scatter", "mode": "markers", "name": text(load), "marker": {"color": colour, "size": 5}}
             | {"opacity": 0.6, "x": [a for a, _ in kept], "y": [b for _, b in kept]}

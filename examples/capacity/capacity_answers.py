@@ -174,9 +174,9 @@ def _intervals(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def _shares(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     data = []
-    for place, (name, result) in enumerate(results.items()):
+    for index, (name, result) in enumerate(results.items()):
         probes = sorted(_judged(result["answer"]["probes"]), key=lambda one: float(one["rate"]))
-        colour, _ = pen(place)
+        colour, _ = pen(index)
         data.append(
             {"type": "scatter", "mode": "lines+markers", "name": CASES[name].words}
             | {"x": [one["rate"] for one in probes], "y": [one["value"] for one in probes]}

@@ -213,7 +213,7 @@ def main() -> None:
         serving.wait_for(r"Application startup complete", START_S)
         os.environ |= sent_to(endpoint) | {"OTEL_SERVICE_NAME": "load"}
         otel_llm.instrument()
-        said = asyncio.run(loads(url, model, args))
+        reported = asyncio.run(loads(url, model, args))
         otel_llm.flush(30)
         serving.stop(60)
         otel_llm.uninstrument()
@@ -223,7 +223,7 @@ def main() -> None:
     (args.out / "audit.json").write_text(json.dumps(audit.summary(), indent=1), encoding="utf-8")
     audit.write_html(args.out / "report.html")
     audit.write_requests(args.out / "requests.csv")
-    said |= {
+    reported |= {
         "arguments": {name: str(value) for name, value in vars(args).items()},
         "traces_kept_ratio": share,
         "machine": platform.platform(),
@@ -231,8 +231,8 @@ def main() -> None:
         "openai": metadata.version("openai"),
         "tracing": type(trace.get_tracer_provider()).__name__,
     }
-    (args.out / "run.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
-    print(json.dumps(said["outcomes"], indent=1))
+    (args.out / "run.json").write_text(json.dumps(reported, indent=1), encoding="utf-8")
+    print(json.dumps(reported["outcomes"], indent=1))
 
 
 if __name__ == "__main__":

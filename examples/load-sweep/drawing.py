@@ -35,20 +35,20 @@ def figure_5(sweeps: Mapping[str, Sequence[Level]]) -> Figure:
     """Throughput, median TBT, TPOT and mean TTFT against the load."""
     data: list[Figure] = []
     layout = _layout(620)
-    for place, (column, words, logarithmic) in enumerate(PANELS):
-        x, y = _axes(place)
-        left, bottom = 0.57 * (place % 2), 0.57 * (place < 2)
+    for index, (column, words, logarithmic) in enumerate(PANELS):
+        x, y = _axes(index)
+        left, bottom = 0.57 * (index % 2), 0.57 * (index < 2)
         layout["xaxis" + x[1:]] = {
             "domain": [left, left + 0.43],
             "anchor": y,
-            "title": {"text": LOAD if place >= 2 else ""},
+            "title": {"text": LOAD if index >= 2 else ""},
             "range": [0, 8.3],
         }
         layout["yaxis" + y[1:]] = {"domain": [bottom, bottom + 0.43], "anchor": x, "title": {"text": words}}
         layout["yaxis" + y[1:]] |= {"type": "log"} if logarithmic else {"rangemode": "tozero"}
         for engine, levels in sweeps.items():
             trace = _line(engine, levels, attrgetter(column))
-            data.append(trace | {"xaxis": x, "yaxis": y, "showlegend": place == 0})
+            data.append(trace | {"xaxis": x, "yaxis": y, "showlegend": index == 0})
     return {"data": data, "layout": layout}
 
 
@@ -59,7 +59,7 @@ def figure_6(sweeps: Mapping[str, Sequence[Level]]) -> Figure:
     layout["xaxis"] = {"title": {"text": LOAD}, "range": [0, 8.3]}
     layout["yaxis"] = {"title": {"text": "tokens/s"}, "rangemode": "tozero"}
     layout["annotations"] = []
-    for place, (engine, levels) in enumerate(sweeps.items()):
+    for index, (engine, levels) in enumerate(sweeps.items()):
         words, colour, mode = ENGINES[engine]
         flat = _line(engine, levels, attrgetter("throughput"))
         flat |= {"name": f"throughput: {words}", "line": {"color": colour, "width": 1.5, "dash": "dot"}}
@@ -70,7 +70,7 @@ def figure_6(sweeps: Mapping[str, Sequence[Level]]) -> Figure:
         data.append(flat)
         data.append(_line(engine, levels, attrgetter("smooth_goodput")) | {"name": f"smooth goodput: {words}"})
         load, most = optimum(levels, ALPHA)
-        layout["annotations"].append(_mark(load, most, f"peak {load:g}/s", colour, (-40, 60, 40)[place]))
+        layout["annotations"].append(_mark(load, most, f"peak {load:g}/s", colour, (-40, 60, 40)[index]))
     return {"data": data, "layout": layout}
 
 
@@ -144,7 +144,7 @@ def figure_11(levels: Sequence[Level]) -> Figure:
     drawn = (1.0, 2.5, 10.0, 50.0, 250.0)
     layout = _layout(520)
     layout["annotations"] = []
-    for place, (alpha, colour) in enumerate(zip(drawn, shades, strict=True)):
+    for index, (alpha, colour) in enumerate(zip(drawn, shades, strict=True)):
         load, most = optimum(levels, alpha)
         data.append(
             {
@@ -156,7 +156,7 @@ def figure_11(levels: Sequence[Level]) -> Figure:
                 "line": {"color": colour, "width": 2},
             }
         )
-        layout["annotations"].append(_mark(load, most, f"{load:g}/s", colour, -75 + 12 * place, -50 * place))
+        layout["annotations"].append(_mark(load, most, f"{load:g}/s", colour, -75 + 12 * index, -50 * index))
     optima = [optimum(levels, alpha)[0] for alpha in ALPHAS]
     data.append(
         {

@@ -115,12 +115,14 @@ def _page(scenes: Sequence[Scene], classes: Sequence[SloClass], found: Sequence[
         tokens_ns, name = one["tokens_ns"], f"scene-{number}"
         figure = timeline_figure(build(tokens_ns, tokens_ns[-1], "completed", slo), slo, height=400)
         marked = [(one["fired_ns"][rule], words) for rule, words in MARKS if rule in one["fired_ns"]]
-        for place, (at_ns, words) in enumerate(marked):
-            _mark(figure, at_ns, words, place)
+        for index, (at_ns, words) in enumerate(marked):
+            _mark(figure, at_ns, words, index)
         figures[name] = figure
-        told = ", ".join(f"{words} at {at_ns / S:.1f} s" for at_ns, words in marked)
-        told += "" if "Idle" in one["fired_ns"] else ", b: never"
-        parts.append(picture(name, scene.title, told, f"<p class='quiet'>{text(scene.note)}</p><p>{text(told)}</p>"))
+        reported = ", ".join(f"{words} at {at_ns / S:.1f} s" for at_ns, words in marked)
+        reported += "" if "Idle" in one["fired_ns"] else ", b: never"
+        parts.append(
+            picture(name, scene.title, reported, f"<p class='quiet'>{text(scene.note)}</p><p>{text(reported)}</p>")
+        )
     body = "\n".join(parts)
     return page("Wang et al., figure 10", f"<header><h1>When to move a request</h1></header>\n{body}", figures)
 

@@ -89,10 +89,10 @@ def segments(number: int, start_ns: int, replica: str, times_ns: list[int]) -> l
 
 
 def segment(
-    number: int, seq: int, first_token: int, between_ns: tuple[int, int], times_ns: list[int], said: dict[str, Any]
+    number: int, seq: int, first_token: int, between_ns: tuple[int, int], times_ns: list[int], reported: dict[str, Any]
 ) -> Span:
     """Return one segment; `between_ns`: its start and its end."""
-    placing = {"otel_llm.segment.seq": seq, "otel_llm.segment.first_token": first_token, **said}
+    placing = {"otel_llm.segment.seq": seq, "otel_llm.segment.first_token": first_token, **reported}
     return {
         "traceId": f"{number:032x}",
         "spanId": f"{number * 1000 + seq:016x}",

@@ -112,15 +112,15 @@ def export_request(number: int, delivery: Delivery) -> dict[str, Any]:
     spans = [segment(number, 0, 0, commit_ns, commit_ns, [], identity)]
     start_ns = commit_ns
     for seq, piece in enumerate(pieces, start=1):
-        said: dict[str, str | int] = {}
+        reported: dict[str, str | int] = {}
         if seq == len(pieces):
-            said = {
+            reported = {
                 "otel_llm.outcome": "completed",
                 "otel_llm.tokens": len(times_ns),
                 "otel_llm.token_basis": "exact",
                 "otel_llm.segments": len(pieces) + 1,
             }
-        spans.append(segment(number, seq, (seq - 1) * 20, start_ns, piece[-1], piece, said))
+        spans.append(segment(number, seq, (seq - 1) * 20, start_ns, piece[-1], piece, reported))
         start_ns = piece[-1]
     return {"resourceSpans": [{"scopeSpans": [{"scope": {"name": "otel_llm"}, "spans": spans}]}]}
 

@@ -33,12 +33,12 @@ def panel_figure(
     shown: set[str] = set()
     layout: dict[str, Any] = {"height": height, "hovermode": "closest", "showlegend": True, "annotations": []}
     width = (1 - GAP * (len(panels) - 1)) / len(panels)
-    for place, (title, lines) in enumerate(panels.items()):
-        number = "" if place == 0 else str(place + 1)
-        left = place * (width + GAP)
+    for index, (title, lines) in enumerate(panels.items()):
+        number = "" if index == 0 else str(index + 1)
+        left = index * (width + GAP)
         layout[f"xaxis{number}"] = {"domain": [left, left + width], "anchor": f"y{number}", "title": {"text": x}}
         layout[f"xaxis{number}"] |= {"type": "category"} if category else {}
-        layout[f"yaxis{number}"] = {"anchor": f"x{number}", "title": {"text": y if place == 0 else ""}}
+        layout[f"yaxis{number}"] = {"anchor": f"x{number}", "title": {"text": y if index == 0 else ""}}
         layout[f"yaxis{number}"] |= {"tickformat": percent} if percent else {}
         layout[f"xaxis{number}"] |= {"tickformat": x_percent} if x_percent else {}
         layout["annotations"].append(

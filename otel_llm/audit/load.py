@@ -61,7 +61,7 @@ def load(
     tokens: Tokens = "stated",
     run: int | str | None = None,
 ) -> Audit:
-    """Audit recorded streams: journals, OTLP, benchmark results, Parquet of token times; the form is sniffed.
+    """Audit recorded streams: journals, OTLP, benchmark results, Parquet of token times; the format is sniffed.
 
     `slo` is a file of SLO classes or the classes (the shipped ones where it is None); `class_name` judges every
     request by that class; `window` is a duration as `10s` or in seconds (None: 10 s, and shorter for a recording of

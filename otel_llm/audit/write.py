@@ -1,4 +1,4 @@
-"""Write tables and pages to files: completely or not at all, in the form that the file's ending names."""
+"""Write tables and pages to files: completely or not at all, in the format that the file's ending names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def guarded(text: str) -> str:
 
 
 ENDINGS: Final = (".parquet", ".csv", ".jsonl")
-"""The forms of a written table."""
+"""The formats of a written table."""
 _PORTION: Final = 16_384
 
 
@@ -68,10 +68,10 @@ def write_table(
     *,
     csv_raw: bool = False,
 ) -> None:
-    """Write rows in the form of the path's ending: every key present, integers as integers, null as null.
+    """Write rows in the format of the path's ending: every key present, integers as integers, null as null.
 
     In CSV a null is an empty field and a truth is `true` or `false`; text that a spreadsheet would evaluate gets a
-    leading apostrophe, unless `csv_raw`. `metadata` goes into a Parquet file's schema; the other forms have no place
+    leading apostrophe, unless `csv_raw`. `metadata` goes into a Parquet file's schema; the other formats have no place
     for it. Raises OutputError where it cannot be written.
     """
     with replacing(path) as file:

@@ -135,11 +135,11 @@ def busiest_share(samples: Sequence[tuple[int, int]], window_ns: int = CPU_WINDO
     `samples`: (instant, processor time so far), ns, in order.
     """
     busiest, first = 0.0, 0
-    for place, (at_ns, used_ns) in enumerate(samples):
-        while first + 1 < place and samples[first + 1][0] <= at_ns - window_ns:
+    for index, (at_ns, used_ns) in enumerate(samples):
+        while first + 1 < index and samples[first + 1][0] <= at_ns - window_ns:
             first += 1
         length_ns = at_ns - samples[first][0]
-        if length_ns >= window_ns or (place == len(samples) - 1 and not busiest and length_ns):
+        if length_ns >= window_ns or (index == len(samples) - 1 and not busiest and length_ns):
             busiest = max(busiest, (used_ns - samples[first][1]) / length_ns)
     return busiest
 

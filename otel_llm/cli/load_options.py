@@ -113,7 +113,7 @@ _JUDGING: Final = (
     click.option("--class", "class_name", metavar="NAME", help="The class of all requests."),
 )
 _FORMAT: Final = click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True
+    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
 
 
@@ -125,7 +125,7 @@ def judging_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def format_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add how the answer is printed, `form`."""
+    """Add how the answer is printed, `format`."""
     return _FORMAT(command)
 
 

@@ -73,7 +73,7 @@ class Child:
             try:
                 line = self._lines.get(timeout=max(0.01, limit - monotonic_s()))
             except queue.Empty:
-                raise self.failure(f"said nothing like {pattern!r} within {timeout_s:.0f} s") from None
+                raise self.failure(f"printed nothing like {pattern!r} within {timeout_s:.0f} s") from None
             if line is None:
                 raise self.failure("ended too soon")
             found = re.search(pattern, line)
@@ -83,7 +83,7 @@ class Child:
     def failure(self, what: str) -> click.ClickException:
         """Return an error with the child's name, the problem and its last lines."""
         words = "\n  ".join(self.tail) or "(no output)"
-        return click.ClickException(f"the {self.name} {what}; it said:\n  {words}\nall of it: {self.log}")
+        return click.ClickException(f"the {self.name} {what}; its output:\n  {words}\nall of it: {self.log}")
 
     def stop(self, timeout_s: float = 20.0) -> int:
         """Stop it: ask, wait, kill; return its exit status."""

@@ -55,7 +55,7 @@ def engine_questions(model: str, spread: random.Random) -> list[Question]:
     ]
 
 
-async def ask(client: openai.AsyncOpenAI, question: Question) -> None:
+async def send(client: openai.AsyncOpenAI, question: Question) -> None:
     """Send one request and read its reply as a chat page would; broken connections are expected."""
     await asyncio.sleep(question.start_s)
     try:
@@ -86,7 +86,7 @@ async def run(base_url: str, questions: list[Question]) -> None:
         asyncio.TaskGroup() as all_,
     ):
         for question in questions:
-            all_.create_task(ask(client, question))
+            all_.create_task(send(client, question))
 
 
 @click.command()

@@ -74,10 +74,10 @@ class OtlpSettings:
         usual = urlparse(DEFAULT_HTTP_ENDPOINT if self.protocol == "grpc" else DEFAULT_GRPC_ENDPOINT).port
         other = next(protocol for protocol in PROTOCOLS if protocol != self.protocol)
         address = self.shown if "//" in self.shown else f"//{self.shown}"
-        said = f"{self.shown} over {self.protocol}"
+        reported = f"{self.shown} over {self.protocol}"
         if urlparse(address).netloc.rpartition(":")[2] != str(usual):
-            return said
-        return f"{said} (this port is usually that of {other}: is OTEL_EXPORTER_OTLP_PROTOCOL right?)"
+            return reported
+        return f"{reported} (this port is usually that of {other}: is OTEL_EXPORTER_OTLP_PROTOCOL right?)"
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> OtlpSettings:

@@ -24,7 +24,7 @@ class Batch:
 
     segments: list[Segment] = field(default_factory=list)
     plain: SegmentColumns | None = None
-    """Further segments, as columns: those of the plain form, where the reader did not build objects."""
+    """Further segments, as columns: those of the plain form, for which the parser did not build objects."""
     requests: list[RequestSpan] = field(default_factory=list)
     ignored: int = 0
     refused: Counter[str] = field(default_factory=Counter)

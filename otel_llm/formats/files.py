@@ -1,4 +1,4 @@
-"""Read recordings of any known form: the first bytes tell the form, never the name.
+"""Read recordings of any known format: the first bytes tell the format, never the name.
 
 A broken or cut part affects only itself: it is counted in `Skipped` with its place, and the rest is read.
 """
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from otel_llm.formats.io.journal_format import is_journal
 from otel_llm.formats.io.skipped import RawRecord, Received
 from otel_llm.formats.otlp.export_request import parse
-from otel_llm.formats.recordings.form import EXPECTED, all_broken
-from otel_llm.formats.recordings.form_table import find_form, open_head
+from otel_llm.formats.recordings.format_table import find_format, open_head
 from otel_llm.formats.recordings.otlp_files import LENGTH_BYTES, read_json, read_records
+from otel_llm.formats.recordings.recording_format import EXPECTED, all_broken
 from otel_llm.formats.records import DecodeError, InputError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def read_file(path: Path, skipped: Skipped) -> Iterator[Received | Assembled]:
     """Yield the export requests of a file of spans, the streams of any other; an empty file has none.
 
     Raises:
-        InputError: it cannot be read, or is of no known form.
+        InputError: it cannot be read, or is of no known format.
     """
     good = bad = 0
     notes = len(skipped.notes)
@@ -52,13 +52,13 @@ def read_raw(path: Path, skipped: Skipped) -> Iterator[RawRecord | Received | As
     The caller parses them and counts any that is no request: `skipped.add("bad_record", f"{record.place}: {error}")`.
 
     Raises:
-        InputError: it cannot be read, or is of no known form.
+        InputError: it cannot be read, or is of no known format.
     """
     try:
         head, chunks = open_head(path, skipped)
-        form = find_form(head)
-        if form is not None:
-            yield from form.read(path, chunks, skipped)
+        file_format = find_format(head)
+        if file_format is not None:
+            yield from file_format.read(path, chunks, skipped)
         elif head.raw.startswith(LENGTH_BYTES) or is_journal(path):
             # Garbage in a journal is a broken record; elsewhere the caller finds it when it parses the records.
             yield from _at_least_one(path, read_records(path, chunks, skipped), skipped)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.formats.io.bytestream import STDIN
 from otel_llm.formats.io.journal_format import CLOSED_SUFFIX, JOURNAL_SUFFIX, is_journal
-from otel_llm.formats.recordings.form import EXPECTED
-from otel_llm.formats.recordings.form_table import form_of
+from otel_llm.formats.recordings.format_table import format_of
+from otel_llm.formats.recordings.recording_format import EXPECTED
 from otel_llm.formats.records import InputError
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def input_files(paths: Iterable[Path], skipped: Skipped, *, journals: bool = Fal
     """Return the files that `paths` stand for, each once, in the order given, a folder's in order of name.
 
     A folder with journal files stands for these (their names sort by time). Any other folder stands for all of its
-    files of a known form, and those of its folders; the others are counted by name. A pattern such as `runs/**/*.json`
-    stands for its matches. Names that begin with a dot are left out of both, as a shell leaves them out. With
-    `journals` a folder must be a journal's.
+    files of a known format, and those of its folders; the others are counted by name. A pattern such as
+    `runs/**/*.json` stands for its matches. Names that begin with a dot are left out of both, as a shell leaves them
+    out. With `journals` a folder must be a journal's.
 
     Raises:
         InputError: a path does not exist, a pattern matches nothing, or a folder holds nothing that can be read.
@@ -132,7 +132,7 @@ def _folder(folder: Path, skipped: Skipped) -> Iterator[Path]:
 
 
 def _unfinished(path: Path, skipped: Skipped) -> bool:
-    """Tell whether a journal's file is a compressed one beside its plain form, which is read instead; count it."""
+    """Tell whether a journal's file is a compressed one beside its plain format, which is read instead; count it."""
     unfinished = path.name.endswith(CLOSED_SUFFIX) and path.with_suffix("").is_file()
     if unfinished:
         skipped.add("unfinished_zst", f"{path}: unfinished, {path.with_suffix('').name} is read instead")
@@ -140,12 +140,12 @@ def _unfinished(path: Path, skipped: Skipped) -> bool:
 
 
 def _known(path: Path, skipped: Skipped) -> list[Path]:
-    """Return the file if it is of a known form; else count it."""
+    """Return the file if it is of a known format; else count it."""
     try:
         if not S_ISREG(path.stat().st_mode):
             return []
-        if form_of(path) is None:
-            skipped.add("unknown_file", f"{path}: holds no form that we know")
+        if format_of(path) is None:
+            skipped.add("unknown_file", f"{path}: holds no format that we know")
             return []
     except (InputError, OSError) as error:
         text = str(error)

@@ -1,6 +1,6 @@
-"""The records that every reader yields: segments and request spans, as plain values with integer times.
+"""The records that every parser yields: segments and request spans, as plain values with integer times.
 
-Readers turn any received or recorded form into these; no later code knows OTLP. Times are unix
+Parsers turn any received or recorded format into these; no later code knows OTLP. Times are unix
 nanoseconds in [1, MAX_TIME_NS], up to the year 2116, so that lengths can be added to them in 64 bits.
 """
 

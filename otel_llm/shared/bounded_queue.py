@@ -48,7 +48,7 @@ class BoundedQueue(ABC, Generic[T]):
         self.queued = 0
         self.dropped = 0
         self._told = 0
-        """Drops that the work was told of."""
+        """Drops that the work knows of."""
         self._items: deque[T] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._deadline_s: float | None = None

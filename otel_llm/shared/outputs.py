@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TOKEN_TIMES: Final = frozenset({"t_seconds", "times_ns"})
-"""Columns of Parquet with the times of tokens: docs/audit-forms.md."""
+"""Columns of Parquet with the times of tokens: docs/audit-formats.md."""
 
 
 class OutputError(ValueError):
@@ -41,7 +41,7 @@ class Inputs:
     files: Sequence[Path | None] = ()
 
     def listed(self) -> Iterator[Path]:
-        """Yield each file that is read, except in folders that cannot be listed, which their reader reports."""
+        """Yield each file that is read, except in folders that cannot be listed (reported when they are read)."""
         from otel_llm.config.yaml_file import ConfigError
         from otel_llm.formats.input_paths import input_files
         from otel_llm.formats.io.journal_format import is_journal

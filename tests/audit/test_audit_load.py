@@ -1,4 +1,4 @@
-"""The whole audit path: every form of input gives the same, and what the contract says, row by row."""
+"""The whole audit path: every format of input gives the same, and what the contract says, row by row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pytest
 import zstandard
 from support.otlp import T0_NS, Value, export, request_span, segment_span, stream_spans
-from support.recordings import FORMS, json_lines, vector_classes, vector_messages, write_form
+from support.recordings import FORMATS, json_lines, vector_classes, vector_messages, write_format
 from support.vectors import FOLDER, document, vectors
 
 import otel_llm.audit
@@ -56,15 +56,15 @@ def test_rows_are_built_as_the_contract_shows(audited: Audit, index: int) -> Non
     assert set(wanted) == set(found)
 
 
-@pytest.fixture(scope="module", params=FORMS)
-def by_form(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    path = write_form(tmp_path_factory.mktemp("form"), request.param, vector_messages())
+@pytest.fixture(scope="module", params=FORMATS)
+def by_format(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Audit:
+    path = write_format(tmp_path_factory.mktemp("file_format"), request.param, vector_messages())
     return otel_llm.audit.load(path, slo=vector_classes())
 
 
 @pytest.mark.parametrize("number", range(len(vectors())), ids=[one.name for one in vectors()])
-def test_every_vector_through_every_form(by_form: Audit, number: int) -> None:
-    row = next(row for row in by_form.rows if row["trace_id"] == f"{number + 1:032x}")
+def test_every_vector_through_every_format(by_format: Audit, number: int) -> None:
+    row = next(row for row in by_format.rows if row["trace_id"] == f"{number + 1:032x}")
     expect = vectors()[number].expect
 
     assert row["slo_class"] == f"v{number}"
@@ -80,20 +80,20 @@ def test_the_fluid_token_rate_of_the_worked_requests(tmp_path: Path, expect: dic
         export(*stream_spans([T0_NS + at for at in tokens], request=number, end_ns=T0_NS + max(tokens, default=0)))
         for number, tokens in enumerate(document()["fluid_token_rate"]["requests_ns"], start=1)
     ]
-    audit = otel_llm.audit.load(write_form(tmp_path, "journal.otlp", messages), slo=classes)
+    audit = otel_llm.audit.load(write_format(tmp_path, "journal.otlp", messages), slo=classes)
 
     found = audit.summary()["classes"]["f"]["client"]["fluid_token_rate"]
     assert found == pytest.approx(expect["tokens_per_s"], abs=1e-9)
 
 
-def test_every_form_gives_the_same_windows(by_form: Audit, tmp_path: Path) -> None:
-    path = write_form(tmp_path, "traces.jsonl", vector_messages())
-    assert by_form.window_rows == otel_llm.audit.load(path, slo=vector_classes()).window_rows
+def test_every_format_gives_the_same_windows(by_format: Audit, tmp_path: Path) -> None:
+    path = write_format(tmp_path, "traces.jsonl", vector_messages())
+    assert by_format.window_rows == otel_llm.audit.load(path, slo=vector_classes()).window_rows
 
 
-def test_the_windows_of_a_request_add_up_to_its_benefit(by_form: Audit) -> None:
+def test_the_windows_of_a_request_add_up_to_its_benefit(by_format: Audit) -> None:
     for number, one in enumerate(vectors()):
-        mine = [row for row in by_form.window_rows if row["slo_class"] == f"v{number}"]
+        mine = [row for row in by_format.window_rows if row["slo_class"] == f"v{number}"]
         assert sum(cell(row, "requests_ended") for row in mine) == 1
         assert sum(cell(row, "tokens_read") for row in mine) == (
             one.expect["tokens_read"] if one.expect["benefit"] is not None else 0
@@ -110,7 +110,7 @@ def cell(row: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("length", ["1s", 0.25, "1m"])
 def test_windows_add_up_whatever_their_length(tmp_path: Path, length: str | float) -> None:
-    path = write_form(tmp_path, "journal.otlp", vector_messages())
+    path = write_format(tmp_path, "journal.otlp", vector_messages())
     audit = otel_llm.audit.load(path, slo=vector_classes(), window=length)
 
     total = math.fsum(cell(row, "smooth_goodput_tok_s") * cell(row, "window_s") for row in audit.window_rows)
@@ -146,7 +146,7 @@ def test_several_inputs_and_compressed_ones_are_one_input(tmp_path: Path) -> Non
     messages = vector_messages()
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(json_lines(messages[:20])))
     (tmp_path / "b.jsonl.zst").write_bytes(zstandard.compress(json_lines(messages[20:])))
-    whole = write_form(tmp_path, "journal.otlp", messages)
+    whole = write_format(tmp_path, "journal.otlp", messages)
 
     parts = otel_llm.audit.load(tmp_path / "a.jsonl.gz", tmp_path / "b.jsonl.zst", slo=vector_classes())
     assert parts.rows == otel_llm.audit.load(whole, slo=vector_classes()).rows
@@ -155,9 +155,9 @@ def test_several_inputs_and_compressed_ones_are_one_input(tmp_path: Path) -> Non
     assert twice.counts["duplicate_segments"] > 0
 
 
-@pytest.mark.parametrize("form", ["journal.otlp", "collector.binpb"])
-def test_a_torn_tail_costs_itself_and_is_counted(tmp_path: Path, form: str) -> None:
-    path = write_form(tmp_path, form, vector_messages())
+@pytest.mark.parametrize("file_format", ["journal.otlp", "collector.binpb"])
+def test_a_torn_tail_costs_itself_and_is_counted(tmp_path: Path, file_format: str) -> None:
+    path = write_format(tmp_path, file_format, vector_messages())
     path.write_bytes(path.read_bytes()[:-5])
     audit = otel_llm.audit.load(path, slo=vector_classes())
 
@@ -167,7 +167,7 @@ def test_a_torn_tail_costs_itself_and_is_counted(tmp_path: Path, form: str) -> N
 
 
 def test_a_damaged_record_costs_itself_and_is_counted(tmp_path: Path) -> None:
-    path = write_form(tmp_path, "journal.otlp", vector_messages())
+    path = write_format(tmp_path, "journal.otlp", vector_messages())
     data = bytearray(path.read_bytes())
     data[200] ^= 0xFF
     path.write_bytes(bytes(data))
@@ -270,7 +270,7 @@ def test_a_first_token_curve_takes_the_prompt_s_length(tmp_path: Path, prompt: i
 
 
 def test_progress_rises_to_the_size_of_the_input(tmp_path: Path) -> None:
-    path = write_form(tmp_path, "journal.otlp", vector_messages())
+    path = write_format(tmp_path, "journal.otlp", vector_messages())
     seen: list[int] = []
     otel_llm.audit.load(path, slo=vector_classes(), progress=seen.append)
 

@@ -18,7 +18,7 @@ from support.chance import chances
 from support.core.core_fleets import Fleet, fleet
 from support.examples import examples
 from support.otlp import T0_NS, export, request_span, stream_spans
-from support.recordings import vector_classes, vector_messages, write_form
+from support.recordings import vector_classes, vector_messages, write_format
 
 from otel_llm import audit
 from otel_llm.audit.input import retained
@@ -118,7 +118,7 @@ def test_nothing_in_no_windows_out() -> None:
 
 
 def recorded(tmp_path: Path) -> Path:
-    return write_form(tmp_path, "journal.otlp", vector_messages())
+    return write_format(tmp_path, "journal.otlp", vector_messages())
 
 
 @pytest.mark.system

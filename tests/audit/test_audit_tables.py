@@ -1,4 +1,4 @@
-"""Tables keep integers, nulls and truths in every form they are written in, and are written whole or not at all."""
+"""Tables keep integers, nulls and truths in every format they are written in, and are written whole or not at all."""
 
 from __future__ import annotations
 

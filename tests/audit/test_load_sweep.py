@@ -74,7 +74,7 @@ def test_the_fit_is_the_least_squares_one_and_explains_the_steps() -> None:
     model = committed_model()
     taken = [(1, one.decodes, one.prefill, one.context) for one in table]
     off = [1 - model.ns(*row[1:]) / 1e6 / one.quiet_ms for row, one in zip(taken, table, strict=True)]
-    # What is left over is at right angles to everything that was fitted: no other model of this form fits better.
+    # What is left over is at right angles to everything that was fitted: no other model of this format fits better.
     for column in range(4):
         weighed = [row[column] / one.quiet_ms for row, one in zip(taken, table, strict=True)]
         size = sum(one * one for one in weighed) ** 0.5 * sum(one * one for one in off) ** 0.5

@@ -86,8 +86,8 @@ def test_figures_of_a_result_file_are_those_by_hand(tmp_path: Path) -> None:
 def test_figures_agree_where_the_ranges_of_the_rounds_overlap() -> None:
     ours = [Figures(1, 1, 1, 1, 1, 100), Figures(2, 2, 2, 2, 2, 102)]
     theirs = [Figures(2, 3, 1, 1, 1, 90), Figures(3, 4, 1, 1, 1, 99)]
-    said = agreement("peer", theirs, ours)
-    assert said.startswith("- peer: all agree with ours but TTFT p99 (+133.3%), tokens/s (-6.4%)")
+    reported = agreement("peer", theirs, ours)
+    assert reported.startswith("- peer: all agree with ours but TTFT p99 (+133.3%), tokens/s (-6.4%)")
 
 
 def asked(port: int, path: str, body: dict[str, Any] | None = None) -> bytes:

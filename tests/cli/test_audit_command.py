@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.otlp import T0_NS, export, stream_spans
 from support.patience import WAIT_S
-from support.recordings import vector_messages, write_form
+from support.recordings import vector_messages, write_format
 from support.vectors import FOLDER
 
 from otel_llm.cli.commands.audit_command import SHIPPED, audit
@@ -73,12 +73,12 @@ def test_the_table_says_what_was_found_and_what_could_not_be_judged() -> None:
 def test_requests_that_each_begin_at_a_zero_of_their_own_have_no_span_and_no_rates(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
     path.write_text("request,model,t_seconds\na,m,0.2\na,m,0.25\nb,n,0.1\n")
-    said = " ".join(run(path).stdout.split())
+    reported = " ".join(run(path).stdout.split())
 
-    assert "2 requests, 3 tokens in – " in said
-    assert "throughput, tokens/s – goodput, requests/s – throughput, requests/s – " in said
-    assert "The recording does not say when requests were sent" in said
-    assert "m chat client 1 100 % 0 s 0 s 200 ms 200 ms 1 – 0 %" in said
+    assert "2 requests, 3 tokens in – " in reported
+    assert "throughput, tokens/s – goodput, requests/s – throughput, requests/s – " in reported
+    assert "The recording does not say when requests were sent" in reported
+    assert "m chat client 1 100 % 0 s 0 s 200 ms 200 ms 1 – 0 %" in reported
     assert "The recording does not say" not in run(ROWS).stdout
 
 
@@ -137,10 +137,10 @@ def test_a_missed_objective_fails_only_where_asked(fine: Path) -> None:
     assert run(fine, "--fail-on-objective").exit_code == 0
 
 
-@pytest.mark.parametrize("form", ["table", "json", "csv"])
-def test_which_objective_is_missed_is_said_beside_the_output(form: str) -> None:
-    assert "objective" not in run(ROWS, "--format", form).stderr
-    result = run(ROWS, "--fail-on-objective", "--format", form)
+@pytest.mark.parametrize("file_format", ["table", "json", "csv"])
+def test_which_objective_is_missed_is_reported_beside_the_output(file_format: str) -> None:
+    assert "objective" not in run(ROWS, "--format", file_format).stderr
+    result = run(ROWS, "--fail-on-objective", "--format", file_format)
     lines = [line for line in result.stderr.splitlines() if line.startswith("objective of ")]
     assert lines, result.stderr
     assert all(line.endswith(", missed") for line in lines)
@@ -188,7 +188,7 @@ def test_a_class_without_an_objective_cannot_fail(tmp_path: Path) -> None:
 
 
 def test_strict_fails_on_a_broken_record_and_not_on_a_torn_tail(tmp_path: Path) -> None:
-    path = write_form(tmp_path, "journal.otlp", vector_messages())
+    path = write_format(tmp_path, "journal.otlp", vector_messages())
     whole = path.read_bytes()
 
     assert run(path, "--strict").exit_code == 0
@@ -278,23 +278,23 @@ def none(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_recording_without_a_request_is_said_in_one_line(none: Path) -> None:
+def test_a_recording_without_a_request_is_reported_in_one_line(none: Path) -> None:
     for arguments in ((), ("--tiers",)):
         result = run(none, *arguments)
-        said = "0 requests: no request was found in the input\n  files of a known form that hold no request: 1\n"
-        assert (result.exit_code, result.stdout) == (0, said)
-        assert f"{none}: no request in it: it is of a known form, and empty" in result.stderr
+        reported = "0 requests: no request was found in the input\n  files of a known format that hold no request: 1\n"
+        assert (result.exit_code, result.stdout) == (0, reported)
+        assert f"{none}: no request in it: it is of a known format, and empty" in result.stderr
     assert json.loads(run(none, "--format", "json").stdout)["requests"] == 0
     assert run(none, "--format", "csv").stdout.splitlines() == ["slo_class,measured_at"]
 
 
-@pytest.mark.parametrize("form", ["table", "json", "csv"])
-def test_a_gate_without_a_request_to_look_at_does_not_pass(none: Path, form: str) -> None:
-    result = run(none, "--fail-on-objective", "--format", form)
+@pytest.mark.parametrize("file_format", ["table", "json", "csv"])
+def test_a_gate_without_a_request_to_look_at_does_not_pass(none: Path, file_format: str) -> None:
+    result = run(none, "--fail-on-objective", "--format", file_format)
 
     assert result.exit_code == 2
     assert "--fail-on-objective: there is no request in the input, so nothing was shown" in result.stderr
-    assert result.stdout == run(none, "--format", form).stdout
+    assert result.stdout == run(none, "--format", file_format).stdout
 
 
 def test_a_gate_without_a_judged_request_does_not_pass(tmp_path: Path) -> None:
@@ -315,8 +315,8 @@ def test_the_table_says_whose_classes_judged(tmp_path: Path) -> None:
     for arguments in ((), ("--class", "code"), ("--tiers",), ("--baseline", ROWS)):
         assert run(ROWS, *arguments).stdout.splitlines()[-1] == SHIPPED
     assert SHIPPED not in run(ROWS, "--slo", slo).stdout
-    for form in ("json", "csv"):
-        assert SHIPPED not in run(ROWS, "--format", form).output
+    for file_format in ("json", "csv"):
+        assert SHIPPED not in run(ROWS, "--format", file_format).output
 
 
 def test_a_hostile_model_name_does_not_reach_the_terminal(tmp_path: Path) -> None:

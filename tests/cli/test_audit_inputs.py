@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from support.formats.span_forms import SPAN_FORMS, jaeger
+from support.formats.span_formats import SPAN_FORMATS, jaeger
 from support.patience import WAIT_S
 from support.recordings import vector_messages
 
 import otel_llm.audit
 from otel_llm.cli.main import main
 from otel_llm.formats import input_paths
-from otel_llm.formats.recordings.form_table import form_of
+from otel_llm.formats.recordings.format_table import format_of
 
 MESSAGES = vector_messages()[:4]
 
@@ -42,7 +42,7 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "in" / "notes.txt").write_text("nothing of ours")
     done = run(str(folder / "in"), "--streams", str(folder / "streams.parquet"))
     assert (done.exit_code, json.loads(done.stdout)["requests"]) == (0, 4), done.output
-    assert "notes.txt: holds no form that we know" in done.stderr
+    assert "notes.txt: holds no format that we know" in done.stderr
     (folder / "streams.parquet.gz").write_bytes(gzip.compress((folder / "streams.parquet").read_bytes()))
     return folder
 
@@ -54,7 +54,10 @@ def test_every_way_to_name_the_same_requests_gives_the_same(recordings: Path, mo
     for paths in (("in/**/*.json*",), ("in/a.json", "in/d*"), ("streams.parquet",), ("streams.parquet.gz",)):
         assert found(*paths) == expected, paths
     parquet = (recordings / "streams.parquet").read_bytes()
-    for data in (parquet, *(gzip.compress(SPAN_FORMS[form](MESSAGES)) for form in ("jaeger.json", "collector.binpb"))):
+    for data in (
+        parquet,
+        *(gzip.compress(SPAN_FORMATS[file_format](MESSAGES)) for file_format in ("jaeger.json", "collector.binpb")),
+    ):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
         assert found("-") == expected
 
@@ -67,9 +70,9 @@ def test_a_folder_is_measured_only_for_who_sees_the_bar(
 
     def opening(path: Path) -> object:
         opened.append(path.name)
-        return form_of(path)
+        return format_of(path)
 
-    monkeypatch.setattr(input_paths, "form_of", opening)
+    monkeypatch.setattr(input_paths, "format_of", opening)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     if terminal:
         monkeypatch.setenv("FORCE_COLOR", "1")
@@ -99,7 +102,7 @@ def test_a_real_pipe_is_read(recordings: Path) -> None:
         ("in/notes.txt", b"", "notes.txt: not a recording"),
     ],
 )
-def test_what_is_nothing_is_said_in_words(
+def test_what_is_nothing_is_reported_in_words(
     path: str, stdin: bytes, message: str, recordings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(recordings)

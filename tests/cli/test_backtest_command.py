@@ -56,7 +56,7 @@ def run(folder: Path, *options: str | Path) -> Result:
     return CliRunner().invoke(rules, arguments, catch_exceptions=False)
 
 
-def said(folder: Path, *options: str | Path) -> dict[str, Any]:
+def reported(folder: Path, *options: str | Path) -> dict[str, Any]:
     done = run(folder, "--format", "json", *options)
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
@@ -64,7 +64,7 @@ def said(folder: Path, *options: str | Path) -> dict[str, Any]:
 
 
 def test_what_would_have_fired(folder: Path) -> None:
-    found = said(folder, "--rules", folder / "old.yaml")
+    found = reported(folder, "--rules", folder / "old.yaml")
     (rule,) = found["rules"]
     assert rule["new"] | {"rule_hash": ""} == {
         "rule_hash": "",
@@ -82,7 +82,7 @@ def test_what_would_have_fired(folder: Path) -> None:
 
 
 def test_against_the_rules_of_then(folder: Path) -> None:
-    found = said(folder, "--rules", folder / "new.yaml", "--against", folder / "old.yaml")
+    found = reported(folder, "--rules", folder / "new.yaml", "--against", folder / "old.yaml")
     (rule,) = found["rules"]
     assert rule["moved"] == {"earlier": 0, "later": 1, "median_shift_seconds": 0.5}
     assert (rule["same"], rule["only_then"], rule["only_new"]) == (0, 0, 0)
@@ -117,7 +117,7 @@ def test_closed_decision_files_are_read_too_and_torn_lines_left_out(folder: Path
     (folder / "out.jsonl.000001").write_text(first + "nonsense\n")
     (folder / "out.jsonl.000002").write_text(second)
     out.write_text(third + third[:20])
-    found = said(folder, "--rules", folder / "old.yaml", "--decisions", out)
+    found = reported(folder, "--rules", folder / "old.yaml", "--decisions", out)
     assert found["decisions"]["identical"] is True
     assert found["decision_files"] == {"lines": 4, "unreadable": 1, "of_other_times": 0, **NOTHING_LEFT_OUT}
     assert out.read_text() == third + third[:20]
@@ -146,12 +146,12 @@ def test_a_file_without_one_decision_is_refused_as_explain_does(folder: Path, li
 def test_an_empty_decision_file_says_that_nothing_was_decided(folder: Path) -> None:
     empty = folder / "empty.jsonl"
     empty.touch()
-    found = said(folder, "--rules", folder / "old.yaml", "--decisions", empty)
+    found = reported(folder, "--rules", folder / "old.yaml", "--decisions", empty)
     assert found["decision_files"] == {"lines": 0, "unreadable": 0, "of_other_times": 0, **NOTHING_LEFT_OUT}
 
 
 def test_enforced_actions_are_decided_and_not_done(folder: Path) -> None:
-    found = said(folder, "--rules", folder / "does.yaml")
+    found = reported(folder, "--rules", folder / "does.yaml")
     assert found["rules"][0]["new"]["actions"]["migrate"] == {"acted": 1}
 
 
@@ -162,10 +162,10 @@ def test_nothing_in_the_journals_folder_is_written(folder: Path) -> None:
 
 
 def test_the_shipped_rules_run_where_none_are_named(folder: Path) -> None:
-    assert all(rule["new"]["actions"].keys() <= {"alert", "migrate"} for rule in said(folder)["rules"])
+    assert all(rule["new"]["actions"].keys() <= {"alert", "migrate"} for rule in reported(folder)["rules"])
 
 
-def test_a_refused_rule_is_told_with_its_place(folder: Path) -> None:
+def test_a_refused_rule_is_reported_with_its_place(folder: Path) -> None:
     (folder / "bad.yaml").write_text(RULES.format(gap="1", mode="shadow"))
     done = run(folder, "--rules", folder / "bad.yaml")
     assert done.exit_code == 1
@@ -246,7 +246,7 @@ def test_the_page_has_every_flag(word: str) -> None:
 
 def test_the_limits_of_the_collector_hold(folder: Path) -> None:
     (folder / "collect.yaml").write_text("version: 1\nlimits: {segments_per_request: 5}\n")
-    found = said(folder, "--rules", folder / "old.yaml", "--config", folder / "collect.yaml")
+    found = reported(folder, "--rules", folder / "old.yaml", "--config", folder / "collect.yaml")
     assert found["journal"]["streams"]["in_flight"] == 2  # the last segment is refused
 
 
@@ -257,7 +257,7 @@ def test_what_cannot_be_evaluated_is_counted_and_the_rest_goes_on(
         raise RuntimeError("a bug of ours")
 
     monkeypatch.setattr(Evaluator, "apply", broken)
-    found = said(folder, "--rules", folder / "old.yaml")
+    found = reported(folder, "--rules", folder / "old.yaml")
     assert found["journal"]["skipped"] == {"internal_errors": 15}
     assert "a bug of ours" in caplog.text
     assert "left out: 15 records (internal_errors)" in run(folder, "--rules", folder / "old.yaml").stdout

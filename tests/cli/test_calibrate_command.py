@@ -39,9 +39,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         end = commit + round((4.2 + min(patience, wait)) * S)  # token 21 is due 21 times 0.2 s after the commit
         tokens = [first] * 20 + ([] if left else [end])
         outcome = "cancelled" if left else "completed"
-        said = {**IDENTITY, semconv.GEN_AI_USAGE_INPUT_TOKENS: prompt}
-        spans = stream_spans(tokens, request=number, commit_ns=commit, end_ns=end, outcome=outcome, identity=said)
-        messages.append(export(request_span(request=number, start_ns=commit, end_ns=end, attributes=said), *spans))
+        reported = {**IDENTITY, semconv.GEN_AI_USAGE_INPUT_TOKENS: prompt}
+        spans = stream_spans(tokens, request=number, commit_ns=commit, end_ns=end, outcome=outcome, identity=reported)
+        messages.append(export(request_span(request=number, start_ns=commit, end_ns=end, attributes=reported), *spans))
     path = tmp_path_factory.mktemp("recording") / "spans.jsonl"
     path.write_bytes(json_lines(messages))
     return path
@@ -64,7 +64,7 @@ def test_alpha_comes_back_from_the_spans(recording: Path) -> None:
     assert sum(one["left"] for one in found["by_idle"]) == found["left_waiting"]
 
 
-def test_the_table_says_what_cannot_be_told(recording: Path) -> None:
+def test_the_table_says_what_cannot_be_reported(recording: Path) -> None:
     text = run("alpha", recording, "--worth", "100").stdout
     for words in (
         "150 readers:",
@@ -101,7 +101,7 @@ def test_complaints_are_fitted_where_they_are_given(recording: Path, tmp_path: P
     assert "do not show that waiting has an effect" in run("alpha", recording, "--complaints", complaints).stdout
 
 
-def test_complaints_about_others_are_said_too_where_too_few_are_left(recording: Path, tmp_path: Path) -> None:
+def test_complaints_about_others_are_reported_too_where_too_few_are_left(recording: Path, tmp_path: Path) -> None:
     complaints = tmp_path / "complaints.csv"
     complaints.write_text("\n".join(["trace_id", "f" * 32, "e" * 32]))
     result = run("alpha", recording, "--complaints", complaints)

@@ -40,10 +40,10 @@ def test_a_folder_that_is_no_vllm_environment(folder: Path, there: tuple[str, ..
         (folder / "env" / name).parent.mkdir()
         (folder / "env" / name).touch()
     done = run(folder)
-    said = " ".join(done.stderr.split())
+    reported = " ".join(done.stderr.split())
     assert (done.exit_code, done.stdout) == (2, "")
-    assert f"no vLLM environment: {folder / 'env' / missing} is missing" in said
-    assert "`make vllm-env`" in said
+    assert f"no vLLM environment: {folder / 'env' / missing} is missing" in reported
+    assert "`make vllm-env`" in reported
     assert not (folder / "out").exists()
 
 

@@ -79,7 +79,7 @@ def test_our_own_collector_takes_otlp_over_both_protocols(running: Collector) ->
 
 
 @pytest.mark.parametrize("spoken", ["grpc", "http/protobuf"])
-def test_the_other_protocols_port_is_told_with_the_variables_to_set(running: Collector, spoken: str) -> None:
+def test_the_other_protocols_port_is_reported_with_the_variables_to_set(running: Collector, spoken: str) -> None:
     environ = grpc_at(running.http) if spoken == "grpc" else http_at(running.grpc)
     status, report, _ = doctor(environ=environ)
     endpoint = found(report, "endpoint")
@@ -91,13 +91,13 @@ def test_the_other_protocols_port_is_told_with_the_variables_to_set(running: Col
     assert expected in endpoint["remedy"]
 
 
-def test_tls_where_none_is_spoken_is_told(running: Collector) -> None:
+def test_tls_where_none_is_spoken_is_reported(running: Collector) -> None:
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"https://{running.grpc}"}
     _, report, _ = doctor(environ=environ)
     assert found(report, "endpoint")["facts"]["instead"].endswith(f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{running.grpc}")
 
 
-def test_a_path_that_is_not_there_is_told(running: Collector) -> None:
+def test_a_path_that_is_not_there_is_reported(running: Collector) -> None:
     environ = http_at(running.http) | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://{running.http}"}
     _, report, _ = doctor(environ=environ)
     assert found(report, "endpoint")["facts"]["answer"] == "not_found"
@@ -120,14 +120,14 @@ def test_every_one_of_several_collectors_is_asked(running: Collector) -> None:
     assert "routing" not in {one["check"] for one in report["findings"]}
 
 
-def test_an_exporter_of_the_application_that_sends_to_one_of_several_collectors_is_told(running: Collector) -> None:
+def test_an_exporter_of_the_application_that_sends_to_one_of_several_collectors_is_reported(running: Collector) -> None:
     several = f"http://{running.grpc},http://{running.grpc.replace('127.0.0.1', 'localhost')}"
     status, report, _ = doctor(environ={"OTEL_LLM_ENDPOINTS": several, **grpc_at(running.grpc)})
     assert (status, found(report, "routing")["status"]) == (0, "warning")
     assert "OTEL_EXPORTER_OTLP_ENDPOINT" in found(report, "routing")["remedy"]
 
 
-def test_a_list_of_collectors_that_cannot_be_used_is_told(running: Collector) -> None:
+def test_a_list_of_collectors_that_cannot_be_used_is_reported(running: Collector) -> None:
     _, report, _ = doctor(environ={"OTEL_LLM_ENDPOINTS": "http://a:1,", **grpc_at(running.grpc)})
     assert found(report, "settings")["text"].startswith("OTEL_LLM_ENDPOINTS: entry 2 is empty")
     assert found(report, "endpoint")["facts"]["endpoint"] == running.grpc
@@ -158,7 +158,7 @@ def test_a_web_server_that_answers_200_speaks_no_otlp() -> None:
     assert (status, found(report, "endpoint")["facts"]["answer"]) == (1, "not_otlp")
 
 
-def test_refused_credentials_are_told() -> None:
+def test_refused_credentials_are_reported() -> None:
     with GrpcReceiver() as over_grpc, HttpReceiver() as over_http:
         over_grpc.answers.append(Answer(grpc.StatusCode.UNAUTHENTICATED))
         over_http.answers.append(Answer(403))
@@ -169,7 +169,7 @@ def test_refused_credentials_are_told() -> None:
             assert "OTEL_EXPORTER_OTLP_HEADERS" in found(report, "endpoint")["remedy"]
 
 
-def test_a_clock_that_differs_from_the_collectors_is_told() -> None:
+def test_a_clock_that_differs_from_the_collectors_is_reported() -> None:
     class Late(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.send_response_only(200)
@@ -218,9 +218,9 @@ def test_switches_sampling_limits_and_classes(running: Collector) -> None:
         "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "*",
     }
     status, report, _ = doctor("--classes", "chat, no class", environ=environ)
-    said = {finding["check"]: finding["status"] for finding in report["findings"]}
+    reported = {finding["check"]: finding["status"] for finding in report["findings"]}
     assert status == 1
-    assert {name: said[name] for name in ("switch", "stacks", "sampling", "limits", "settings", "classes")} == {
+    assert {name: reported[name] for name in ("switch", "stacks", "sampling", "limits", "settings", "classes")} == {
         "switch": "problem",
         "stacks": "problem",
         "sampling": "warning",

@@ -32,7 +32,7 @@ def python(code: str, **more: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_commands_that_are_said_to_need_no_kernels_import_none() -> None:
+def test_commands_that_are_declared_to_need_no_kernels_import_none() -> None:
     check = ["rules", "check", "rules", "--slo", "rules/slo.yaml"]
     code = (
         f"import importlib, sys\nfor name in {LIGHT}: importlib.import_module(name)\n"

@@ -124,11 +124,12 @@ def test_a_profile_is_fitted_to_a_recording_and_shown(tmp_path: Path) -> None:
 def test_a_recording_without_iterations_is_refused_with_the_reason(tmp_path: Path) -> None:
     result = run("fit", recording(tmp_path, plugin=False), "--out", tmp_path / "mine", *LIMITS)
     assert result.exit_code == 2
-    said = " ".join(result.output.split())
+    reported = " ".join(result.output.split())
     assert (
-        "no stream of the recording has the iterations of its engine (80 streams, measured: 80 at the client)" in said
+        "no stream of the recording has the iterations of its engine (80 streams, measured: 80 at the client)"
+        in reported
     )
-    assert "with the plugin of otel-llm" in said
+    assert "with the plugin of otel-llm" in reported
     assert not (tmp_path / "mine.yaml").exists()
 
 

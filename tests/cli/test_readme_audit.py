@@ -29,14 +29,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_its_commands_run(folder: Path) -> None:
     assert COMMANDS is not None
-    said = []
+    reported = []
     for line in COMMANDS[1].splitlines():
         program, *arguments = shlex.split(line)
         assert program == "otel-llm"
         done = run(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
-        said.append(done.stdout)
-    audited, compared, swept = said
+        reported.append(done.stdout)
+    audited, compared, swept = reported
     assert "69 requests" in audited
     assert "worse" in compared
     assert "alpha" in swept.lower()

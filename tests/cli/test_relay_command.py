@@ -90,9 +90,9 @@ def test_a_port_in_use_is_refused_with_its_option(option: str) -> None:
     other = "--web" if option == "--listen" else "--listen"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        said = refused(*BACKEND, option, address, other, "127.0.0.1:0")
-    assert said.startswith(f"{address} is in use")
-    assert f"{option} HOST:PORT" in said
+        reported = refused(*BACKEND, option, address, other, "127.0.0.1:0")
+    assert reported.startswith(f"{address} is in use")
+    assert f"{option} HOST:PORT" in reported
 
 
 @pytest.mark.parametrize("name", ["relay.yaml", "key", "tokens", "rules.yaml", "dead.jsonl"])
@@ -131,8 +131,8 @@ async def rest(found: Relay) -> tuple[int, str]:
     """Wait for the end of a relay; return its status, and what it said until then."""
     stdout = found.process.stdout
     assert stdout is not None
-    said = await asyncio.wait_for(asyncio.to_thread(stdout.read), WAIT_S)
-    return await asyncio.to_thread(found.process.wait, WAIT_S), said
+    reported = await asyncio.wait_for(asyncio.to_thread(stdout.read), WAIT_S)
+    return await asyncio.to_thread(found.process.wait, WAIT_S), reported
 
 
 async def stalled(session: aiohttp.ClientSession, engine: FakeEngine, url: str) -> tuple[asyncio.Task[Reply], Fault]:
@@ -159,8 +159,8 @@ def test_signals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
             cut, _ = await stalled(session, engine, hasty.url)
 
             hasty.process.terminate()
-            status, said = await rest(hasty)
-            assert (status, said.splitlines()[-1]) == (1, "stopped: streams were cut at the end of the drain time")
+            status, reported = await rest(hasty)
+            assert (status, reported.splitlines()[-1]) == (1, "stopped: streams were cut at the end of the drain time")
             reply = await cut
             assert [(error["type"], error["code"]) for error in reply.errors] == [("upstream_error", "shutting_down")]
             assert not reply.done
@@ -176,11 +176,11 @@ def test_signals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
             assert not whole.done()
             stall.released.set()
             assert (await whole).done
-            status, said = await rest(patient)
+            status, reported = await rest(patient)
             assert status == 0
-            lines = said.splitlines()
-            assert "reloaded: classes and rules (" in said
-            assert "rules: 0" in said
+            lines = reported.splitlines()
+            assert "reloaded: classes and rules (" in reported
+            assert "rules: 0" in reported
             assert lines[-1] == "stopped"
 
     asyncio.run(go())

@@ -80,7 +80,7 @@ def test_the_table_has_a_row_for_each_run_and_the_load_at_the_objective(path: Pa
     assert max(map(len, result.stdout.splitlines())) <= 120
 
 
-def test_a_load_below_the_lowest_level_is_said(path: Path) -> None:
+def test_a_load_below_the_lowest_level_is_reported(path: Path) -> None:
     tiers = "workload.tiers=[{name: t, tpot: 1ns, ttft: 1ns, share: 1}]"
     result = run(path, "--jobs", "1", "--set", "policy.placement=random", "--set", tiers)
     assert result.exit_code == 0, result.output

@@ -28,7 +28,7 @@ EVERY = pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS.key
 
 
 def run(arguments: tuple[str, ...], out: int, *, unbuffered: bool = False) -> tuple[int, str]:
-    """Return the exit code and what was said on stderr, with standard output on a file descriptor."""
+    """Return the exit code and what was reported on stderr, with standard output on a file descriptor."""
     env = environment()
     if not unbuffered:
         del env["PYTHONUNBUFFERED"]
@@ -42,13 +42,13 @@ def run(arguments: tuple[str, ...], out: int, *, unbuffered: bool = False) -> tu
 def test_a_full_disk_is_one_line_and_exit_code_2(arguments: tuple[str, ...]) -> None:
     out = os.open("/dev/full", os.O_WRONLY)
     try:
-        code, said = run(arguments, out)
+        code, reported = run(arguments, out)
     finally:
         os.close(out)
-    lines = [line for line in said.splitlines() if not line.startswith(("note:", "warning:"))]
-    assert (code, lines[-1:]) == (2, ["Error: cannot write to standard output: No space left on device"]), said
-    assert "Traceback" not in said
-    assert "Exception ignored" not in said
+    lines = [line for line in reported.splitlines() if not line.startswith(("note:", "warning:"))]
+    assert (code, lines[-1:]) == (2, ["Error: cannot write to standard output: No space left on device"]), reported
+    assert "Traceback" not in reported
+    assert "Exception ignored" not in reported
 
 
 @EVERY
@@ -66,13 +66,13 @@ def closed_pipe_is_141(arguments: tuple[str, ...], *, unbuffered: bool) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        code, said = run(arguments, writing, unbuffered=unbuffered)
+        code, reported = run(arguments, writing, unbuffered=unbuffered)
     finally:
         os.close(writing)
-    assert code == 141, said
-    assert "Error" not in said
-    assert "Traceback" not in said
-    assert "Exception ignored" not in said
+    assert code == 141, reported
+    assert "Error" not in reported
+    assert "Traceback" not in reported
+    assert "Exception ignored" not in reported
 
 
 def test_what_is_left_in_the_buffer_fails_the_command_too(tmp_path: Path) -> None:

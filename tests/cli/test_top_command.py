@@ -134,7 +134,7 @@ def saying(status: int, content: bytes, **headers: str) -> Callable[[BaseHTTPReq
         (saying(404, b""), "answers 404: Not Found"),
     ],
 )
-def test_what_is_no_collector_is_said(answer: Callable[[BaseHTTPRequestHandler], None], says: str) -> None:
+def test_what_is_no_collector_is_reported(answer: Callable[[BaseHTTPRequestHandler], None], says: str) -> None:
     with answering(answer) as url:
         with pytest.raises(UnexpectedError) as found:
             Source(url).streams()
@@ -142,7 +142,7 @@ def test_what_is_no_collector_is_said(answer: Callable[[BaseHTTPRequestHandler],
         assert run(url).exit_code == 2
 
 
-def test_the_wrong_port_of_a_collector_is_told_from_a_closed_one(tmp_path: Path) -> None:
+def test_the_wrong_port_of_a_collector_is_reported_from_a_closed_one(tmp_path: Path) -> None:
     with collector(tmp_path) as running:
         port = running.http.rpartition(":")[2]
         for url, says in (
@@ -184,8 +184,8 @@ def test_a_picture_for_a_file_has_a_line_for_what_there_is_and_no_other(monkeypa
     model = "m" * 40
     stream = {"model": model, "trace_id": "0123456789abcdef", "slo_class": "chat", "tokens": 3, "ttfo_s": 0.25}
     of_readers = {"idle_s": 0.0, "runway_s": 1.5}
-    told = {"in_flight": 1, "starving": 0, "judged": 0, "recent": [], "streams": [stream | of_readers]}
-    with answering(saying(200, json.dumps(told).encode())) as url:
+    reported = {"in_flight": 1, "starving": 0, "judged": 0, "recent": [], "streams": [stream | of_readers]}
+    with answering(saying(200, json.dumps(reported).encode())) as url:
         lines = run(url).output.splitlines()
     assert [line.split()[:1] for line in lines] == [["1"], ["stream"], [model]]
     assert "runway: unread text, in seconds of reading" in lines[1]

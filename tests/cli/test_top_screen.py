@@ -173,7 +173,7 @@ def test_a_buffer_is_what_is_delivered_and_not_read() -> None:
     assert buffer_line(CURVE, 2.5, 10) == "█▄▄····▄▄· 2 at most"
 
 
-def test_a_service_that_is_gone_is_said_over_the_last_snapshot() -> None:
+def test_a_service_that_is_gone_is_reported_over_the_last_snapshot() -> None:
     screen = Screen()
     screen.show(snapshot(1))
     screen.lost("no collector answers; asking again")

@@ -39,12 +39,12 @@ class TopTerminal:
 
     def wait_for(self, words: str) -> str:
         """Read until the screen, or an escape sequence, says this; return what was read, with the sequences."""
-        limit, said = time.monotonic() + WAIT_S, ""
-        while words not in said and words not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said):
-            assert time.monotonic() < limit, said[-3000:]
+        limit, reported = time.monotonic() + WAIT_S, ""
+        while words not in reported and words not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", reported):
+            assert time.monotonic() < limit, reported[-3000:]
             if select.select([self.ours], [], [], 0.1)[0]:
-                said += os.read(self.ours, 65536).decode("utf-8", "replace")
-        return said
+                reported += os.read(self.ours, 65536).decode("utf-8", "replace")
+        return reported
 
 
 @contextmanager

@@ -77,6 +77,6 @@ def test_a_timeout_is_a_positive_number(timeout_s: float) -> None:
         OtlpTarget(endpoint="http://gateway:4317", timeout_s=timeout_s)
 
 
-def test_no_file_of_headers_may_be_said(tmp_path: Path) -> None:
+def test_no_file_of_headers_may_be_reported(tmp_path: Path) -> None:
     section = {"endpoint": "http://gateway:4317", "headers_file": None}
     assert OtlpTarget.model_validate(section, context=tmp_path) == OtlpTarget(endpoint="http://gateway:4317")

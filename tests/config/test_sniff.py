@@ -26,7 +26,7 @@ def refusal(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         ("groups: []", "slo.yaml:2:1: groups: rules, and no SLO classes (give this file with --rules)"),
         (
@@ -43,8 +43,8 @@ def refusal(folder: Path, text: str) -> str:
         ),
     ],
 )
-def test_another_kind_of_file_is_said_in_place_of_slo_classes(tmp_path: Path, text: str, said: str) -> None:
-    assert refusal(tmp_path, text) == said
+def test_another_kind_of_file_is_reported_in_place_of_slo_classes(tmp_path: Path, text: str, reported: str) -> None:
+    assert refusal(tmp_path, text) == reported
 
 
 def test_what_has_a_key_of_slo_files_is_one(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_keys_of_settings_are_those_that_the_collector_knows(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reported"),
     [
         (
             "classes: {a: {}}",
@@ -78,5 +78,5 @@ def test_the_keys_of_settings_are_those_that_the_collector_knows(tmp_path: Path)
         ("default: a", "slo.yaml:1:1: classes: missing (write `classes: ...`)"),
     ],
 )
-def test_what_must_be_there_is_told_with_what_to_write(tmp_path: Path, text: str, said: str) -> None:
-    assert refusal(tmp_path, text) == said
+def test_what_must_be_there_is_reported_with_what_to_write(tmp_path: Path, text: str, reported: str) -> None:
+    assert refusal(tmp_path, text) == reported

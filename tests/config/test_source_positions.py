@@ -20,7 +20,7 @@ def read(text: str) -> YamlFile:
 
 
 def shown(file: YamlFile) -> str:
-    """Return what stands in the source where each visible character of the value is said to stand."""
+    """Return what stands in the source where each visible character of the value should stand."""
     value = file.data["when"]
     places = source_offsets(file.text, file.value_mark(("when",)), value)
     assert places is not None
@@ -78,6 +78,6 @@ def test_a_byte_order_mark_moves_nothing() -> None:
     assert shown(file) == "tokens"
 
 
-def test_what_does_not_meet_is_said_to_be_unknown() -> None:
+def test_what_does_not_meet_is_reported_to_be_unknown() -> None:
     file = read("when: tokens\n")
     assert source_offsets(file.text, file.value_mark(("when",)), "other") is None

@@ -178,10 +178,10 @@ def test_any_bytes_give_data_or_a_config_error(raw: bytes) -> None:
         try:
             assert parse_yaml(text, "f").data["version"] == 1
         except ConfigError as error:
-            said = str(error)
+            reported = str(error)
         else:
             continue
-        assert said.startswith("f:")
+        assert reported.startswith("f:")
 
 
 @pytest.mark.parametrize(

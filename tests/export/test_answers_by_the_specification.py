@@ -45,10 +45,10 @@ def test_grpc_codes_are_taken_as_the_specification_says(code: grpc.StatusCode) -
     assert plain.verdict == ("retry" if code.name in RETRYABLE else "refused")
     assert plain.reason == f"{code.name}: why"
     assert plain.divisible == (code.name in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"))
-    told = attempt_of_error(Failed(code, (("grpc-status-details-bin", in_status()),)))
-    assert told.verdict == ("retry" if code.name in RETRYABLE | {"RESOURCE_EXHAUSTED"} else "refused")
-    if told.verdict == "retry":
-        assert told.after_s == 3.5
+    reported = attempt_of_error(Failed(code, (("grpc-status-details-bin", in_status()),)))
+    assert reported.verdict == ("retry" if code.name in RETRYABLE | {"RESOURCE_EXHAUSTED"} else "refused")
+    if reported.verdict == "retry":
+        assert reported.after_s == 3.5
 
 
 @pytest.mark.parametrize(

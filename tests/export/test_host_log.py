@@ -84,12 +84,12 @@ def test_an_exception_is_its_class_its_beginning_and_its_places(
 def test_a_kind_of_line_comes_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now_s = [100.0]
     log = HostLog(lambda: now_s[0])
-    said = []
+    reported = []
     for second in range(125):
         now_s[0] = 100.0 + second
-        said.append(log.warning("model %s", second))
-        assert log.warning("another kind") == said[-1]
-    assert [second for second, one in enumerate(said) if one] == [0, 60, 120]
+        reported.append(log.warning("model %s", second))
+        assert log.warning("another kind") == reported[-1]
+    assert [second for second, one in enumerate(reported) if one] == [0, 60, 120]
     assert [line for line in lines(caplog) if line.startswith("model")] == ["model 0", "model 60", "model 120"]
 
 

@@ -59,15 +59,15 @@ def seq(span: Span) -> int:
 
 
 def check_whole(spans: list[Span]) -> None:
-    told = segments(spans)
-    assert [seq(span) for span in told] == list(range(len(told)))
-    assert sum(len(span.events) for span in told) == TOKENS
-    assert all(len(span.events) <= semconv.MAX_SEGMENT_EVENTS for span in told)
-    times = [event.time_unix_nano for span in told for event in span.events]
+    reported = segments(spans)
+    assert [seq(span) for span in reported] == list(range(len(reported)))
+    assert sum(len(span.events) for span in reported) == TOKENS
+    assert all(len(span.events) <= semconv.MAX_SEGMENT_EVENTS for span in reported)
+    times = [event.time_unix_nano for span in reported for event in span.events]
     assert times == sorted(times)
-    last = {pair.key: pair.value for pair in told[-1].attributes}
+    last = {pair.key: pair.value for pair in reported[-1].attributes}
     assert last[semconv.OUTCOME].string_value == "completed"
-    assert last[semconv.SEGMENTS].int_value == len(told)
+    assert last[semconv.SEGMENTS].int_value == len(reported)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

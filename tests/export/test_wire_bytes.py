@@ -71,7 +71,7 @@ def decoded(records: list[Record]) -> ExportTraceServiceRequest:
 
 
 def by_content(message: ExportTraceServiceRequest) -> list[tuple[bytes, str, bytes, list[bytes]]]:
-    """Return what a message says of each resource: two resources that are equal may be said once or twice."""
+    """Return what a message says of each resource: two resources that are equal may be reported once or twice."""
     groups: dict[tuple[bytes, str, bytes], list[bytes]] = {}
     for group in message.resource_spans:
         for scope in group.scope_spans:

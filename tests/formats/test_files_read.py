@@ -334,14 +334,12 @@ def test_a_name_that_no_file_can_have_is_an_os_error(tmp_path: Path, name: str) 
 # Any bytes
 
 
-@given(st.lists(st.binary(max_size=12).map(lambda piece: piece.replace(b"\n", b"")), max_size=8), st.integers(1, 20))
-def test_lines_do_not_depend_on_the_chunks(pieces: list[bytes], longest: int) -> None:
-    data = b"\n".join(pieces)
+@given(st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=8), st.integers(1, 20))
+def test_lines_do_not_depend_on_the_chunks(lines: list[bytes], longest: int) -> None:
+    data = b"\n".join(lines)
     whole = list(split_lines([data], longest))
     assert list(split_lines([bytes([byte]) for byte in data], longest)) == whole
-    assert [line.number for line in whole] == [
-        number for number, piece in enumerate(pieces, 1) if piece[:longest].strip()
-    ]
+    assert [line.number for line in whole] == [number for number, line in enumerate(lines, 1) if line[:longest].strip()]
 
 
 SAMPLES = [JOURNAL, JSON_LINES, json_line(MESSAGES[0], 1), RAWS[0], gzip.compress(JOURNAL), zstandard.compress(JOURNAL)]

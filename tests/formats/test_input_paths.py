@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support.formats.span_forms import SPAN_FORMS, clickhouse, jaeger
+from support.formats.span_formats import SPAN_FORMATS, clickhouse, jaeger
 from support.recordings import journal, read_inputs, vector_messages
 
 from otel_llm.actions.alerts.alert_state import STATE_FILE
@@ -89,7 +89,7 @@ def test_a_file_whose_name_is_a_pattern_is_that_file(tmp_path: Path) -> None:
     assert names(input_files([tmp_path / "run[1].csv"], Skipped()), tmp_path) == ["run[1].csv"]
 
 
-def test_nothing_found_is_said_before_anything_is_read(mixed: Path) -> None:
+def test_nothing_found_is_reported_before_anything_is_read(mixed: Path) -> None:
     with pytest.raises(InputError, match=r"\*\.parquet: no file matches"):
         input_files([mixed / "*.parquet"], Skipped())
     with pytest.raises(InputError, match=r"README.*: none of the 1 files that match can be read"):
@@ -98,7 +98,7 @@ def test_nothing_found_is_said_before_anything_is_read(mixed: Path) -> None:
     with pytest.raises(InputError, match=r"empty: the folder is empty: expected a journal"):
         input_files([mixed / "empty"], Skipped())
     (mixed / "empty" / "notes.md").write_bytes(b"hello")
-    with pytest.raises(InputError, match=r"nothing in this folder.*notes\.md: holds no form that we know"):
+    with pytest.raises(InputError, match=r"nothing in this folder.*notes\.md: holds no format that we know"):
         input_files([mixed / "empty"], Skipped())
 
 
@@ -135,7 +135,7 @@ def test_sizes_are_those_of_files(mixed: Path) -> None:
     assert [size(mixed / "pipe"), size(Path("-")), size(mixed / "gone")] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("form", SPAN_FORMS)
-def test_every_form_is_known_in_a_folder(form: str, tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(SPAN_FORMS[form](MESSAGES))
+@pytest.mark.parametrize("file_format", SPAN_FORMATS)
+def test_every_format_is_known_in_a_folder(file_format: str, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(SPAN_FORMATS[file_format](MESSAGES))
     assert names(input_files([tmp_path], Skipped()), tmp_path) == ["x"]

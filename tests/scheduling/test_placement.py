@@ -1,4 +1,4 @@
-"""Which backend a policy prefers, in what order the others follow, and what is said of each. Cases worked by hand."""
+"""Which backend a policy prefers, in what order the others follow, and the reasons given. Cases worked by hand."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Held(BoundedQueue[str]):
             raise RuntimeError("a bug")
 
 
-def test_the_newest_is_dropped_and_the_thread_is_told() -> None:
+def test_the_newest_is_dropped_and_the_thread_learns_of_it() -> None:
     queue = Held()
     queue.start()
     assert queue.offer("0")
@@ -43,14 +43,14 @@ def test_the_newest_is_dropped_and_the_thread_is_told() -> None:
     assert not queue.offer("late")
 
 
-def test_drops_are_told_although_nothing_waits_behind_them() -> None:
+def test_drops_are_reported_although_nothing_waits_behind_them() -> None:
     queue = Held(capacity=1)
     queue.start()
     queue.offer("0")
     assert queue.entered.wait(WAIT_S)
     queue.offer("1")
     queue.go.set()
-    wait_until("the drop is told", lambda: len(queue.done) == 2)
+    wait_until("the drop is reported", lambda: len(queue.done) == 2)
     assert queue.done == [(["0"], 0), ([], 1)]
     queue.stop(None)
 

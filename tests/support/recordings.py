@@ -1,4 +1,4 @@
-"""The worked requests as recorded telemetry, in every form that the audit reads."""
+"""The worked requests as recorded telemetry, in every format that the audit reads."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def one_message(messages: Sequence[ExportTraceServiceRequest]) -> bytes:
     return export(*(span for message in messages for span in _spans(message))).SerializeToString()
 
 
-FORMS = {
+FORMATS = {
     "journal.otlp": journal,
     "traces.jsonl": json_lines,
     "collector.binpb": collector_proto,
@@ -124,10 +124,10 @@ FORMS = {
 """A file's name and how its bytes are made."""
 
 
-def write_form(folder: Path, name: str, messages: Sequence[ExportTraceServiceRequest]) -> Path:
+def write_format(folder: Path, name: str, messages: Sequence[ExportTraceServiceRequest]) -> Path:
     """Write messages in one of the FORMS and return the file."""
     path = folder / name
-    path.write_bytes(FORMS[name](messages))
+    path.write_bytes(FORMATS[name](messages))
     return path
 
 

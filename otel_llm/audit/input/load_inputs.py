@@ -16,8 +16,8 @@ from otel_llm.formats.input_paths import input_files, size
 from otel_llm.formats.io.journal_format import is_journal
 from otel_llm.formats.io.skipped import HARMLESS, RawRecord, Skipped
 from otel_llm.formats.otlp.export_request import decode, read
-from otel_llm.formats.recordings.form import EXPECTED, all_broken
 from otel_llm.formats.recordings.parquet_files import unpacked
+from otel_llm.formats.recordings.recording_format import EXPECTED, all_broken
 from otel_llm.formats.records import DecodeError, InputError
 from otel_llm.shared.formatting import plural
 
@@ -168,13 +168,13 @@ class Inputs:
 
     @contextmanager
     def _empty_reported(self, path: Path) -> Iterator[None]:
-        """Count a file of a known form that holds no request, unless something of it was skipped."""
+        """Count a file of a known format that holds no request, unless something of it was skipped."""
         usable, messages, ignored, left_out = self._usable, self._messages, self.counts["ignored"], self._left_out
         yield
         if self._usable == usable and self._messages > messages and self._left_out == left_out and not is_journal(path):
             spans = self.counts["ignored"] - ignored
             found = (
-                f"{plural(spans, 'span')}, none of a model's request" if spans else "it is of a known form, and empty"
+                f"{plural(spans, 'span')}, none of a model's request" if spans else "it is of a known format, and empty"
             )
             self.skipped.add("no_request", f"{path}: no request in it: {found}")
 
@@ -236,7 +236,7 @@ class Inputs:
             if len(loads) > 1 and self._single_runs:
                 raise SeveralRunsError(path, loads)
         elif not loads:
-            raise InputError(f"{path}: this form has no runs to choose from: leave out the run {chosen + 1}")
+            raise InputError(f"{path}: this format has no runs to choose from: leave out the run {chosen + 1}")
         elif not 0 <= chosen < len(loads):
             raise InputError(f"{path}: no run {chosen + 1}: it has {plural(len(loads), 'run')}, counted from 1")
 
@@ -260,7 +260,7 @@ class Inputs:
         return found
 
     def _fresh(self, stream: Assembled) -> bool:
-        """Tell whether a stream of a form that is not spans is new; the first of several counts."""
+        """Tell whether a stream of a format that is not spans is new; the first of several counts."""
         key = stream.resolved.key
         if key in self._seen:
             self._assembler.counts["duplicate_requests"] += 1

@@ -9,7 +9,7 @@ from otel_llm.audit.input.load_inputs import load_streams
 from otel_llm.formats.files import read_raw
 from otel_llm.formats.input_paths import input_files
 from otel_llm.formats.io.skipped import Skipped
-from otel_llm.formats.recordings.form_table import form_of
+from otel_llm.formats.recordings.format_table import format_of
 from otel_llm.formats.records import InputError
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def _loads(path: Path) -> list[float | None]:
     """Return the load that a result file states for each of its runs; nothing for any other input."""
     if not path.is_file():
         return []
-    form = form_of(path)
-    if form is None or not form.has_runs:
+    file_format = format_of(path)
+    if file_format is None or not file_format.has_runs:
         return []
     skipped = Skipped()
     for _ in read_raw(path, skipped):

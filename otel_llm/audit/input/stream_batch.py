@@ -1,7 +1,7 @@
 """Recorded streams as an Arrow batch: one row a stream, its token times in a list. The input of every kernel.
 
-All readers produce it, whatever the form they read; the same batches go to Parquet files, to worker processes and over
-a cluster.
+All readers produce it, whatever the format they read; the same batches go to Parquet files, to worker processes and
+over a cluster.
 """
 
 from __future__ import annotations

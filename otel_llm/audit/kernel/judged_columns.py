@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otel_llm.formats.rows import Row
 
     Rows: TypeAlias = pa.Table | pd.DataFrame | Sequence[Mapping[str, Any]]
-    """Requests with the columns of `--requests`, in any of these forms."""
+    """Requests with the columns of `--requests`, in any of these formats."""
 
 _ORDER = [(name, "ascending") for name in ("start_unix_nano", "trace_id", "span_id", "choice", "tenant")]
 

@@ -1,4 +1,4 @@
-"""The report's model from tables that an audit saved: those of `--requests` and `--windows`, in any of their forms.
+"""The report's model from tables that an audit saved: those of `--requests` and `--windows`, in any of their formats.
 
 Rows lack some parts. Skipped parts, anomalies, the fluid token rate, single gaps and the end of lost requests are in
 the metadata of the Parquet table of requests (`metadata`); for CSV and JSON lines they come from the output of
@@ -65,7 +65,7 @@ def load_saved(
     """Read the tables of an audit: .parquet, .csv or .jsonl, sniffed by their content.
 
     `slo`: the classes that judged them (the shipped ones where it is None); `summary`: the output of
-    `audit --format json`; `streams`: the recording itself, in any form that an audit reads, for the deliveries.
+    `audit --format json`; `streams`: the recording itself, in any format that an audit reads, for the deliveries.
 
     Raises:
         TableError: a file is no such table, lacks a column, names an unknown class, or is empty beside one that is not;

@@ -80,7 +80,7 @@ def read_streams(session: SparkSession, *paths: str) -> DataFrame:
 
 
 def read_recordings(session: SparkSession, *paths: str) -> Recordings:
-    """Return the contents of files that the local audit reads: journals, the Collector's files and all other forms.
+    """Return the contents of files that the local audit reads: journals, the Collector's files and all other formats.
 
     Files, folders (with all folders in them) or patterns, wherever Spark can read. A file is read by one task, whole in
     its memory, at most 2 GB. An unreadable file gives a note, and nothing else.

@@ -46,7 +46,7 @@ SHOWN = 20
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
     "--from",
-    "form",
+    "file_format",
     type=click.Choice(["recordings", "streams"]),
     default="recordings",
     show_default=True,
@@ -73,7 +73,7 @@ SHOWN = 20
 )
 def audit(
     paths: tuple[str, ...],
-    form: str,
+    file_format: str,
     slo: Path | None,
     class_name: str | None,
     window: str,
@@ -95,11 +95,11 @@ def audit(
     session = SparkSession.builder.appName("otel-llm audit").getOrCreate()
     try:
         if out is None:
-            _batch(session, paths, form, (requests, windows, to_streams), classes, window_ns)
+            _batch(session, paths, file_format, (requests, windows, to_streams), classes, window_ns)
         elif len(paths) > 1 or requests or windows or to_streams:
             raise click.UsageError("--follow takes one folder, and writes requests and windows into its own OUT")
         else:
-            recorded = form == "recordings"
+            recorded = file_format == "recordings"
             read = (
                 follow_recordings(session, paths[0], patience=patience)
                 if recorded
@@ -113,14 +113,14 @@ def audit(
 def _batch(
     session: SparkSession,
     paths: Sequence[str],
-    form: str,
+    file_format: str,
     outputs: tuple[str | None, str | None, str | None],
     classes: SloClasses,
     window_ns: int,
 ) -> None:
     requests, windows, to_streams = outputs
     notes: list[Row] = []
-    if form == "recordings":
+    if file_format == "recordings":
         recordings = read_recordings(session, *paths)
         recordings.records.persist(StorageLevel.DISK_ONLY)  # read and decoded once
         notes = recordings.notes.collect()

@@ -44,7 +44,7 @@ RECORDS: Final = pa.schema(
 
 `trace_id`, `span_id`, `tenant`: of the request; `file` and `number` (within it, in order): of equal records the first
 counts; `seen_ns`: the receipt, else its end by the sender's clock, unix ns. `kind` is the type of `record`: `span` (of
-`packed_records`), `stream` (of a form that is not spans: an Arrow file of STREAMS with one row) or `note` (a skipped
+`packed_records`), `stream` (of a format that is not spans: an Arrow file of STREAMS with one row) or `note` (a skipped
 part or an anomaly of the file, as JSON; its ids are empty).
 """
 
@@ -75,7 +75,7 @@ def records(files: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _records_of(path: str, content: pa.Buffer) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one file. It is written to disk under its own name: the readers read every form from there."""
+    """Yield the rows of one file. It is on disk under its own name: the parsers read every format from there."""
     skipped, odd = Skipped(), Batch()
     number = 0
     with tempfile.TemporaryDirectory(prefix="otel-llm-") as folder:

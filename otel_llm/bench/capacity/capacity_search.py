@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from otel_llm.bench.capacity.objective import HELD, UNSAID
+from otel_llm.bench.capacity.objective import HELD, UNREPORTED
 from otel_llm.bench.capacity.observations import INTERRUPTED, WARM_UP_REQUESTS, WARM_UP_S, SourceError
 from otel_llm.bench.capacity.rate_search import RateSearch, Verdict
 from otel_llm.bench.capacity.statistics.backlog import BacklogTest
@@ -40,7 +40,7 @@ the objective seems to fail: a probe begins with an idle server, so that a calm 
 
 
 class ClauseFinding(NamedTuple):
-    """A clause at the last look: the share of requests that hold, and its interval at all times.
+    """A clause at the last evaluation: the share of requests that hold, and its interval at all times.
 
     `raw`: the share without control variates; `independent`: how many independent requests the `requests` are worth;
     `enough`: there are enough of them for a verdict; `unsaid`: requests without a verdict, which are left out;
@@ -69,7 +69,7 @@ class ClauseFinding(NamedTuple):
 
 @dataclass(slots=True)
 class ProbeDecision:
-    """The looks at one probe at `rate` requests/s; `queues` are those of each clause's target, empty for none.
+    """The evaluations of one probe at `rate` requests/s; `queues` are those of each clause's target, empty for none.
 
     Without `adjust` they say only what correlation to expect. `least_inflations`: of each clause, the greatest
     inflation that was seen at lower rates; empty for none.
@@ -89,7 +89,7 @@ class ProbeDecision:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict at the last look: fails if one clause or the backlog does, holds if all clauses do."""
+        """Return the last evaluation's verdict: fails if one clause or the backlog does, holds if all clauses do."""
         verdicts = {finding.verdict for finding in self.findings}
         if self.backlog.grows or "fails" in verdicts:
             return "fails"
@@ -97,7 +97,7 @@ class ProbeDecision:
 
     @property
     def deciding(self) -> ClauseFinding | None:
-        """Return the finding that the verdict rests on: one that fails, else that closest to it; None before a look."""
+        """Return the finding that the verdict rests on: one that fails, else that closest to it; None before one."""
         if not self.findings:
             return None
         return min(
@@ -105,12 +105,12 @@ class ProbeDecision:
             key=lambda one: (one.verdict != "fails", one.interval.low - float(one.clause.target)),
         )
 
-    def look(self, seen: Observations) -> Verdict:
+    def evaluate(self, seen: Observations) -> Verdict:
         """Judge everything that is known, and return the verdict."""
         behind = seen.warm_up
         sent = slice(behind, len(seen.load.at))
         if len(seen.load.at) > behind:
-            self.backlog.look(seen.in_flight[sent], seen.load.at[sent], seen.residence_s[sent])
+            self.backlog.evaluate(seen.in_flight[sent], seen.load.at[sent], seen.residence_s[sent])
         if seen.known > behind:
             self.findings = [self._find(seen, place, behind) for place in range(len(self.clauses))]
         return self.verdict
@@ -141,16 +141,16 @@ class ProbeDecision:
         clause, known = self.clauses[place], slice(behind, seen.known)
         target = float(clause.target)
         fates = seen.fates[place, known]
-        said = fates != UNSAID
-        held = (fates[said] == HELD).astype(np.float64)
+        reported = fates != UNREPORTED
+        held = (fates[reported] == HELD).astype(np.float64)
         count = len(held)
         if count < LEAST_ESTIMATED:
             raw = float(held.mean()) if count else 0.0
             unsaid = len(fates) - count
             return ClauseFinding(clause, raw, ShareInterval(0.0, 1.0), raw, count, 0.0, enough=False, unsaid=unsaid)
         queues = self.queues[place]
-        deviations = series_of(queues, seen.load, self.rate)[:, known][:, said] if queues else np.empty((0, count))
-        waits, in_flight = seen.wait_s[known][said], seen.in_flight[known][said]
+        deviations = series_of(queues, seen.load, self.rate)[:, known][:, reported] if queues else np.empty((0, count))
+        waits, in_flight = seen.wait_s[known][reported], seen.in_flight[known][reported]
         found = estimate_share(
             held,
             waits,
@@ -184,7 +184,7 @@ MOST_REPEATS: Final = 3
 """An invalid probe is repeated so many times; then it is undecided."""
 FIRST_LOOK: Final = 100
 LOOK_GROWTH: Final = 1.1
-"""From one look to the next the requests grow by so much: a look costs as much as there are."""
+"""From one evaluation to the next the requests grow by so much: an evaluation costs as much as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> tu
     try:
         while (seen := probe.observe(wanted)) is not None:
             wanted = int(LOOK_GROWTH * len(seen.load.at)) + 1
-            if decision.look(seen) != "undecided" or decision.is_hopeless(seen, probe.most_requests):
+            if decision.evaluate(seen) != "undecided" or decision.is_hopeless(seen, probe.most_requests):
                 break
     except (KeyboardInterrupt, SourceError) as stop:
         problem = str(stop) or INTERRUPTED

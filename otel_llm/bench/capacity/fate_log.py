@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from otel_llm.bench.capacity.objective import MISSED, UNSAID, fluid_goal
+from otel_llm.bench.capacity.objective import MISSED, UNREPORTED, fluid_goal
 from otel_llm.slo.batch.many import judge_many
 from otel_llm.slo.batch.recorded import Recorded
 
@@ -79,7 +79,7 @@ class FateLog:
         """Return the fates (C, R); MISSED of a request in flight is certain, any other fate of it is not."""
         views = [one if one.outcome is not None else _at_best(one, now_ns) for one in chunk]
         classes = list({id(one.slo): one.slo for one in views}.values())
-        places = {id(slo): place for place, slo in enumerate(classes)}
+        places = {id(slo): index for index, slo in enumerate(classes)}
         recorded = Recorded.of(
             [one.tokens_ns for one in views],
             [one.commit_ns for one in views],
@@ -94,7 +94,7 @@ class FateLog:
         flying = np.array([one.outcome is None for one in chunk])
         for row, clause in enumerate(self._clauses):
             if clause.metric == "fluidity_ok_share":  # tokens in time can still make up for those that were late
-                fates[row, flying] = UNSAID
+                fates[row, flying] = UNREPORTED
         return fates
 
 

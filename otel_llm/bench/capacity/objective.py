@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 HELD: Final = 1
 MISSED: Final = 0
-UNSAID: Final = -1
-"""The fate of a request under a clause; UNSAID: it has no verdict, and is left out and counted."""
+UNREPORTED: Final = -1
+"""The fate of a request under a clause; UNREPORTED: it has no verdict, and is left out and counted."""
 
 FLUIDITY_OK: Final = Fraction(9, 10)
 """The fluidity-index of a request that counts as fluid, where its class names none (Etalon, section 4.1)."""
@@ -60,10 +60,10 @@ class Clause:
     def fates(self, judged: Judged, fluid_goals: NDArray[np.float64]) -> Fates:
         """Return the fate (R,) of requests that ended; `fluid_goals` (R,): the fluidity-index each one needs.
 
-        A request that failed holds under no clause. UNSAID: `met` without a verdict, a reply without a token.
+        A request that failed holds under no clause. UNREPORTED: `met` without a verdict, a reply without a token.
         """
         known, held = self._columns(judged, fluid_goals)
-        fates = np.where(known, np.where(held, HELD, MISSED), UNSAID).astype(np.int8)
+        fates = np.where(known, np.where(held, HELD, MISSED), UNREPORTED).astype(np.int8)
         fates[np.isin(judged.outcome, _FAILED)] = MISSED
         return fates
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from otel_llm.bench.capacity.objective import UNSAID
+from otel_llm.bench.capacity.objective import UNREPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Observations:
 
     def unsaid(self, clause: int) -> int:
         """Return the number of requests behind the warm-up without a verdict under a clause."""
-        return int((self.fates[clause, self.warm_up :] == UNSAID).sum())
+        return int((self.fates[clause, self.warm_up :] == UNREPORTED).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class CountingTemplate:
     """The template of the event that would follow the newest one.
 
     Exact: the bytes before and after the text are those that a parse of this event would see, and between them is a
-    string that is not empty, has no escapes and does not end early. A piece that `of` does not match is parsed, and is
+    string that is not empty, has no escapes and does not end early. A chunk that `of` does not match is parsed, and is
     then passed to `learn`.
     """
 
@@ -36,40 +36,40 @@ class CountingTemplate:
         self._parts: list[bytes] = []  # the tail without its numbers
         self._numbers: list[int] = []
 
-    def of(self, piece: bytes) -> bool:
-        """Return whether a piece of the body, which begins an event, is the next: one token more of the same kind."""
+    def of(self, chunk: bytes) -> bool:
+        """Return whether a chunk of the body, which begins an event, is the next: one token more of the same kind."""
         head, tail = self._head, self._tail
-        if not head or not piece.startswith(head) or not piece.endswith(tail):
+        if not head or not chunk.startswith(head) or not chunk.endswith(tail):
             return False
-        start, end = len(head), len(piece) - len(tail)
-        if not start < end == piece.find(b'"', start) or any(piece.find(one, start, end) >= 0 for one in _UNSAFE):
+        start, end = len(head), len(chunk) - len(tail)
+        if not start < end == chunk.find(b'"', start) or any(chunk.find(one, start, end) >= 0 for one in _UNSAFE):
             return False
         self._expect_next()
         return True
 
-    def learn(self, piece: bytes, tokens: int) -> None:
-        """Note a piece that was one event of one token, the reply's number `tokens`; or forget."""
+    def learn(self, chunk: bytes, tokens: int) -> None:
+        """Note a chunk that was one event of one token, the reply's number `tokens`; or forget."""
         self._head = b""
-        texts = list(_TEXT.finditer(piece))
+        texts = list(_TEXT.finditer(chunk))
         if (
             len(texts) != 1
-            or piece.count(b"data:") != 1
-            or not piece.startswith(b"data:")
-            or not piece.endswith(_ENDINGS)
+            or chunk.count(b"data:") != 1
+            or not chunk.startswith(b"data:")
+            or not chunk.endswith(_ENDINGS)
         ):
             return
         end = texts[0].end(1)
-        counts = list(_COUNTS.finditer(piece, end))
+        counts = list(_COUNTS.finditer(chunk, end))
         counted = [int(one[2]) for one in counts if one[1] == _COUNTED]
-        if counted != [tokens] or piece.count(_COUNTED) != 1:
+        if counted != [tokens] or chunk.count(_COUNTED) != 1:
             return
         self._parts, at = [], end
         for one in counts:
-            self._parts.append(piece[at : one.start(2)])
+            self._parts.append(chunk[at : one.start(2)])
             at = one.end(2)
-        self._parts.append(piece[at:])
+        self._parts.append(chunk[at:])
         self._numbers = [int(one[2]) for one in counts]
-        self._head = piece[: texts[0].start(1)]
+        self._head = chunk[: texts[0].start(1)]
         self._expect_next()
 
     def forget(self) -> None:

@@ -192,7 +192,7 @@ class _Learning:
     async def _problem(self, sender: Sender, exchange: Exchange) -> LearningError:
         """Return the error of an answer."""
         target, error, status = self._target, exchange.reply.error, exchange.status
-        said = _message(bytes(exchange.body))
+        reported = _message(bytes(exchange.body))
         if error == TLS:
             return UnreachableError(
                 f"{target.url}: no connection (tls): the server speaks no TLS, or this machine does not trust its "
@@ -202,28 +202,28 @@ class _Learning:
             return UnreachableError(f"{target.url}: no connection ({error})")
         if error == NOT_STREAMED:
             return LearningError(
-                f"{target.url}{said}: answered {exchange.content_type or 'no content type'} instead of a stream of "
+                f"{target.url}{reported}: answered {exchange.content_type or 'no content type'} instead of a stream of "
                 "events: it ignores `stream`, or it is no such API"
             )
         if status in _NOT_ALLOWED:
-            return LearningError(f"{target.url}: {status}{said}: name a file with the key: --api-key-file F")
+            return LearningError(f"{target.url}: {status}{reported}: name a file with the key: --api-key-file F")
         if status == _NO_MODEL:
             models = await self._models(sender)
             if models is None:
-                return LearningError(f"{target.url}{target.path.removeprefix(target.base)}: 404{said}: no such API")
+                return LearningError(f"{target.url}{target.path.removeprefix(target.base)}: 404{reported}: no such API")
             known = ", ".join(printable(name, 80) for name in models) or "none"
-            return LearningError(f"{target.url} has no model {target.model!r}{said}; it has: {known}")
+            return LearningError(f"{target.url} has no model {target.model!r}{reported}; it has: {known}")
         if status in _BUSY:
             return LearningError(
-                f"{target.url}: status {status}{said}: it is busy, or limits requests: try again later"
+                f"{target.url}: status {status}{reported}: it is busy, or limits requests: try again later"
             )
         if exchange.location:
             return LearningError(
                 f"{target.url}: status {status}: it redirects to {printable(exchange.location, 200)}: name that URL"
             )
         if status and status != 200:
-            return LearningError(f"{target.url}: status {status}{said}")
-        return LearningError(f"{target.url}: the reply to a first request failed ({error}){said}")
+            return LearningError(f"{target.url}: status {status}{reported}")
+        return LearningError(f"{target.url}: the reply to a first request failed ({error}){reported}")
 
     async def _models(self, sender: Sender) -> list[str] | None:
         """Return the models that the server lists; None where it lists none as the API does."""

@@ -26,7 +26,7 @@ DECODE_NS: Final = 500_000
 """How long the loop decodes before it looks at the sockets again."""
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Bytes of a connection, read at `at_ns`; None: it has ended."""
 
     connection: Connection
@@ -38,23 +38,23 @@ class Decoder:
     """The queue of what was read and not yet decoded; all connections of a loop share it.
 
     Args:
-        on_piece: decodes a piece.
+        on_chunk: decodes a chunk.
     """
 
-    def __init__(self, on_piece: Callable[[Piece], None]) -> None:
+    def __init__(self, on_chunk: Callable[[Chunk], None]) -> None:
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self._on_piece = on_piece
-        self._pieces: deque[Piece] = deque()
+        self._on_chunk = on_chunk
+        self._chunks: deque[Chunk] = deque()
         self._scheduled = False
 
     @property
     def oldest_ns(self) -> int | None:
-        """Return when the oldest piece was read that is not decoded; None where none waits."""
-        return self._pieces[0].at_ns if self._pieces else None
+        """Return when the oldest chunk was read that is not decoded; None where none waits."""
+        return self._chunks[0].at_ns if self._chunks else None
 
-    def put(self, piece: Piece) -> None:
-        """Queue a piece."""
-        self._pieces.append(piece)
+    def put(self, chunk: Chunk) -> None:
+        """Queue a chunk."""
+        self._chunks.append(chunk)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._decode)
@@ -62,12 +62,12 @@ class Decoder:
     def _decode(self) -> None:
         until_ns = monotonic_ns() + DECODE_NS
         try:
-            while self._pieces:
-                self._on_piece(self._pieces.popleft())
+            while self._chunks:
+                self._on_chunk(self._chunks.popleft())
                 if monotonic_ns() >= until_ns:
                     break
-        finally:  # a piece that cannot be decoded must not stop the others
-            self._scheduled = bool(self._pieces)
+        finally:  # a chunk that cannot be decoded must not stop the others
+            self._scheduled = bool(self._chunks)
             if self._scheduled:
                 asyncio.get_running_loop().call_soon(self._decode)
 
@@ -110,14 +110,14 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Stamp the bytes that were read."""
         at_ns = monotonic_ns()
-        self._decoder.put(Piece(self, at_ns, bytes(self._decoder.buffer[:nbytes])))
+        self._decoder.put(Chunk(self, at_ns, bytes(self._decoder.buffer[:nbytes])))
 
     def eof_received(self) -> None:
         """Let the connection end."""
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Note the end, behind all that was read."""
-        self._decoder.put(Piece(self, monotonic_ns(), None))
+        self._decoder.put(Chunk(self, monotonic_ns(), None))
 
 
 REFUSED: Final = "refused"
@@ -225,8 +225,8 @@ class Sender:
             exchange.closed(monotonic_ns())
             self._note_end(exchange)
 
-    def _decode(self, piece: Piece) -> None:
-        connection, at_ns, data = piece
+    def _decode(self, chunk: Chunk) -> None:
+        connection, at_ns, data = chunk
         exchange = connection.exchange
         if data is None:
             self._connections.discard(connection)

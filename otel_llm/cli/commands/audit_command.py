@@ -69,7 +69,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class.")
 @click.option(
     "--format",
-    "form",
+    "output_format",
     type=click.Choice(["table", "json", "csv"]),
     default="table",
     show_default=True,
@@ -106,7 +106,7 @@ def audit(
     paths: tuple[Path, ...],
     slo: Path | None,
     class_name: str | None,
-    form: str,
+    output_format: str,
     requests: Path | None,
     windows: Path | None,
     window: str | None,
@@ -155,8 +155,8 @@ def audit(
                 if about_one or STDIN in paths:  # which can be read only once
                     raise click.UsageError(f"{several}, with --run") from several
         if found is None:
-            _show_runs(list(runs(paths, **how)), form, csv_raw=csv_raw)
-            if form == "table":
+            _show_runs(list(runs(paths, **how)), output_format, csv_raw=csv_raw)
+            if output_format == "table":
                 wide_console().print(RUNS if slo is not None else f"{RUNS} {SHIPPED}", style="dim", markup=False)
             return
         comparison.read(**how)
@@ -177,10 +177,10 @@ def audit(
         raise click.UsageError(str(error)) from error
     except (ConfigError, UnknownClassError, ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
-    worse = comparison.show(found, form, _print, csv_raw=csv_raw)
+    worse = comparison.show(found, output_format, _print, csv_raw=csv_raw)
     for note in found.skipped.notes:
         echo(printable(note, 300), err=True)
-    if slo is None and form == "table" and found.judged_table.num_rows:
+    if slo is None and output_format == "table" and found.judged_table.num_rows:
         wide_console().print(SHIPPED, style="dim", markup=False)
     missed: list[objectives.Check] = []
     unshown = comparison.unshown(found)
@@ -229,17 +229,17 @@ def _length(window: str | None) -> str | float | None:
     return length
 
 
-def _show_runs(found: list[Run], form: str, *, csv_raw: bool) -> None:
-    runs_view.show(found, form, csv_raw=csv_raw)
+def _show_runs(found: list[Run], output_format: str, *, csv_raw: bool) -> None:
+    runs_view.show(found, output_format, csv_raw=csv_raw)
     for note in dict.fromkeys(note for run in found for note in run.audit.skipped.notes):
         echo(printable(note, 300), err=True)
 
 
-def _print(found: Audit, form: str, csv_raw: bool) -> None:
-    if form == "json":
+def _print(found: Audit, output_format: str, csv_raw: bool) -> None:
+    if output_format == "json":
         click.echo(json.dumps(found.summary(), allow_nan=False))
         return
-    if form == "csv":
+    if output_format == "csv":
         write_data(terminal.summary_csv(found.summary(), raw=csv_raw))
         return
     terminal.show(wide_console(), found)

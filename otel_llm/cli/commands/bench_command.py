@@ -93,7 +93,7 @@ def bench(
     warmup: str | int,
     out: Path | None,
     html: Path | None,
-    form: str,
+    output_format: str,
 ) -> None:
     """Send requests to an OpenAI-compatible server at URL, and judge its replies by what readers feel.
 
@@ -109,7 +109,7 @@ def bench(
         plan = draw_plan(load.shape(), load.seed)
         with _folder(out) as folder:
             result = _run(load, plan, classes, class_name, warmup, folder, slo=slo, windows=html is not None)
-            _show(result, form, shipped=slo is None)  # first: a page that cannot be written loses no result
+            _show(result, output_format, shipped=slo is None)  # first: a page that cannot be written loses no result
             if html is not None and result.audit is not None:
                 result.write_html(html)
     if not result.validity.valid:
@@ -185,8 +185,8 @@ def _folder(out: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
-def _show(result: LoadResult, form: str, *, shipped: bool) -> None:
-    if form == "json":
+def _show(result: LoadResult, output_format: str, *, shipped: bool) -> None:
+    if output_format == "json":
         click.echo(json.dumps(result.as_json(), allow_nan=False))
         return
     from rich.table import Table

@@ -64,7 +64,11 @@ def calibrate() -> None:
 def _common(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option(
-            "--format", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True
+            "--format",
+            "output_format",
+            type=click.Choice(["table", "json", "yaml"]),
+            default="table",
+            show_default=True,
         ),
         click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class."),
         click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given."),
@@ -85,7 +89,7 @@ def alpha(
     paths: tuple[Path, ...],
     slo: Path | None,
     class_name: str | None,
-    form: str,
+    output_format: str,
     complaints: Path | None,
     worth: float | None,
     measured_at: str | None,
@@ -111,9 +115,9 @@ def alpha(
         tokens = churn.worth(readers, worth)
     except _ERRORS as error:
         raise click.UsageError(str(error)) from error
-    if form == "json":
+    if output_format == "json":
         click.echo(json.dumps(_fits_object(fits, tokens, readers, complaints), allow_nan=False))
-    elif form == "yaml":
+    elif output_format == "yaml":
         write_data(_benefit(fits.best, tokens))
     else:
         _show_fits(fits, tokens, readers, complaints)
@@ -129,7 +133,7 @@ def prefill_command(
     paths: tuple[Path, ...],
     slo: Path | None,
     class_name: str | None,
-    form: str,
+    output_format: str,
     wanted: float,
     method: prefill.Method,
     headroom: float,
@@ -149,10 +153,10 @@ def prefill_command(
         found = prefill.fit_prefill(prompts, part, method=method, headroom=headroom, contended=contended)
     except _ERRORS as error:
         raise click.UsageError(str(error)) from error
-    if form == "json":
+    if output_format == "json":
         cells = {**asdict(found), "curve": found.curve.points, "left_out": prompts.left_out}
         click.echo(json.dumps({**cells, "not_alone": int((~prompts.alone).sum())}, allow_nan=False))
-    elif form == "yaml":
+    elif output_format == "yaml":
         write_data(found.yaml())
     else:
         _show_prefill(found, prompts)
@@ -261,8 +265,8 @@ def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     wide_console().print(table)

@@ -194,7 +194,7 @@ def capacity(
     class_name: str | None,
     out: Path | None,
     html: Path | None,
-    form: str,
+    output_format: str,
 ) -> None:
     """Search for the highest request rate at which an objective holds and the backlog does not grow.
 
@@ -213,7 +213,7 @@ def capacity(
                 result = _search_simulated(simulate, load.seed, search)
         except ObjectiveError as error:
             raise click.UsageError(f"--objective: {error}") from error
-        _show(result, form)  # first: a page that cannot be written loses no result
+        _show(result, output_format)  # first: a page that cannot be written loses no result
         if html is not None:
             from otel_llm.bench.capacity.capacity_page import render
 
@@ -337,8 +337,8 @@ def _shown() -> Callable[[CapacityResult], None] | None:
     return report
 
 
-def _show(result: CapacityResult, form: str) -> None:
-    if form == "json":
+def _show(result: CapacityResult, output_format: str) -> None:
+    if output_format == "json":
         click.echo(json.dumps(as_json(result), allow_nan=False))
         return
     from rich.box import SIMPLE_HEAD

@@ -24,7 +24,12 @@ PROBLEM = 1
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of the report."
+    "--format",
+    "output_format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Of the report.",
 )
 @click.option("--classes", help="SLO classes that the collector knows, separated by commas.")
 @click.option(
@@ -40,7 +45,9 @@ PROBLEM = 1
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     help="Write the report to this file. [default: standard output; standard error beside COMMAND]",
 )
-def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: float, output: Path | None) -> None:
+def doctor(
+    command: tuple[str, ...], output_format: str, classes: str | None, timeout_s: float, output: Path | None
+) -> None:
     """Find faults that keep streams from being recorded; with COMMAND, run it recorded and report at its end.
 
     \b
@@ -73,7 +80,7 @@ def doctor(command: tuple[str, ...], form: str, classes: str | None, timeout_s: 
     findings = examine(situation)
     if ran is not None:
         findings += examine_program(situation, ran.reports)
-    report = as_json(findings, ran) if form == "json" else "\n".join(lines(findings))
+    report = as_json(findings, ran) if output_format == "json" else "\n".join(lines(findings))
     if output is None:
         echo(report, err=ran is not None)
     else:

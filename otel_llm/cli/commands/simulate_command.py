@@ -55,7 +55,7 @@ Exit code: 0 fine; 1 a process of the sweep was killed; 2 bad usage, or a scenar
     help="Write the token times of each run as run-N.parquet, and slo.yaml, for `otel-llm audit`.",
 )
 @click.option("--html", type=click.Path(path_type=Path), metavar="OUT", help="Write the charts: one page, no network.")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def simulate(
     scenario: Path,
     settings: tuple[str, ...],
@@ -63,7 +63,7 @@ def simulate(
     jobs: int | None,
     streams: Path | None,
     html: Path | None,
-    form: str,
+    output_format: str,
 ) -> None:
     """Simulate requests on a fleet of engines: which promises does it keep, at which load, with which placement?
 
@@ -92,7 +92,7 @@ def simulate(
         raise click.UsageError(str(error)) from error
     except SweepError as error:
         raise click.ClickException(str(error)) from error
-    if form == "json":
+    if output_format == "json":
         whole = [{"settings": run.settings} | row for run, row in zip(runs, rows, strict=True)]
         found = {"runs": whole, "at_objective": loads, "optimal_req_s": common_optimum(rows)}
         click.echo(json.dumps(found, allow_nan=False))
@@ -158,7 +158,7 @@ def _table(title: str, headings: Sequence[str], text_columns: int) -> Table:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for place, heading in enumerate(headings):
-        is_text = place < text_columns
+    for index, heading in enumerate(headings):
+        is_text = index < text_columns
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text, overflow="fold")
     return table

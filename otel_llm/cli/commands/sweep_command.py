@@ -54,7 +54,9 @@ _FILE = click.Path(path_type=Path)
 @click.option("--reading-speed", metavar="NUMBERS", help="Tokens/s, as 3,5,8; each class's own where not given.")
 @click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given.")
 @click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class.")
-@click.option("--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True)
+@click.option(
+    "--format", "output_format", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True
+)
 @click.option("--csv-raw", is_flag=True, help=CSV_RAW)
 @click.option("--points", type=_FILE, metavar="OUT", help="Write a row for each point: .parquet, .csv or .jsonl.")
 @click.option("--optima", type=_FILE, metavar="OUT", help="Write a row for each best load; same formats.")
@@ -69,7 +71,7 @@ def sweep_command(
     reading_speed: str | None,
     slo: Path | None,
     class_name: str | None,
-    form: str,
+    output_format: str,
     csv_raw: bool,
     points: Path | None,
     optima: Path | None,
@@ -114,7 +116,7 @@ def sweep_command(
             write.write_text(html, sweep_page.render(found))
     except (ConfigError, UnknownClassError, ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
-    _print(found, form, csv_raw=csv_raw)
+    _print(found, output_format, csv_raw=csv_raw)
 
 
 def _labelled(text: str) -> tuple[Path, float | None]:
@@ -128,10 +130,10 @@ def _labelled(text: str) -> tuple[Path, float | None]:
     return Path(path), at
 
 
-def _print(found: sweep.Sweep, form: str, *, csv_raw: bool) -> None:
-    if form == "json":
+def _print(found: sweep.Sweep, output_format: str, *, csv_raw: bool) -> None:
+    if output_format == "json":
         click.echo(json.dumps({"points": found.points, "optima": found.optima}, allow_nan=False))
-    elif form == "csv":
+    elif output_format == "csv":
         write_data(write.csv_text(found.points, sweep.POINT_COLUMNS, raw=csv_raw))
     else:
         console = wide_console()
@@ -195,6 +197,6 @@ def _table(title: str, headings: Sequence[str], text_columns: Sequence[int]) -> 
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place in text_columns else "right", no_wrap=True)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index in text_columns else "right", no_wrap=True)
     return table

@@ -105,22 +105,24 @@ class ComparisonOptions:
         counted = None if self._judging is None else self._judging.result()
         write.write_text(path, render(found, tiers=counted, compared=self.compared(found)))
 
-    def show(self, found: Audit, form: str, audit: Callable[[Audit, str, bool], None], *, csv_raw: bool) -> bool:
+    def show(
+        self, found: Audit, output_format: str, audit: Callable[[Audit, str, bool], None], *, csv_raw: bool
+    ) -> bool:
         """Print the comparison or the tiers, else call `audit`; return whether the gate is shut."""
         console = wide_console()
         compared = self.compared(found)
         if self._old is not None and compared is not None:
-            return _show_comparison(console, self._old, found, compared, form, csv_raw=csv_raw)
+            return _show_comparison(console, self._old, found, compared, output_format, csv_raw=csv_raw)
         if self._judging is None:
-            audit(found, form, csv_raw)
+            audit(found, output_format, csv_raw)
             return False
         counted = self._judging.result()
-        if form == "json":
+        if output_format == "json":
             click.echo(json.dumps({**found.summary(), "tiers": counted.summary()}, allow_nan=False))
-        elif form == "csv":
+        elif output_format == "csv":
             write_data(write.csv_text(counted.rows, tiers.COLUMNS, raw=csv_raw))
         else:
-            audit(found, form, csv_raw)
+            audit(found, output_format, csv_raw)
             if counted.rows:
                 _show_tiers(console, counted)
         return False
@@ -193,15 +195,17 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def _show_comparison(console: Console, old: Audit, new: Audit, compared: Compared, form: str, *, csv_raw: bool) -> bool:
+def _show_comparison(
+    console: Console, old: Audit, new: Audit, compared: Compared, output_format: str, *, csv_raw: bool
+) -> bool:
     """Print the comparison of two audits; return whether the gate is shut."""
     found, decisions = compared.found, compared.decisions or ()
     worse = [one.sentence for one in decisions if one.state == "worse"]
-    if form == "json":
+    if output_format == "json":
         both = {"old": old.summary(), "new": new.summary(), "comparison": found.summary(), "regressions": worse}
         gate = None if compared.decisions is None else [one.row() for one in decisions]
         click.echo(json.dumps({**both, "gate": gate}, allow_nan=False))
-    elif form == "csv":
+    elif output_format == "csv":
         write_data(write.csv_text(found.rows, compare.COLUMNS, raw=csv_raw))
     else:
         for table in comparison_tables(found):
@@ -280,9 +284,9 @@ def _table(title: str, headings: Sequence[str], lines: Sequence[tuple[str, ...]]
     from rich.text import Text
 
     table = Table(title=Text(title), title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    for place, heading in enumerate(headings):
-        inner = 0 < place < len(headings) - 1
-        table.add_column(heading, justify="right" if inner else "left", no_wrap=inner or not place)
+    for index, heading in enumerate(headings):
+        inner = 0 < index < len(headings) - 1
+        table.add_column(heading, justify="right" if inner else "left", no_wrap=inner or not index)
     for *cells, verdict in lines:
         table.add_row(*(Text(cell) for cell in cells), Text(verdict, style=_STYLES.get(verdict, "dim")))
     return table

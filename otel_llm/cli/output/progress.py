@@ -52,7 +52,7 @@ def counting(word: str, total: int) -> Iterator[Callable[[float], None] | None]:
 
 
 def reading_files(paths: Sequence[Path]) -> contextlib.AbstractContextManager[Callable[[int], None] | None]:
-    """Return `reading` for the files of `paths`; an unreadable path counts as empty: the reader reports it."""
+    """Return `reading` for the files of `paths`; an unreadable path counts as empty, and is reported later."""
     # The size opens every file of a folder: computed on a terminal only.
     return reading(_size_of(paths) if SafeConsole(stderr=True).is_terminal else 0)
 

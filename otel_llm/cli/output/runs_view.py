@@ -30,12 +30,12 @@ SHOWN: Final[tuple[tuple[str, str, Callable[[Any], str]], ...]] = (
 """(figure, heading, formatter), the stated load first."""
 
 
-def show(found: Sequence[Run], form: str, *, csv_raw: bool) -> None:
+def show(found: Sequence[Run], output_format: str, *, csv_raw: bool) -> None:
     """Print the runs as a table, one JSON object, or CSV."""
     rows = [row for run in found for row in run.rows]
-    if form == "json":
+    if output_format == "json":
         click.echo(json.dumps({"runs": [run.summary() for run in found]}, allow_nan=False))
-    elif form == "csv":
+    elif output_format == "csv":
         write_data(write.csv_text(rows, COLUMNS, raw=csv_raw))
     else:
         _print(rows)

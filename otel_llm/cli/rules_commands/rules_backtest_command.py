@@ -216,7 +216,7 @@ refused; 2 bad usage, or nothing to read.
 @click.option("--lost-after", type=Duration(), default="120s", show_default=True, help="As collect was given it.")
 @click.option(
     "--format",
-    "form",
+    "output_format",
     type=click.Choice(["table", "json"]),
     default="table",
     show_default=True,
@@ -234,7 +234,7 @@ def backtest(
     window: int,
     lateness: int,
     lost_after: int,
-    form: str,
+    output_format: str,
     write: Path | None,
     fail_on_difference: bool,
 ) -> None:
@@ -285,7 +285,7 @@ def backtest(
             )
     except (ConfigError, InputError, OutputError, OSError) as error:
         raise click.UsageError(str(error)) from error
-    if form == "json":
+    if output_format == "json":
         click.echo(json.dumps(summary(found), allow_nan=False))
     else:
         _print(found)

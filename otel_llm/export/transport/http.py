@@ -76,8 +76,8 @@ class HttpSender:
             cert=self._cert,
             proxies=self._proxies,
         ) as response:
-            for piece in response.iter_content(ANSWER_BYTES):
-                content += piece
+            for chunk in response.iter_content(ANSWER_BYTES):
+                content += chunk
                 if len(content) >= ANSWER_BYTES:
                     break
         return response, content

@@ -137,11 +137,11 @@ def regular_streams(
         merged.has_offset.tolist(),
         strict=True,
     )
-    for place, (one, mine, segments, count, end_ns, inner_ns, offset_ns, has_offset) in enumerate(columns):
+    for index, (one, mine, segments, count, end_ns, inner_ns, offset_ns, has_offset) in enumerate(columns):
         if mine:
             resolved.append(_resolve(one, segments, count, end_ns, inner_ns, offset_ns if has_offset else None))
-            own = merged.rows[merged.bounds[place] : merged.bounds[place + 1]]
-            kinds.append(_kinds(rows, own, own_kinds) if kinded[place] else None)
+            own = merged.rows[merged.bounds[index] : merged.bounds[index + 1]]
+            kinds.append(_kinds(rows, own, own_kinds) if kinded[index] else None)
     found = Streams(resolved, times, offsets, kinds, None if one_each else counts)
     sort_times(found)
     return found

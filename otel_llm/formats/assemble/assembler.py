@@ -25,7 +25,7 @@ class Assembler:
     """The assembly of batches in any order; it returns every stream at the end of the input.
 
     `counts` has records received more than once or left over: `duplicate_segments`, `duplicate_requests`,
-    `ignored`, `missing_empty_segments`, `refused.REASON` and the readers' `anomaly.NAME`.
+    `ignored`, `missing_empty_segments`, `refused.REASON` and the parsers' `anomaly.NAME`.
     """
 
     parts: dict[RequestKey, ReceivedRequest] = field(default_factory=dict)

@@ -104,12 +104,12 @@ class Assembled:
         return self.events.tokens
 
 
-def derived_ids(form: str, own_id: object, send_ns: int | None) -> tuple[bytes, bytes]:
-    """Return a trace id and a span id for a request of a form without them, the same whenever it is read.
+def derived_ids(file_format: str, own_id: object, send_ns: int | None) -> tuple[bytes, bytes]:
+    """Return a trace id and a span id for a request of a format without them, the same whenever it is read.
 
-    `own_id`: identifies the request within the form; `send_ns`: when it was sent, ns.
+    `own_id`: identifies the request within the format; `send_ns`: when it was sent, ns.
     """
-    trace_id = blake2b(f"{form}\0{own_id}\0{send_ns}".encode("utf-8", "replace"), digest_size=16).digest()
+    trace_id = blake2b(f"{file_format}\0{own_id}\0{send_ns}".encode("utf-8", "replace"), digest_size=16).digest()
     return trace_id, trace_id[:8]
 
 

@@ -65,16 +65,16 @@ def open_chunks(
             packed_bytes += len(chunk)
             yield chunk
 
-    def bounded(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    def bounded(blocks: Iterator[bytes]) -> Iterator[bytes]:
         size = 0
-        for piece in pieces:
-            size += len(piece)
+        for block in blocks:
+            size += len(block)
             if most_expansion is not None and size > max(FREE_BYTES, most_expansion * packed_bytes):
                 raise InputError(
                     f"{path}: expands to more than {most_expansion} times its size: if that is meant, unpack it first"
                 )
-            for begin in range(0, len(piece), CHUNK_BYTES):
-                yield piece[begin : begin + CHUNK_BYTES]
+            for begin in range(0, len(block), CHUNK_BYTES):
+                yield block[begin : begin + CHUNK_BYTES]
 
     chunks = counted(_file_chunks(path))
     first = next(chunks, b"")
@@ -100,7 +100,7 @@ def _file_chunks(path: Path) -> Iterator[bytes]:
 
 
 def _open(path: Path) -> AbstractContextManager[BufferedReader]:
-    """Open a file, or its compressed form: a collector may have closed and compressed it since it was listed."""
+    """Open a file, or its compressed format: a collector may have closed and compressed it since it was listed."""
     if path == STDIN:
         return nullcontext(cast("BufferedReader", sys.stdin.buffer))  # ours to read, not to close
     try:
@@ -158,12 +158,12 @@ def unzstd_bytes(data: bytes, max_bytes: int) -> bytes:
         DecodeError: it is broken, cut, or expands to more than `max_bytes`.
     """
     frame = zstandard.ZstdDecompressor().decompressobj()
-    pieces: list[bytes] = []
+    blocks: list[bytes] = []
     size = 0
     try:
         for first in range(0, len(data), _ZSTD_INPUT_BYTES):
-            pieces.append(frame.decompress(data[first : first + _ZSTD_INPUT_BYTES]))
-            size += len(pieces[-1])
+            blocks.append(frame.decompress(data[first : first + _ZSTD_INPUT_BYTES]))
+            size += len(blocks[-1])
             if size > max_bytes or frame.eof:
                 break
     except zstandard.ZstdError as error:
@@ -172,7 +172,7 @@ def unzstd_bytes(data: bytes, max_bytes: int) -> bytes:
         raise DecodeError(f"zstd that expands to more than {max_bytes} bytes")
     if not frame.eof:
         raise DecodeError("cut zstd")
-    return b"".join(pieces)
+    return b"".join(blocks)
 
 
 class Line(NamedTuple):
@@ -189,10 +189,10 @@ def split_lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[Line]:
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
         kept += first[: max(0, max_bytes - len(kept))]
-        for piece in others:
+        for block in others:
             if kept.strip():
                 yield Line(number, bytes(kept), ended=True)
             number += 1
-            kept = bytearray(piece[:max_bytes])
+            kept = bytearray(block[:max_bytes])
     if kept.strip():
         yield Line(number, bytes(kept), ended=False)

@@ -1,7 +1,7 @@
 """The journal's record: length, raw export request, and a seal with the receipt time and a checksum.
 
 A record is 4 bytes big-endian length and an `ExportTraceServiceRequest`, as the OpenTelemetry Collector's file
-exporter writes with `format: proto`. Ours end with fields that any protobuf reader skips: 1003 string, the tenant of
+exporter writes with `format: proto`. Ours end with fields that any protobuf parser skips: 1003 string, the tenant of
 the sender (absent: `default`; of several the last counts); 1001 fixed64, the receipt time in unix ns; 1002 fixed32, the
 crc32c of all bytes before it in the record. The length counts them; the checksum leaves out the length.
 """
@@ -69,7 +69,7 @@ def envelope(raw: bytes, receipt_ns: int, tenant: str | None = None) -> tuple[by
     `tenant`: that of the sender's token; None: senders have no tokens.
 
     Raises:
-        DecodeError: `raw` holds a record of a journal, which a reader of a torn file could take for ours.
+        DecodeError: `raw` holds a record of a journal, which a parser of a torn file could take for ours.
         ValueError: the record would be longer than `MAX_RECORD_BYTES`.
     """
     if _holds_record(raw):
@@ -86,7 +86,7 @@ def envelope(raw: bytes, receipt_ns: int, tenant: str | None = None) -> tuple[by
 
 
 def _holds_record(raw: bytes) -> bool:
-    """Return whether a reader that looks for the next seal, behind a broken length, would find a record in `raw`."""
+    """Return whether a parser that searches for the next seal after a broken length would find a record in `raw`."""
     at = raw.find(_RECEIPT_TAG)
     while at >= 0 and raw[at + _RECEIPT.size : at + _RECEIPT.size + len(_CRC_TAG)] != _CRC_TAG:
         at = raw.find(_RECEIPT_TAG, at + 1)

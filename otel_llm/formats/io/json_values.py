@@ -281,14 +281,14 @@ def _parts(text: str) -> int:
     return sum(map(text.count, ",[{"))
 
 
-LOOK_DEPTH: Final = 6
+HEAD_DEPTH: Final = 6
 END: Final = object()
 """The value of the item after the last key of an entered object."""
 
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++', re.DOTALL)
 
 
-def key_paths(head: bytes, depth: int = LOOK_DEPTH) -> frozenset[str]:
+def key_paths(head: bytes, depth: int = HEAD_DEPTH) -> frozenset[str]:
     """Return the paths of the keys in the first JSON value of `head`, which may be cut anywhere.
 
     `a` is a key of the object, `a.b` one of the object in it, `a[].b` one of the elements of an array, `[].b` where

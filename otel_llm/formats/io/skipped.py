@@ -1,4 +1,4 @@
-"""Counts of skipped parts, by reason and with places; and the types that readers of spans yield."""
+"""Counts of skipped parts, by reason and with places; and the types that parsers of spans yield."""
 
 from __future__ import annotations
 
@@ -50,12 +50,13 @@ _MAX_NOTES: Final = 20
 class Skipped:
     """The parts that reading left out, by reason, and the places of the first ones.
 
-    `torn_tail` a file ends inside a record; `bad_crc` a record's bytes changed; `bad_record` no record of its form;
+    `torn_tail` a file ends inside a record; `bad_crc` a record's bytes changed; `bad_record` no record of its format;
     `other_signal` metrics, logs or profiles of the same exporter; `unfinished_zst` a `.zst` beside its `.otlp`;
-    `unknown_file` a file in a folder of no known form; `unreadable_file` one that cannot be opened; `zone_assumed`
+    `unknown_file` a file in a folder of no known format; `unreadable_file` one that cannot be opened; `zone_assumed`
     times without a zone, read as UTC; `warmup` and `cooldown` requests of a benchmark's warm-up and cool-down;
     `context_overflow` requests beyond the model's context that a benchmark does not count; `repeated_file` a file in a
-    folder whose requests another of its files has more exactly; `no_request` a file of a known form without a request.
+    folder whose requests another of its files has more exactly; `no_request` a file of a known format without a
+    request.
     """
 
     counts: Counter[str] = field(default_factory=Counter)

@@ -141,8 +141,8 @@ def _read_simple(attribute: bytes) -> tuple[str, Scalar] | None:
         if digits[-1] > 127 or len(digits) > _MOST_DIGITS or min(digits[:-1], default=128) < 128:
             return None
         value = 0
-        for place, digit in enumerate(digits):
-            value |= (digit & 127) << 7 * place
+        for index, digit in enumerate(digits):
+            value |= (digit & 127) << 7 * index
     elif kind == _DOUBLE and size == 1 + _DOUBLE_FORM.size:
         (value,) = _DOUBLE_FORM.unpack_from(attribute, begin)
     else:

@@ -196,18 +196,18 @@ class _Records:
         budget = self._budget - self._found.tokens
         # If protobuf reads a span after all, its tokens are counted then.
         budget += sum(row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER)
-        last, said = (b"", -1), Batch()
+        last, reported = (b"", -1), Batch()
         for row, attributes in zip(rows, read, strict=True):
             if attributes is None:
                 span, written = next(left), (self._raw[row[column.BEGIN] : row[column.STOP]], row[column.RESOURCE])
                 if written != last:  # otherwise it repeats the one before: read once
-                    last, said = written, Batch()
+                    last, reported = written, Batch()
                     sender = self._senders.get(row[column.RESOURCE])
-                    add_span(span, said, min(budget, MAX_TOKENS), self._receipt_ns, sender, self._limits)
-                budget -= said.tokens + sum(one.tokens for one in said.requests)
-                if budget < 0 or (budget < MAX_TOKENS and _TOO_MANY in said.refused | said.anomalies):
+                    add_span(span, reported, min(budget, MAX_TOKENS), self._receipt_ns, sender, self._limits)
+                budget -= reported.tokens + sum(one.tokens for one in reported.requests)
+                if budget < 0 or (budget < MAX_TOKENS and _TOO_MANY in reported.refused | reported.anomalies):
                     return False
-                _add(self._batch, said)
+                _add(self._batch, reported)
             elif row[column.CLASS] == column.SEGMENT:
                 self._segment(row, attributes)
             else:

@@ -16,7 +16,7 @@ from otel_llm import semconv
 from otel_llm.core.limits import MAX_TIME_NS
 from otel_llm.formats.io.json_values import items, json_records, load
 from otel_llm.formats.io.skipped import Received
-from otel_llm.formats.recordings.form import look
+from otel_llm.formats.recordings.recording_format import read_head
 from otel_llm.formats.recordings.span_parts import (
     ERROR,
     array,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 COLUMNS: Final = frozenset({"Timestamp", "TraceId", "SpanId", "SpanName", "SpanAttributes", "Duration"})
 """The required columns; the others of the table may be missing."""
@@ -48,7 +48,7 @@ NESTED: Final = "Events"
 _EVENT: Final = ("Timestamp", "Name", "Attributes")
 EVENTS: Final = tuple(f"{NESTED}.{name}" for name in _EVENT)
 BATCH_ROWS: Final = 1000
-_EXPECTED: Final = "expected rows of otel_traces, as FORMAT JSONEachRow writes them (docs/audit-forms.md)"
+_EXPECTED: Final = "expected rows of otel_traces, as FORMAT JSONEachRow writes them (docs/audit-formats.md)"
 _HOPELESS: Final = 10_000
 """After so many leading rows of another kind the file is refused."""
 _FIRST_NS: Final = 10**16
@@ -67,7 +67,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
     Raises:
         InputError: nothing in it is a row of the table.
     """
-    head, every = look(chunks)
+    head, every = read_head(chunks)
     rows = _answer if _is_answer(head) else json_records
     found = rows(path, every, skipped)
     places = ((f"{path}:{place}" if isinstance(place, int) else f"{path}: {place}", row) for place, row in found)
@@ -129,7 +129,7 @@ def spans_of(path: Path, rows: Iterable[tuple[str, Any]], skipped: Skipped) -> I
     yield from (Received(request(spans, instance)) for instance, spans in waiting.items())
     if zones.assumed:
         skipped.add(
-            "zone_assumed", f"{path}: times without a zone are read as UTC (docs/audit-forms.md)", zones.assumed
+            "zone_assumed", f"{path}: times without a zone are read as UTC (docs/audit-formats.md)", zones.assumed
         )
     if refusal and not good:
         raise InputError(f"{refusal}: {_EXPECTED}")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
     from otel_llm.formats.records import Attributes
 
 REQUIRED: Final = frozenset({"request", "t_seconds"})
@@ -111,7 +111,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
     for name, found in requests.items():
         yield _stream(name, found, skipped)
     if refusal and not requests:
-        raise InputError(f"{refusal} (docs/audit-forms.md says which columns there are)")
+        raise InputError(f"{refusal} (docs/audit-formats.md says which columns there are)")
 
 
 class _TokenLine:

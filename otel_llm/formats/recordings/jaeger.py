@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 _MAX_US: Final = MAX_TIME_NS // 1000
 _MOST_SPANS: Final = 10_000

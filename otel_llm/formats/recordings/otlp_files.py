@@ -1,4 +1,5 @@
-"""The forms of OTLP in files: records with a length (our journal, the Collector's `format: proto`), JSON, one message.
+"""The formats of OTLP in files: records with a length (our journal, the Collector's `format: proto`), JSON, one
+message.
 
 The Collector's file exporter writes a line of JSON an export request, or with `format: proto` a record of 4 bytes
 big-endian length and the message; its `compression: zstd` compresses each record, of either format, by itself.
@@ -15,7 +16,7 @@ from otel_llm.formats.io.json_values import json_records, load
 from otel_llm.formats.io.skipped import MAX_DOCUMENT_BYTES, RawRecord, Received
 from otel_llm.formats.otlp.export_json import from_object
 from otel_llm.formats.otlp.export_request import parse_cut, whole_resources
-from otel_llm.formats.recordings.form import EXPECTED
+from otel_llm.formats.recordings.recording_format import EXPECTED
 from otel_llm.formats.recordings.tempo import WRAPPERS, hex_ids, otlp_of, unwrapped
 from otel_llm.formats.records import DEFAULT_TENANT, DecodeError, InputError
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 LENGTH_BYTES: Final = (b"\x00", b"\x01", b"\x02", b"\x03")
 _BODIES: Final = (b"\n", b"{", ZSTD_MAGIC[:1], b"\xc9")
@@ -132,14 +133,14 @@ def read_message(
     path: Path, chunks: Iterable[bytes], skipped: Skipped, most_bytes: int = MAX_DOCUMENT_BYTES
 ) -> Iterator[RawRecord | Received]:
     """Yield the contents of a file that begins with 0x0A: the tag of a message's only field, or an empty line."""
-    pieces: list[bytes] = []
+    held: list[bytes] = []
     size = 0
     for chunk in chunks:
-        pieces.append(chunk)
+        held.append(chunk)
         size += len(chunk)
         if size > most_bytes:
             raise InputError(f"{path}: one message of more than {most_bytes} bytes: write it as records")
-    data = b"".join(pieces)
+    data = b"".join(held)
     raw = unwrapped(data)
     if whole_resources(raw) == len(raw):
         yield RawRecord(raw, None, DEFAULT_TENANT, str(path))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from otel_llm.formats.io.skipped import Received, Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 _MAX_SPOOLED_BYTES: Final = 64 * 2**30
 
@@ -60,7 +60,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Rece
         if not names >= clickhouse.COLUMNS:
             found = ", ".join(sorted(names)[:8])
             raise InputError(
-                f"{path}: Parquet with the columns {found}: expected token times or otel_traces (docs/audit-forms.md)"
+                f"{path}: Parquet with the columns {found}: expected token times or otel_traces (docs/audit-formats.md)"
             )
         yield from clickhouse.spans_of(path, _rows(path, file, names), skipped)
 

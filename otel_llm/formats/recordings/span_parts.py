@@ -1,6 +1,6 @@
 """Make OTLP spans of the rows of databases and the answers of query APIs: values checked, types restored.
 
-Then every reader of spans, ours and others', can read them.
+Then every parser of spans, ours and others', can read them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SDK_EVENTS: Final = 128
 
 
 def dropped_events(span: Span, skipped: Skipped) -> int:
-    """Return the number of dropped events to assume for a span, in a form that does not state it.
+    """Return the number of dropped events to assume for a span, in a format that does not state it.
 
     An SDK keeps the newest 128 events of a span by default. A span with exactly so many may have had more, and its
     first tokens may be gone: the stream is incomplete, which is counted.

@@ -232,7 +232,7 @@ _READ: Final[Mapping[str, Callable[[Attributes, str], Scalar | None]]] = {
     "integer": count_of,
     "real": seconds_of,
 }
-"""The reader of an attribute by the type of its column: text, a count, a duration."""
+"""The parser of an attribute by the type of its column: text, a count, a duration."""
 
 
 def model_of(attributes: Attributes) -> str | None:

@@ -163,7 +163,7 @@ def _rests(possible: Sequence[Batch], jobs: int, max_batch: int) -> list[Rest]:
     for left in range(1 << jobs):
         of = [job for job in range(jobs) if left >> job & 1]
         times_ns = sorted(shortest[job] for job in of)
-        waits_ns = sum(max(0, len(of) - place - max_batch) * time_ns for place, time_ns in enumerate(times_ns))
+        waits_ns = sum(max(0, len(of) - index - max_batch) * time_ns for index, time_ns in enumerate(times_ns))
         least_ns = waits_ns // max_batch + sum(ends[job] for job in of)
         rests.append(Rest(len(of), least_ns, tuple(sorted(latest[job] for job in of))))
     return rests

@@ -1,4 +1,4 @@
-"""The switches of the policy. Each mechanism can be turned off, so that its worth can be told."""
+"""The switches of the policy. Each mechanism can be turned off, so that its worth can be measured."""
 
 from __future__ import annotations
 

@@ -109,19 +109,19 @@ def _ms(length_ns: int | None) -> str:
 
 def _decodes_figure(profile: Profile) -> dict[str, Any]:
     traces = []
-    for place, context in enumerate(contexts_of(profile)):
+    for index, context in enumerate(contexts_of(profile)):
         most = min(profile.max_batch, profile.kv_tokens // context)
         sizes = _spread(most)
         lengths = [profile.iteration_ns(size, size * context) for size in sizes]
-        traces.append(_line(f"{context:,} tokens", sizes, lengths, place))
+        traces.append(_line(f"{context:,} tokens", sizes, lengths, index))
     return line_figure(traces, "decodes", "iteration, ms")
 
 
 def _prefills_figure(profile: Profile) -> dict[str, Any]:
     sizes = _spread(profile.max_batched_tokens)
     lines = [
-        _line(f"after {prior:,}", sizes, prefills_ns(profile, sizes, prior), place)
-        for place, prior in enumerate(PRIORS)
+        _line(f"after {prior:,}", sizes, prefills_ns(profile, sizes, prior), index)
+        for index, prior in enumerate(PRIORS)
     ]
     return line_figure(lines, "tokens of the chunk", "iteration, ms")
 

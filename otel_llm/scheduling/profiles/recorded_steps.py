@@ -113,8 +113,8 @@ def _measure_lengths(requests: Sequence[Recorded], steps: Sequence[Step], max_ba
 
     A prompt alone on an idle engine is measured by its time from being scheduled.
     """
-    for place, step in enumerate(steps):
-        previous = steps[place - 1] if place else None
+    for index, step in enumerate(steps):
+        previous = steps[index - 1] if index else None
         if previous is not None:
             common = step.times_ns.keys() & previous.times_ns.keys()
             if common:
@@ -132,7 +132,7 @@ def _assign_chunks(requests: Sequence[Recorded], steps: Sequence[Step], max_batc
     """Give each prompt the iterations that it ran in, first come, first served."""
     ends = [step.first_ns for step in steps]
     left = [max(0, max_batched_tokens - sum(before > 0 for before in step.members.values())) for step in steps]
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         prompts = [number for number, before in step.members.items() if not before]
         for number in sorted(prompts, key=lambda one: requests[one].commit_ns):
             request = requests[number]
@@ -142,15 +142,15 @@ def _assign_chunks(requests: Sequence[Recorded], steps: Sequence[Step], max_batc
             if request.prefill_s is not None:
                 scheduled_ns = step.times_ns[number] - round(request.prefill_s * 1e9)
             visible_ns = request.commit_ns - SAME_NS
-            begins = _possible_begins(request.input_tokens, visible_ns, scheduled_ns, steps, left, place)
+            begins = _possible_begins(request.input_tokens, visible_ns, scheduled_ns, steps, left, index)
             first = _begin(begins, scheduled_ns, steps)
             if first is None:
-                for one in steps[bisect_left(ends, request.commit_ns) : place + 1]:
+                for one in steps[bisect_left(ends, request.commit_ns) : index + 1]:
                     one.doubtful = True
                 continue
             done = 0
-            for at in range(first, place + 1):
-                part = request.input_tokens - done if at == place else left[at]
+            for at in range(first, index + 1):
+                part = request.input_tokens - done if at == index else left[at]
                 if part:
                     steps[at].chunks.append((part, done))
                     left[at] -= part
@@ -204,9 +204,9 @@ def _doubt(requests: Sequence[Recorded], steps: Sequence[Step]) -> None:
     """Mark the iterations of requests that are not known well, or that ran beside requests without a recording."""
     ends = [step.first_ns for step in steps]
     place_of: dict[int, list[int]] = defaultdict(list)
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         for number in step.members:
-            place_of[number].append(place)
+            place_of[number].append(index)
     for number, request in enumerate(requests):
         places = place_of[number]
         if places and request.input_tokens is not None:

@@ -107,11 +107,11 @@ def judged_requests(run: SimulatedRun, workload: Workload) -> list[SimulatedRequ
 def blocks_of(requests: Sequence[SimulatedRequest], tokens: int) -> Iterator[Sequence[SimulatedRequest]]:
     """Yield the requests in blocks of about so many output tokens."""
     begin = held = 0
-    for place, request in enumerate(requests):
+    for index, request in enumerate(requests):
         held += request.output
         if held >= tokens:
-            yield requests[begin : place + 1]
-            begin, held = place + 1, 0
+            yield requests[begin : index + 1]
+            begin, held = index + 1, 0
     if begin < len(requests):
         yield requests[begin:]
 

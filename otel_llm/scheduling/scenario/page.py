@@ -69,9 +69,9 @@ def _load_figure(
     lines: Mapping[str, Sequence[tuple[float | None, Row]]], key: str, objective: Objective | None
 ) -> dict[str, Any]:
     traces = []
-    for place, (name, line) in enumerate(lines.items()):
+    for index, (name, line) in enumerate(lines.items()):
         points = [(load, row[key]) for load, row in line if load is not None]
-        traces.append(_trace(name or "all runs", [load for load, _ in points], [value for _, value in points], place))
+        traces.append(_trace(name or "all runs", [load for load, _ in points], [value for _, value in points], index))
     y = "share that met" if key == "attainment" else "requests/s that met"
     figure = line_figure(traces, "load, requests/s", y, height=400, legend=len(traces) > 1)
     if objective is not None:
@@ -94,8 +94,8 @@ def _optimum_marks(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _tier_figure(runs: Sequence[PlannedRun], rows: Sequence[Row]) -> dict[str, Any]:
     traces = [
-        _trace(_label(run), list(row["attainment_by_tier"]), list(row["attainment_by_tier"].values()), place)
-        for place, (run, row) in enumerate(zip(runs, rows, strict=True))
+        _trace(_label(run), list(row["attainment_by_tier"]), list(row["attainment_by_tier"].values()), index)
+        for index, (run, row) in enumerate(zip(runs, rows, strict=True))
     ]
     figure = line_figure(traces, "tier", "share that met", height=400, legend=len(traces) > 1)
     figure["layout"]["xaxis"] = {"title": {"text": "tier"}, "type": "category"}

@@ -142,10 +142,10 @@ def _best_budget(
         budgets = [*static_budgets(scenario.profile.max_batched_tokens)]
     count = len(workload.arrivals_ns)
     best: _Done | None = None
-    for place, budget in enumerate(budgets):
+    for index, budget in enumerate(budgets):
         advance = None
         if progress is not None:
-            advance = lambda arrived, before=place * count: progress(before + arrived, len(budgets) * count)  # noqa: E731
+            advance = lambda arrived, before=index * count: progress(before + arrived, len(budgets) * count)  # noqa: E731
         begin_ns = monotonic_ns()
         placement = placement_of(scenario, workload, seed, budget)
         order = order_of(scenario, workload, seed)
@@ -242,7 +242,7 @@ def _attained(row: dict[str, Any], objective: Objective) -> float:
 def _crossing(levels: Sequence[tuple[float, float, float]]) -> float | None:
     if levels[0][1] < levels[0][2]:
         return None
-    last = max(place for place, (_, share, wanted) in enumerate(levels) if share >= wanted)
+    last = max(index for index, (_, share, wanted) in enumerate(levels) if share >= wanted)
     load, share, wanted = levels[last]
     if last + 1 == len(levels):
         return load

@@ -145,7 +145,7 @@ def draw_tiers(
 def _pick(weights: Sequence[int], drawn: int) -> int:
     """Return the place whose share of the sum holds `drawn` / 2^62."""
     level = drawn * sum(weights)
-    for place, reached in enumerate(accumulate(weights)):
+    for index, reached in enumerate(accumulate(weights)):
         if level < reached << 62:
-            return place
+            return index
     raise ValueError(f"{drawn} is not below 2^62, or no weight is above 0")

@@ -93,11 +93,11 @@ def _azure_rows(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, 
 
 
 def _mooncake(path: Path, text: str) -> Iterator[tuple[int, int, int]]:
-    for line, piece in enumerate(text.splitlines(), 1):
-        if not piece.strip():
+    for line, text_line in enumerate(text.splitlines(), 1):
+        if not text_line.strip():
             continue
         try:
-            row: Any = json.loads(piece)
+            row: Any = json.loads(text_line)
         except (ValueError, RecursionError) as error:
             raise ConfigError(str(path), line, None, "", f"not JSON: {error}", _ADVICE) from error
         if not isinstance(row, dict):

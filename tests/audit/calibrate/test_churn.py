@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.otlp import IDENTITY, T0_NS, export, stream_spans
-from support.recordings import write_form
+from support.recordings import write_format
 
 from otel_llm import audit, semconv
 from otel_llm.audit.calibrate import alpha_fit as fit
@@ -203,7 +203,7 @@ def test_who_was_waiting_at_the_end_is_seen_from_the_stream(tmp_path: Path) -> N
     messages.append(export(*stream_spans([T0_NS + S], request=20, end_ns=T0_NS + S, identity=late)))
     messages.append(export(*stream_spans([T0_NS + S] * 30, request=21, end_ns=T0_NS + S)))
     classes = load_slo()
-    (batch,) = audit.load_streams(write_form(tmp_path, "journal.otlp", messages))
+    (batch,) = audit.load_streams(write_format(tmp_path, "journal.otlp", messages))
     import pyarrow as pa
 
     table = pa.Table.from_batches([judge_batch(batch, classes)])

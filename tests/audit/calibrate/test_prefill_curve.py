@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.otlp import IDENTITY, T0_NS, export, request_span, stream_spans
-from support.recordings import write_form
+from support.recordings import write_format
 
 from otel_llm import audit, semconv
 from otel_llm.audit.calibrate.alpha_fit import TooLittleError
@@ -114,7 +114,7 @@ def test_requests_that_overlap_or_lack_their_prompt_are_seen(tmp_path: Path) -> 
         at = [T0_NS + one * 10**9 for one in (start, first, end)]
         spans = stream_spans([at[1], at[2]], request=number, commit_ns=at[0], end_ns=at[2])
         messages.append(export(request_span(request=number, start_ns=at[0], end_ns=at[2], attributes=reported), *spans))
-    prompts = prompts_of(audit.load_streams(write_form(tmp_path, "journal.otlp", messages)), load_slo())
+    prompts = prompts_of(audit.load_streams(write_format(tmp_path, "journal.otlp", messages)), load_slo())
 
     assert prompts.input_tokens.tolist() == [100, 200, 300, 400, 600, 700]
     assert prompts.ttft_s.tolist() == [1, 2, 1, 2, 3, 3]

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.audit.judged import judged
-from support.recordings import vector_classes, vector_messages, write_form
+from support.recordings import vector_classes, vector_messages, write_format
 from support.vectors import FOLDER
 
 import otel_llm.audit
@@ -40,7 +40,7 @@ def of(found: Comparison, figure: str, **group: str | None) -> Change:
 
 
 def test_the_figures_are_those_of_the_summary(tmp_path: Path) -> None:
-    vectors = write_form(tmp_path, "journal.otlp", vector_messages())
+    vectors = write_format(tmp_path, "journal.otlp", vector_messages())
     for audit in (otel_llm.audit.load(FOLDER / "rows.jsonl"), otel_llm.audit.load(vectors, slo=vector_classes())):
         found = compare.compare(audit, audit, drawing=Drawing(resamples=100))
         figures = {

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.recordings import bursts, vector_classes, vector_messages, write_form
+from support.recordings import bursts, vector_classes, vector_messages, write_format
 from support.vectors import FOLDER
 
 import otel_llm.audit
@@ -25,7 +25,7 @@ def level(path: Path, load: int, *idle_s: float, count: int = 60) -> Path:
     """A recording of `load` requests a second, of 20 tokens each: all come `idle_s`, in turn, after they are due."""
     late_ns = [round(idle_s[number % len(idle_s)] * S) for number in range(1, count + 1)]
     path.mkdir()
-    return write_form(path, "journal.otlp", bursts(late_ns, S // load))
+    return write_format(path, "journal.otlp", bursts(late_ns, S // load))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def swept(levels: list[tuple[int, Path]], alphas: list[float], speeds: list[floa
 
 @pytest.mark.parametrize("speed", [None, 3.0, 12.5])
 def test_a_point_is_the_audit_with_that_alpha_and_speed(tmp_path: Path, speed: float | None) -> None:
-    vectors = write_form(tmp_path, "journal.otlp", vector_messages())
+    vectors = write_format(tmp_path, "journal.otlp", vector_messages())
     for path, classes in ((FOLDER / "rows.jsonl", load_slo()), (vectors, vector_classes())):
         found = sweep.judge_recording("r", otel_llm.audit.load_streams(path), classes, [speed])
         points = sweep.sweep(found, [0.0, 2.5, 7.0], QUICK).points

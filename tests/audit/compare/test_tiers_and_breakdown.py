@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from support.audit.judged import judged
 from support.otlp import IDENTITY, T0_NS, export, stream_spans
-from support.recordings import write_form
+from support.recordings import write_format
 
 import otel_llm.audit
 from otel_llm import semconv
@@ -44,7 +44,7 @@ def recording(tmp_path: Path) -> tuple[Path, Path]:
         messages.append(export(*stream_spans(tokens, request=number, end_ns=end, identity=reported)))
     slo = tmp_path / "slo.yaml"
     slo.write_text(SLO)
-    return write_form(tmp_path, "journal.otlp", messages), slo
+    return write_format(tmp_path, "journal.otlp", messages), slo
 
 
 def test_a_tier_is_the_audit_under_that_class(recording: tuple[Path, Path]) -> None:
@@ -153,7 +153,7 @@ def test_a_hostile_model_name_is_shown_as_text(tmp_path: Path) -> None:
             ({**IDENTITY, semconv.GEN_AI_REQUEST_MODEL: name} for name in ("[red]x[/red]\x1b[2J", "plain")), start=1
         )
     ]
-    audit = otel_llm.audit.load(write_form(tmp_path, "journal.otlp", messages))
+    audit = otel_llm.audit.load(write_format(tmp_path, "journal.otlp", messages))
     text = shown(*by_group.tables(audit))
 
     assert "By model, longest waits first" in text

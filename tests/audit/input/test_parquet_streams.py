@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from support.recordings import vector_classes, vector_messages, write_form
+from support.recordings import vector_classes, vector_messages, write_format
 from support.vectors import FOLDER
 
 from otel_llm import audit
@@ -34,7 +34,7 @@ def written(tmp_path: Path, source: Path) -> Path:
 
 
 def test_what_is_written_is_read_again_the_same(tmp_path: Path) -> None:
-    recordings = ((ROWS, None), (write_form(tmp_path, "journal.otlp", vector_messages()), vector_classes()))
+    recordings = ((ROWS, None), (write_format(tmp_path, "journal.otlp", vector_messages()), vector_classes()))
     for source, classes in recordings:
         path = written(tmp_path, source)
         before, after = audit.load(source, slo=classes), audit.load(path, slo=classes)

@@ -133,7 +133,7 @@ def test_a_run_that_is_not_there_is_refused(run: int | str, says: str, tmp_path:
         load(path, run=run)
 
 
-def test_a_run_of_several_files_is_named_and_of_no_other_form_chosen(tmp_path: Path) -> None:
+def test_a_run_of_several_files_is_named_and_of_no_other_format_chosen(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(vllm(RUNS))
     with pytest.raises(InputError, match=r"run 2: 2 files among the paths: name the run as FILE#NUMBER"):
@@ -143,7 +143,7 @@ def test_a_run_of_several_files_is_named_and_of_no_other_form_chosen(tmp_path: P
     times.write_text("request,t_seconds\n1,0.1\n1,0.2\n")
     assert audited(tmp_path / "a", "--run", "1", "--streams", str(tmp_path / "times.parquet")).exit_code == 0
     for other in (times, tmp_path / "times.parquet"):
-        with pytest.raises(InputError, match="this form has no runs to choose from: leave out the run 1"):
+        with pytest.raises(InputError, match="this format has no runs to choose from: leave out the run 1"):
             load(other, run=1)
 
 

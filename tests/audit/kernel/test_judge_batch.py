@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from support.audit.audit_oracle import one_by_one
-from support.recordings import vector_classes, vector_messages, write_form
+from support.recordings import vector_classes, vector_messages, write_format
 from support.vectors import FOLDER
 
 from otel_llm import audit
@@ -31,7 +31,7 @@ ROWS = FOLDER / "rows.jsonl"
 
 
 def recorded(tmp_path: Path) -> list[tuple[list[Assembled], SloClasses]]:
-    vectors = write_form(tmp_path, "journal.otlp", vector_messages())
+    vectors = write_format(tmp_path, "journal.otlp", vector_messages())
     return [
         (read(ROWS), load_slo(None)),
         (read(vectors), vector_classes()),

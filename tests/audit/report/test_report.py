@@ -13,7 +13,7 @@ import pytest
 from support.audit.chromium import Page, browser
 from support.audit.figures import check
 from support.otlp import T0_NS, Value, export, segment_span, stream_spans
-from support.recordings import vector_classes, vector_messages, write_form
+from support.recordings import vector_classes, vector_messages, write_format
 from support.requirements import require
 from support.vectors import FOLDER
 
@@ -64,7 +64,7 @@ class Seen(HTMLParser):
 
 @pytest.fixture(scope="module")
 def vectors_audit(tmp_path_factory: pytest.TempPathFactory) -> Audit:
-    path = write_form(tmp_path_factory.mktemp("report"), "journal.otlp", vector_messages())
+    path = write_format(tmp_path_factory.mktemp("report"), "journal.otlp", vector_messages())
     return otel_llm.audit.load(path, slo=vector_classes(), window="1s")
 
 
@@ -89,7 +89,7 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokens = [T0_NS + (3 + index) * 10**9 for index in range(number)]
         messages.append(export(*stream_spans(tokens, request=number, end_ns=tokens[-1], identity=identity)))
     messages.append(export(segment_span(1, 0, request=99, attributes={"<b>": "x"})))
-    write_form(folder, "journal.otlp", messages)
+    write_format(folder, "journal.otlp", messages)
     page = folder / "report.html"
     otel_llm.audit.load(path).write_html(page)
     return page

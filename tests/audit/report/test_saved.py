@@ -1,4 +1,4 @@
-"""The report once more from saved tables: the same bytes where nothing is missing, the same numbers in every form."""
+"""The report once more from saved tables: the same bytes where nothing is missing, the same numbers in every format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.audit.report_tables import T0_NS, requests_of, windows_of
 from support.formats.damaged import CHANGES, damaged
-from support.recordings import vector_classes, vector_messages, write_form
+from support.recordings import vector_classes, vector_messages, write_format
 from support.vectors import FOLDER
 
 import otel_llm.audit
@@ -25,7 +25,7 @@ from otel_llm.cli.main import main
 from otel_llm.slo.metrics import REQUESTS, WINDOWS
 
 ROWS = FOLDER / "rows.jsonl"
-FORMS = (".parquet", ".csv", ".jsonl")
+FORMATS = (".parquet", ".csv", ".jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,9 @@ def audit() -> Audit:
 def saved(audit: Audit, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with everything that the audit of `rows.jsonl` can save."""
     folder = tmp_path_factory.mktemp("saved")
-    for form in FORMS:
-        audit.write_requests(folder / f"r{form}")
-        audit.write_windows(folder / f"w{form}")
+    for file_format in FORMATS:
+        audit.write_requests(folder / f"r{file_format}")
+        audit.write_windows(folder / f"w{file_format}")
     (folder / "summary.json").write_text(json.dumps(audit.summary()), encoding="utf-8")
     pq.write_table(pa.Table.from_batches(load_streams(ROWS)), folder / "s.parquet", row_group_size=3)
     audit.write_html(folder / "audit.html")
@@ -61,11 +61,11 @@ def test_with_the_streams_beside_them_the_tables_give_the_same_page_to_the_byte(
     assert out.read_bytes() == (saved / "audit.html").read_bytes()
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_gives_the_same_figures_and_says_why_deliveries_are_missing(
-    audit: Audit, saved: Path, form: str
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_every_format_gives_the_same_figures_and_says_why_deliveries_are_missing(
+    audit: Audit, saved: Path, file_format: str
 ) -> None:
-    model = load_saved(saved / f"r{form}", saved / f"w{form}", summary=saved / "summary.json")
+    model = load_saved(saved / f"r{file_format}", saved / f"w{file_format}", summary=saved / "summary.json")
 
     pd.testing.assert_frame_equal(model.requests, audit.requests)
     pd.testing.assert_frame_equal(model.windows, audit.windows)
@@ -76,7 +76,7 @@ def test_every_form_gives_the_same_figures_and_says_why_deliveries_are_missing(
     # All but the deliveries is the same figure for figure.
     found, wanted = figures(page), figures((saved / "audit.html").read_text("utf-8"))
     assert found == {name: one for name, one in wanted.items() if not name.startswith("delivery")}
-    assert "nothing was skipped" not in page or form == ".parquet"
+    assert "nothing was skipped" not in page or file_format == ".parquet"
 
 
 def figures(page: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def figures(page: str) -> dict[str, Any]:
 
 def test_without_a_summary_rows_say_all_but_the_fluid_token_rate_and_single_gaps(tmp_path: Path) -> None:
     # Vectors without lost ends, whose end no row knows.
-    source = write_form(tmp_path, "journal.otlp", vector_messages())
+    source = write_format(tmp_path, "journal.otlp", vector_messages())
     audit = otel_llm.audit.load(source, slo=vector_classes(), window="1s")
     audit.write_requests(tmp_path / "r.csv")
     audit.write_windows(tmp_path / "w.csv")
@@ -109,14 +109,14 @@ def test_without_a_summary_rows_say_all_but_the_fluid_token_rate_and_single_gaps
     assert "what was skipped is not in these tables" in build(reported)
 
 
-def test_nulls_types_and_hostile_text_survive_every_form(tmp_path: Path) -> None:
+def test_nulls_types_and_hostile_text_survive_every_format(tmp_path: Path) -> None:
     odd = 'a,"b"\nc; NA null true 1 模型 <b>'
     audit = otel_llm.audit.load(ROWS)
     rows = requests_of(
         [{"model": odd, "ttft_s": 0.1 + 0.2, "met": False, "tokens": 2**60}, {"model": "NA", "instance": "null"}]
     )
-    for form in FORMS:
-        path = tmp_path / f"r{form}"
+    for file_format in FORMATS:
+        path = tmp_path / f"r{file_format}"
         _write(path, rows)
         found, _ = read_table(path, REQUESTS, ())
         pd.testing.assert_frame_equal(found, rows)
@@ -159,11 +159,11 @@ def test_small_tables_of_anybody_are_taken(tables: Path) -> None:
     assert "0 of 1 request could be judged" in (tables / "o.html").read_text("utf-8")
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_table_that_lacks_columns_is_refused_with_their_names(tables: Path, form: str) -> None:
-    _write(tables / f"bad{form}", requests_of([REQUEST]).drop(columns=["idle_s", "met"]))
-    reported = refused(tables, "--requests", f"bad{form}", "--windows", "w.parquet")
-    assert f"bad{form}: lacks the columns idle_s, met; write the table again" in reported
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_a_table_that_lacks_columns_is_refused_with_their_names(tables: Path, file_format: str) -> None:
+    _write(tables / f"bad{file_format}", requests_of([REQUEST]).drop(columns=["idle_s", "met"]))
+    reported = refused(tables, "--requests", f"bad{file_format}", "--windows", "w.parquet")
+    assert f"bad{file_format}: lacks the columns idle_s, met; write the table again" in reported
 
 
 @pytest.mark.parametrize(
@@ -197,10 +197,10 @@ def test_rows_that_cannot_be_are_refused(tables: Path, change: dict[str, Any], w
 def test_words_where_numbers_belong_are_refused(tables: Path) -> None:
     rows = requests_of([REQUEST]).astype({"tokens": "string"})
     rows["tokens"] = "many"
-    for form in FORMS:
-        _write(tables / f"bad{form}", rows)
+    for file_format in FORMATS:
+        _write(tables / f"bad{file_format}", rows)
         assert "pass a table that `otel-llm audit` wrote" in refused(
-            tables, "--requests", f"bad{form}", "--windows", "w.parquet"
+            tables, "--requests", f"bad{file_format}", "--windows", "w.parquet"
         )
 
 

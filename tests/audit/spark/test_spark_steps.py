@@ -121,7 +121,7 @@ def test_a_file_that_is_no_recording_is_a_note_with_its_own_name(tmp_path: Path)
     assert note["note"].startswith("s3a://lake/broken.bin: not a recording")
 
 
-def test_streams_of_other_forms_come_through_and_once(tmp_path: Path) -> None:
+def test_streams_of_other_formats_come_through_and_once(tmp_path: Path) -> None:
     table = tmp_path / "times.csv"
     table.write_text("request,t_seconds\na,0.5\na,0.7\nb,0.9\n")
     rows = [row for row in records([table]) if row["kind"] == "stream"] * 2

@@ -24,7 +24,7 @@ def alarms(service_s: float, drift: float, requests: int, seed: int, alpha: floa
     count = 100
     while count <= requests and not test.grows:
         stays = np.minimum(residence[:count], at[count - 1] - at[:count])
-        test.look(in_flight[:count], at[:count], stays)
+        test.evaluate(in_flight[:count], at[:count], stays)
         count = int(count * 1.2)
     return test.grows
 
@@ -50,7 +50,7 @@ def test_false_alarms_are_as_rare_as_their_level() -> None:
         test = BacklogTest(0.05)
         backlog = 100 + np.cumsum(draw.normal(0.05, 1.0, 2000))  # a random walk that grows by just 5 %
         for count in range(100, 2000, 100):
-            test.look(backlog[:count], np.arange(count) / 10, np.full(count, 0.1))
+            test.evaluate(backlog[:count], np.arange(count) / 10, np.full(count, 0.1))
         wrong += test.grows
     assert wrong <= 0.05 * 200 + 2 * sqrt(0.05 * 200), "two standard errors above the level"
 
@@ -58,16 +58,16 @@ def test_false_alarms_are_as_rare_as_their_level() -> None:
 def test_there_is_no_slope_before_the_longest_stay_is_over() -> None:
     test = BacklogTest(0.01)
     at = np.arange(300) / 10
-    assert not test.look(np.arange(300.0), at, at[-1] - at)
+    assert not test.evaluate(np.arange(300.0), at, at[-1] - at)
     assert test.slope is None
-    test.look(np.arange(300.0), at, np.full(300, 2.0))
+    test.evaluate(np.arange(300.0), at, np.full(300, 2.0))
     assert test.slope == pytest.approx(1.0)
 
 
 def test_the_start_up_must_be_over_twice_and_is_that_of_the_first_requests() -> None:
     at = np.arange(300) / 10
     early, late = BacklogTest(0.01), BacklogTest(0.01)
-    early.look(np.arange(300.0), at, np.full(300, 16.0))
+    early.evaluate(np.arange(300.0), at, np.full(300, 16.0))
     assert early.slope is None, "29.9 s are less than twice 16 s"
-    late.look(np.arange(300.0), at, np.where(np.arange(300) < 50, 14.0, 100.0))
+    late.evaluate(np.arange(300.0), at, np.where(np.arange(300) < 50, 14.0, 100.0))
     assert late.slope == pytest.approx(1.0), "those that come later do not prolong it"

@@ -52,7 +52,7 @@ def test_a_simulated_search_is_a_function_of_its_seed_and_draws_its_probes(tmp_p
     assert "The probes" in written
 
 
-def test_a_range_beyond_the_capacity_is_said_and_exits_1(tmp_path: Path) -> None:
+def test_a_range_beyond_the_capacity_is_reported_and_exits_1(tmp_path: Path) -> None:
     path = fleet(tmp_path)
     below = found_by("--simulate", path, "--between", "100..200", "--precision", "1.0", status=1)
     assert below["capacity_low"] is None

@@ -7,7 +7,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from otel_llm.bench.capacity.objective import HELD, MISSED, UNSAID, Clause, ObjectiveError, fluid_goal, parse_objective
+from otel_llm.bench.capacity.objective import (
+    HELD,
+    MISSED,
+    UNREPORTED,
+    Clause,
+    ObjectiveError,
+    fluid_goal,
+    parse_objective,
+)
 from otel_llm.slo.batch.judged import Judged
 from otel_llm.slo.batch.many import judge_many
 from otel_llm.slo.batch.recorded import Recorded
@@ -86,8 +94,8 @@ def test_a_failed_request_holds_under_no_clause(text: str) -> None:
 
 
 def test_a_reply_without_tokens_has_no_verdict() -> None:
-    assert fates_of("ttft_p99 <= 1s", EMPTY, FAST) == [UNSAID, HELD]
-    assert fates_of("attainment >= 0.9", EMPTY, FAST) == [UNSAID, HELD]
+    assert fates_of("ttft_p99 <= 1s", EMPTY, FAST) == [UNREPORTED, HELD]
+    assert fates_of("attainment >= 0.9", EMPTY, FAST) == [UNREPORTED, HELD]
 
 
 def test_the_limit_itself_holds() -> None:

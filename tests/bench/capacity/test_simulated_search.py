@@ -22,7 +22,7 @@ from otel_llm.bench.capacity.capacity_search import (
     find_capacity,
     inflations_below,
 )
-from otel_llm.bench.capacity.objective import HELD, MISSED, UNSAID, parse_objective
+from otel_llm.bench.capacity.objective import HELD, MISSED, UNREPORTED, parse_objective
 from otel_llm.bench.capacity.observations import Observations, ProbeEnd, SourceError, child_seed
 from otel_llm.bench.capacity.simulated_source import SimulatedSource
 from otel_llm.bench.capacity.statistics.error_budget import ProbeLevels
@@ -64,7 +64,7 @@ def test_an_observation_is_what_the_whole_run_says(tmp_path: Path) -> None:
     count = len(early.load.at)
     assert (early.in_flight == last.in_flight[:count]).all()
     ends = last.load.at + last.residence_s
-    wanted = [(ends[:place] > at).sum() for place, at in enumerate(last.load.at)]
+    wanted = [(ends[:index] > at).sum() for index, at in enumerate(last.load.at)]
     assert last.in_flight.tolist() == wanted
     end = probe.end()
     assert (end.cost, end.requests, end.invalid) == (600.0, 600, None)
@@ -184,7 +184,7 @@ def test_no_probe_has_more_than_its_share_or_what_is_left() -> None:
     assert found.why is not None
 
 
-def test_a_truth_beyond_the_range_is_said_in_words() -> None:
+def test_a_truth_beyond_the_range_is_reported_in_words() -> None:
     below, above = searched(Scripted(1.0)), searched(Scripted(50.0))
     assert (below.low, below.high) == (None, 2.0)
     assert "below the range" in answer(below)
@@ -209,7 +209,7 @@ def decided(fates: np.ndarray, in_flight: np.ndarray | None = None, text: str = 
     decision = ProbeDecision(1.0, parse_objective(text).clauses, ProbeLevels(0.005, 0.002, 0.0005), [[], []])
     backlog = np.zeros(count) if in_flight is None else in_flight
     at = np.arange(count, dtype=np.float64)
-    decision.look(Observations(Load(at, at, at), backlog, np.full(count, 1.0), fates, np.zeros(count)))
+    decision.evaluate(Observations(Load(at, at, at), backlog, np.full(count, 1.0), fates, np.zeros(count)))
     return decision
 
 
@@ -233,7 +233,7 @@ def test_a_backlog_that_grows_fails_though_every_request_holds() -> None:
 def test_the_warm_up_is_cut_and_null_is_left_out_and_counted() -> None:
     fates = np.full(1000, HELD, np.int8)
     fates[:50] = MISSED
-    fates[500:600] = UNSAID
+    fates[500:600] = UNREPORTED
     (found,) = decided(fates[None, :]).findings
     assert (found.value, found.unsaid, found.requests) == (1.0, 100, 850)
 
@@ -252,7 +252,7 @@ def test_too_few_requests_or_too_short_a_time_decide_nothing() -> None:
     fates = np.full((1, 1500), HELD, np.int8)
     for residence_s, verdict in ((1.0, "undecided"), (0.2, "holds")):
         seen = Observations(Load(at, at, at), np.zeros(1500), np.full(1500, residence_s), fates, np.zeros(1500))
-        assert slow.look(seen) == verdict
+        assert slow.evaluate(seen) == verdict
 
 
 def test_seeds_of_probes_differ() -> None:

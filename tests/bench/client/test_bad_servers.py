@@ -211,10 +211,10 @@ def test_an_answer_that_ends_with_its_connection_is_no_stream() -> None:
         _learn(url)
 
 
-def test_where_a_redirection_leads_is_said() -> None:
+def test_where_a_redirection_leads_is_reported() -> None:
     moved = b"HTTP/1.1 307 Moved\r\nLocation: https://h/v1/chat/completions\r\nContent-Length: 0\r\n\r\n"
-    said = "status 307: it redirects to https://h/v1/chat/completions: name that URL"
-    with _saying(moved) as url, pytest.raises(LearningError, match=said):
+    reported = "status 307: it redirects to https://h/v1/chat/completions: name that URL"
+    with _saying(moved) as url, pytest.raises(LearningError, match=reported):
         _learn(url)
 
 
@@ -225,8 +225,8 @@ def test_a_server_that_switches_the_protocol() -> None:
 
 def test_a_model_that_is_not_there() -> None:
     missing: dict[str, object] = {"error": {"message": "The model does not exist", "code": 404}}
-    said = "has no model 'm': The model does not exist; it has: llama, qwen"
-    with answering(404, missing, models=["llama", "qwen"]) as url, pytest.raises(LearningError, match=said):
+    reported = "has no model 'm': The model does not exist; it has: llama, qwen"
+    with answering(404, missing, models=["llama", "qwen"]) as url, pytest.raises(LearningError, match=reported):
         _learn(url)
 
 
@@ -238,8 +238,8 @@ def test_a_long_list_of_models_is_read_to_its_end() -> None:
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_key_that_is_wanted(status: int) -> None:
-    said = f"{status}: Unauthorized.*--api-key-file"
-    with answering(status, {"error": {"message": "Unauthorized"}}) as url, pytest.raises(LearningError, match=said):
+    reported = f"{status}: Unauthorized.*--api-key-file"
+    with answering(status, {"error": {"message": "Unauthorized"}}) as url, pytest.raises(LearningError, match=reported):
         _learn(url)
 
 
@@ -250,8 +250,11 @@ def test_a_server_that_ignores_stream() -> None:
 
 
 def test_a_server_that_refuses_for_another_reason() -> None:
-    said = "status 400: context too long"
-    with answering(400, {"error": {"message": "context too long"}}) as url, pytest.raises(LearningError, match=said):
+    reported = "status 400: context too long"
+    with (
+        answering(400, {"error": {"message": "context too long"}}) as url,
+        pytest.raises(LearningError, match=reported),
+    ):
         _learn(url)
 
 

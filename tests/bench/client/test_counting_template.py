@@ -50,10 +50,10 @@ def _facts(request: ObservedRequest) -> tuple[object, ...]:
 @settings(max_examples=examples(300))
 @given(streams())
 def test_whole_events_and_halves_give_the_same_tokens(events: list[bytes]) -> None:
-    whole = [(place, framed(data)) for place, data in enumerate(events)]
+    whole = [(index, framed(data)) for index, data in enumerate(events)]
     halves = [
-        (place, framed(part))
-        for place, data in enumerate(events)
+        (index, framed(part))
+        for index, data in enumerate(events)
         for part in (data[: len(data) // 2], data[len(data) // 2 :])
     ]
     assert _facts(exchanged([(0, HEAD), *whole])) == _facts(exchanged([(0, HEAD), *halves]))
@@ -64,8 +64,8 @@ def test_a_running_total_contains_the_chunks_that_had_none() -> None:
     thought = event(chunk({"reasoning_content": "word "}))
     two, eight = (event(chunk({"content": "word "}, finish="stop", usage=usage_of(total))) for total in (2, 8))
     events = [two, thought, thought, eight, event(usage(8)), event(b"[DONE]")]
-    pieces = [(place, framed(data)) for place, data in enumerate(events)]
-    assert list(exchanged([(0, HEAD), *pieces]).times_ns) == [0, 0, 1, 2, 3, 3, 3, 3]
+    reads = [(index, framed(data)) for index, data in enumerate(events)]
+    assert list(exchanged([(0, HEAD), *reads]).times_ns) == [0, 0, 1, 2, 3, 3, 3, 3]
 
 
 def _counted(text: str, tokens: int) -> bytes:

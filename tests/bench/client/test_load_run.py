@@ -54,17 +54,17 @@ def test_requests_in_flight_as_counted_naively(
 ) -> None:
     count, requests, reports = script
     workers = ScriptedWorkers(count)
-    said: list[set[tuple[str, int]]] = [set() for _ in range(count)]
+    reported: list[set[tuple[str, int]]] = [set() for _ in range(count)]
     for at_ns, worker in reports:
         events: list[Event] = []
         for number, (intended_ns, end_ns) in enumerate(requests):
             if number % count != worker:
                 continue
-            if intended_ns < at_ns and ("sent", number) not in said[worker]:
-                said[worker].add(("sent", number))
+            if intended_ns < at_ns and ("sent", number) not in reported[worker]:
+                reported[worker].add(("sent", number))
                 events.append(Sent(number, intended_ns, intended_ns, 1, 1))
-            if end_ns < at_ns and ("ended", number) not in said[worker]:
-                said[worker].add(("ended", number))
+            if end_ns < at_ns and ("ended", number) not in reported[worker]:
+                reported[worker].add(("ended", number))
                 events.append(_ended(number, end_ns))
         # Everything before `until_ns` is in the report: what is at that very instant is not.
         done = at_ns >= 200
@@ -74,7 +74,7 @@ def test_requests_in_flight_as_counted_naively(
         run.step(0)
         seen = [(one.intended_ns, one.number) for one in run.requests]
         assert seen == [(at, number) for number, (at, _) in enumerate(requests) if at < run.watermark_ns]
-        naive = [sum(begun < at and end > at for begun, end in requests[:place]) for place, (at, _) in enumerate(seen)]
+        naive = [sum(begun < at and end > at for begun, end in requests[:index]) for index, (at, _) in enumerate(seen)]
         assert run.in_flight == naive
     assert run.finished
     assert len(run.requests) == len(requests)

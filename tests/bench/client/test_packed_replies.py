@@ -22,10 +22,10 @@ def test_a_packed_reply_is_judged_by_its_tokens(name: str, gap_s: float, tmp_pat
     stated = usage(sum(one.tokens for one in chunks))
     events = [(one.at_ns, event(chunk({"content": one.text}))) for one in chunks]
     events += [(chunks[-1].at_ns, event(one)) for one in (chunk(finish="stop"), stated, b"[DONE]")]
-    pieces = [(0, HEAD), *((at_ns, framed(data)) for at_ns, data in events), (chunks[-1].at_ns, b"0\r\n\r\n")]
+    reads = [(0, HEAD), *((at_ns, framed(data)) for at_ns, data in events), (chunks[-1].at_ns, b"0\r\n\r\n")]
     records = RequestRecords(Target.read("http://127.0.0.1:8000", model="m"), "chat", FakeClock())
     with RunJournal(tmp_path / "run", records) as journal:
-        journal.write(exchanged(pieces))
+        journal.write(exchanged(reads))
     [row] = load(tmp_path / "run").rows
     felt = truth(chunks)
     assert (row["tokens"], row["token_basis"]) == (felt.tokens, "estimated")

@@ -36,17 +36,17 @@ def test_tokens_have_the_times_of_their_reads() -> None:
 @given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=200))
 def test_any_cutting_of_the_bytes_gives_the_same_tokens(cuts: list[int]) -> None:
     whole = b"".join(data for _, data in reply([1, 1, 1]))
-    pieces, at = [], 0
-    for place, size in enumerate([*cuts, len(whole)]):
+    reads, at = [], 0
+    for index, size in enumerate([*cuts, len(whole)]):
         if at < len(whole):
-            pieces.append((place, whole[at : at + size]))
+            reads.append((index, whole[at : at + size]))
             at += size
-    request = exchanged(pieces)
+    request = exchanged(reads)
     assert request.outcome == "completed"
     assert len(request.times_ns) == 3
-    for place, time in enumerate(request.times_ns):  # the piece that ends its line, or the blank one behind it
-        end = whole.index(f"w{place} ".encode())
-        read = next(at for at, _ in pieces if sum(len(data) for when, data in pieces if when <= at) > end)
+    for index, time in enumerate(request.times_ns):  # the read that ends its line, or the blank one behind it
+        end = whole.index(f"w{index} ".encode())
+        read = next(at for at, _ in reads if sum(len(data) for when, data in reads if when <= at) > end)
         assert time >= read
 
 
@@ -56,10 +56,10 @@ def test_token_ids_and_running_usage_count_exactly() -> None:
 
 
 def test_final_usage_is_noted_for_the_verdict() -> None:
-    pieces = reply([100, 50, 50])
-    at_ns, end = pieces[-2]
-    pieces[-2] = (at_ns, framed(event(usage(7))) + end)
-    request = exchanged(pieces)
+    reads = reply([100, 50, 50])
+    at_ns, end = reads[-2]
+    reads[-2] = (at_ns, framed(event(usage(7))) + end)
+    request = exchanged(reads)
     assert (request.token_basis, request.stated_tokens, request.stated_reasoning) == ("chunk", 7, None)
     assert [time // MS for time in request.times_ns] == [100, 150, 200]
 
@@ -67,17 +67,17 @@ def test_final_usage_is_noted_for_the_verdict() -> None:
 def test_reasoning_that_is_not_streamed_is_noted() -> None:
     stated = usage(7)
     stated["usage"]["completion_tokens_details"] = {"reasoning_tokens": 4}
-    pieces = reply([100, 50, 50])
-    at_ns, end = pieces[-2]
-    pieces[-2] = (at_ns, framed(event(stated)) + end)
-    request = exchanged(pieces)
+    reads = reply([100, 50, 50])
+    at_ns, end = reads[-2]
+    reads[-2] = (at_ns, framed(event(stated)) + end)
+    request = exchanged(reads)
     assert (len(request.times_ns), request.stated_tokens, request.stated_reasoning) == (3, 7, 4)
 
 
 def test_reasoning_counts_by_kind() -> None:
-    pieces = reply([100])
+    reads = reply([100])
     thought = framed(event(chunk({"reasoning_content": "hm"})))
-    request = exchanged([pieces[0], (50 * MS, thought), *pieces[1:]])
+    request = exchanged([reads[0], (50 * MS, thought), *reads[1:]])
     assert list(request.kinds) == [1, 0]
     assert [time // MS for time in request.times_ns] == [50, 100]
 
@@ -88,11 +88,11 @@ def test_reasoning_counts_by_kind() -> None:
 def test_the_audit_of_the_recording_judges_a_count_that_can_be(
     stated: int, tokens: int, basis: str, tmp_path: Path
 ) -> None:
-    pieces = reply([100, 50])
-    at_ns, end = pieces[-2]
-    pieces[-2] = (at_ns, framed(event(usage(stated))) + end)
+    reads = reply([100, 50])
+    at_ns, end = reads[-2]
+    reads[-2] = (at_ns, framed(event(usage(stated))) + end)
     with RunJournal(tmp_path / "run", RequestRecords(TARGET, "chat", FakeClock())) as journal:
-        journal.write(exchanged(pieces))
+        journal.write(exchanged(reads))
     (row,) = load(tmp_path / "run").rows
     assert (row["tokens"], row["tokens_recorded"], row["token_basis"]) == (tokens, 2, basis)
 

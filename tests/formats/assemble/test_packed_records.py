@@ -67,10 +67,10 @@ def exact(records: list[Segment] | list[RequestSpan]) -> str:
 
 
 @given(st.lists(segments(), max_size=3), st.lists(requests(), max_size=2))
-def test_records_come_back_as_they_were(pieces: list[Segment], spans: list[RequestSpan]) -> None:
-    frames = [pack(piece) for piece in pieces] + [pack(span) for span in spans]
+def test_records_come_back_as_they_were(segments: list[Segment], spans: list[RequestSpan]) -> None:
+    frames = [pack(segment) for segment in segments] + [pack(span) for span in spans]
     batch = unpack(KEY, b"".join(frames))
-    assert exact(batch.segments) == exact(pieces)
+    assert exact(batch.segments) == exact(segments)
     assert exact(batch.requests) == exact(spans)
 
 

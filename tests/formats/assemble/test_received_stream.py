@@ -12,8 +12,8 @@ from otel_llm.formats.records import Attributes, Segment
 
 
 def segment(seq: int, outcome: str | None = None) -> Segment:
-    said: Attributes = {} if outcome is None else {semconv.OUTCOME: outcome}
-    return Segment(bytes(16), bytes(8), 0, seq, 0, seq, seq + 1, [], None, said, None)
+    reported: Attributes = {} if outcome is None else {semconv.OUTCOME: outcome}
+    return Segment(bytes(16), bytes(8), 0, seq, 0, seq, seq + 1, [], None, reported, None)
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))

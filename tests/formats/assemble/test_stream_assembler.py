@@ -43,9 +43,9 @@ def kept(drawn: Fleet) -> tuple[list[Any], Counter[str]]:
 def ordered(parts: list[Streams]) -> list[Any]:
     found = []
     for part in parts:
-        for place, resolved in enumerate(part.resolved):
-            times = part.times_ns[part.offsets[place] : part.offsets[place + 1]].tolist()
-            found.append((resolved, times, part.kinds[place]))
+        for index, resolved in enumerate(part.resolved):
+            times = part.times_ns[part.offsets[index] : part.offsets[index + 1]].tolist()
+            found.append((resolved, times, part.kinds[index]))
     return sorted(found, key=lambda one: row_order(one[0]))
 
 
@@ -75,7 +75,7 @@ END: dict[str, Value] = {semconv.OUTCOME: "completed", semconv.TOKENS: 4, semcon
 Cut = tuple[int, int, list[int]]
 
 
-def sent(cuts: list[Cut], *, choice: int = 0, request: bool = True, said: dict[str, Value] = END) -> list[Span]:
+def sent(cuts: list[Cut], *, choice: int = 0, request: bool = True, reported: dict[str, Value] = END) -> list[Span]:
     """Return segments (number, first token, arrivals in ms), where the last one ends the stream, and the request."""
     spans = [
         segment_span(
@@ -85,9 +85,9 @@ def sent(cuts: list[Cut], *, choice: int = 0, request: bool = True, said: dict[s
             choice=choice,
             start_ns=T0_NS,
             end_ns=T0_NS + 10**9,
-            attributes=said if place == len(cuts) - 1 else {semconv.GEN_AI_REQUEST_MODEL: "m"} if not seq else None,
+            attributes=reported if index == len(cuts) - 1 else {semconv.GEN_AI_REQUEST_MODEL: "m"} if not seq else None,
         )
-        for place, (seq, first, arrivals) in enumerate(cuts)
+        for index, (seq, first, arrivals) in enumerate(cuts)
     ]
     whole = request_span(start_ns=T0_NS, end_ns=T0_NS + 10**9)
     return [*spans, *([whole] if request else [])]
@@ -102,7 +102,7 @@ STREAMS: dict[str, list[Span]] = {
     "without a beginning": sent([(1, 0, [1, 2]), (2, 2, [3, 4])]),
     "another choice": sent([(0, 0, []), (1, 0, [4, 3]), (2, 2, [3, 4])]) + sent([(0, 0, []), (1, 0, [5])], choice=1),
     "a last one that leaves the end to the request": sent(
-        [(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], said={semconv.OUTCOME: "completed"}
+        [(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], reported={semconv.OUTCOME: "completed"}
     ),
 }
 
@@ -127,12 +127,12 @@ def test_streams_that_are_odd(name: str, size: int, held_bytes: int) -> None:
 
 SAYS_MORE: dict[str, list[Span]] = {
     "a repetition that ends the stream": [
-        *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], said={}, request=False),
+        *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], reported={}, request=False),
         *sent([(2, 2, [3, 4])], request=False),
     ],
     "one that ends it otherwise": [
         *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], request=False),
-        *sent([(2, 2, [3, 4])], said={**END, semconv.OUTCOME: "error"}, request=False),
+        *sent([(2, 2, [3, 4])], reported={**END, semconv.OUTCOME: "error"}, request=False),
     ],
     "one that ends it in its middle": [
         *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], request=False),
@@ -140,7 +140,7 @@ SAYS_MORE: dict[str, list[Span]] = {
     ],
     "one that names another model": [
         *sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])], request=False),
-        *sent([(1, 0, [1, 2])], said={semconv.GEN_AI_RESPONSE_MODEL: "n"}, request=False),
+        *sent([(1, 0, [1, 2])], reported={semconv.GEN_AI_RESPONSE_MODEL: "n"}, request=False),
     ],
     "one that says the same": sent([(0, 0, []), (1, 0, [1, 2]), (2, 2, [3, 4])]) + sent([(2, 2, [3, 4])]),
 }
@@ -181,9 +181,9 @@ def test_the_request_span_fills_what_the_last_segment_of_an_only_choice_leaves_o
     outcome: str | None, choices: int
 ) -> None:
     cuts: list[Cut] = [(0, 0, []), (1, 0, [1, 2])]
-    spans = [span for choice in range(choices) for span in sent(cuts, choice=choice, request=False, said=ENDS)]
-    said = {**IDENTITY, semconv.TOKEN_BASIS: "chunk", semconv.TOKENS: 4}
-    spans.append(request_span(attributes=said if outcome is None else {**said, semconv.OUTCOME: outcome}))
+    spans = [span for choice in range(choices) for span in sent(cuts, choice=choice, request=False, reported=ENDS)]
+    reported = {**IDENTITY, semconv.TOKEN_BASIS: "chunk", semconv.TOKENS: 4}
+    spans.append(request_span(attributes=reported if outcome is None else {**reported, semconv.OUTCOME: outcome}))
     assembler = Assembler()
     assembler.add(decode(export(*spans)))
     filled = ("chunk", 0.5) if choices == 1 else (None, 1.0)
@@ -194,8 +194,8 @@ ENDS: dict[str, Value] = {semconv.OUTCOME: "completed"}
 
 
 def test_a_request_span_without_an_outcome_says_nothing_of_the_tokens_of_a_stream_without_an_end() -> None:
-    said = {**IDENTITY, semconv.SEGMENTS: 2, semconv.TOKENS: 0}
+    reported = {**IDENTITY, semconv.SEGMENTS: 2, semconv.TOKENS: 0}
     assembler = Assembler()
-    assembler.add(decode(export(request_span(attributes=said))))
+    assembler.add(decode(export(request_span(attributes=reported))))
     (found,) = assembler.finish()
     assert (found.resolved.outcome, found.resolved.coverage, found.resolved.complete) == ("lost", 0.0, False)

@@ -27,10 +27,10 @@ def named(name: str, times_ns: Sequence[int]) -> list[Event]:
 
 
 def reply(
-    *events: Event, said: Mapping[str, Value] = MappingProxyType({}), dropped: int = 0, error: bool = False
+    *events: Event, reported: Mapping[str, Value] = MappingProxyType({}), dropped: int = 0, error: bool = False
 ) -> Span:
     """Return a client's span of a second with these events."""
-    attributes: dict[str, Value] = {semconv.GEN_AI_OPERATION_NAME: "chat", **said}
+    attributes: dict[str, Value] = {semconv.GEN_AI_OPERATION_NAME: "chat", **reported}
     return request_span(attributes=attributes, events=events, dropped_events=dropped, error=error)
 
 
@@ -52,7 +52,7 @@ def test_events_named_token_are_anybody_s_word_elsewhere() -> None:
 
 @pytest.mark.parametrize("basis", ["exact", "chunk", "estimated"])
 def test_a_span_may_say_what_its_events_are(basis: str) -> None:
-    (row,) = rows(export(reply(*TIMES, said={semconv.TOKEN_BASIS: basis})))
+    (row,) = rows(export(reply(*TIMES, reported={semconv.TOKEN_BASIS: basis})))
     assert row["token_basis"] == basis
 
 
@@ -77,8 +77,8 @@ def test_an_error_is_an_error() -> None:
 @pytest.mark.parametrize("name", [semconv.TOKEN_GENERATED_EVENT, *CHUNKS])
 @pytest.mark.parametrize("stated", [None, 0.05])
 def test_of_a_stream_that_lost_its_beginning_nothing_is_scored(name: str, stated: float | None) -> None:
-    said: dict[str, Value] = {} if stated is None else {semconv.GEN_AI_TIME_TO_FIRST_CHUNK: stated}
-    (row,) = rows(export(reply(*named(name, TIMES), dropped=12, said=said)))
+    reported: dict[str, Value] = {} if stated is None else {semconv.GEN_AI_TIME_TO_FIRST_CHUNK: stated}
+    (row,) = rows(export(reply(*named(name, TIMES), dropped=12, reported=reported)))
     assert (row["tokens"], row["tokens_read"], row["coverage"], row["e2e_s"]) == (4, 4, 0.25, 1.0)
     assert row["ttft_s"] == stated
     judged_columns = ("tpot_s", "tbt_max_s", "idle_s", "deadlines", "fluidity_index", "met", "benefit", "ttfo_s")
@@ -86,14 +86,14 @@ def test_of_a_stream_that_lost_its_beginning_nothing_is_scored(name: str, stated
 
 
 def test_what_was_dropped_beside_no_token_is_nobody_s_loss() -> None:
-    (row,) = rows(export(reply(dropped=12, said={semconv.GEN_AI_TIME_TO_FIRST_CHUNK: 0.25})))
+    (row,) = rows(export(reply(dropped=12, reported={semconv.GEN_AI_TIME_TO_FIRST_CHUNK: 0.25})))
     assert (row["ttft_s"], row["coverage"], row["tokens"]) == (0.25, None, None)
 
 
 def test_the_tokens_of_a_reply_say_nothing_of_its_chunks() -> None:
     usage: dict[str, Value] = {semconv.GEN_AI_USAGE_OUTPUT_TOKENS: 40}
-    (chunks,) = rows(export(reply(*named(semconv.CHUNK_EVENT, TIMES), said=usage)))
-    (tokens,) = rows(export(reply(*named(semconv.TOKEN_GENERATED_EVENT, TIMES), said=usage)))
+    (chunks,) = rows(export(reply(*named(semconv.CHUNK_EVENT, TIMES), reported=usage)))
+    (tokens,) = rows(export(reply(*named(semconv.TOKEN_GENERATED_EVENT, TIMES), reported=usage)))
     assert (chunks["coverage"], tokens["coverage"]) == (1.0, 0.1)
 
 
@@ -103,10 +103,10 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("said", CHOICES)
+@pytest.mark.parametrize("reported", CHOICES)
 @pytest.mark.parametrize("dropped", [0, 3])
-def test_choices_that_cannot_be_told_apart_are_not_one_stream(said: dict[str, Value], dropped: int) -> None:
-    found, counts = judged(export(reply(*named(semconv.CHUNK_EVENT, TIMES), dropped=dropped, said=said)))
+def test_choices_that_cannot_be_distinguished_are_not_one_stream(reported: dict[str, Value], dropped: int) -> None:
+    found, counts = judged(export(reply(*named(semconv.CHUNK_EVENT, TIMES), dropped=dropped, reported=reported)))
     times = [{name: known(one.row).get(name) for name in ("ttft_s", "tokens", "coverage", "met")} for one in found]
     # The first chunk of all is the first chunk; where it may have been dropped nothing follows.
     assert times == ([] if dropped else [{"ttft_s": 0.1, "tokens": None, "coverage": None, "met": None}])
@@ -114,11 +114,11 @@ def test_choices_that_cannot_be_told_apart_are_not_one_stream(said: dict[str, Va
 
 
 def test_one_choice_is_a_stream() -> None:
-    said: dict[str, Value] = {
+    reported: dict[str, Value] = {
         semconv.GEN_AI_REQUEST_CHOICE_COUNT: 1,
         semconv.GEN_AI_RESPONSE_FINISH_REASONS: ["stop"],
     }
-    (row,) = rows(export(reply(*named(semconv.CHUNK_EVENT, TIMES), said=said)))
+    (row,) = rows(export(reply(*named(semconv.CHUNK_EVENT, TIMES), reported=reported)))
     assert row["met"] is True
 
 
@@ -140,7 +140,7 @@ def test_times_that_cannot_be_right(name: str, at_ns: int, reason: str) -> None:
     assert batch.refused == Counter({reason: 1})
     assert [request.span_id for request in batch.requests] == [span_id(7)]
 
-    (one,), counts = judged(export(reply(*events, said={semconv.GEN_AI_TIME_TO_FIRST_CHUNK: 0.25})))
+    (one,), counts = judged(export(reply(*events, reported={semconv.GEN_AI_TIME_TO_FIRST_CHUNK: 0.25})))
     assert (one.row["ttft_s"], one.row["tokens"]) == (0.25, None)
     assert counts == Counter({f"anomaly.{reason}": 1})
 
@@ -155,7 +155,7 @@ def test_a_chunk_just_before_the_start_came_with_it() -> None:
 
 @pytest.mark.parametrize("array", [True, False])
 def test_where_segments_were_sent_events_and_arrays_are_not_read(array: bool) -> None:
-    span = reply(*named(semconv.CHUNK_EVENT, TIMES), dropped=3, said={semconv.SEGMENTS: 3})
+    span = reply(*named(semconv.CHUNK_EVENT, TIMES), dropped=3, reported={semconv.SEGMENTS: 3})
     if array:
         with_array(span, semconv.PER_TOKEN_GENERATION_TIME, doubles([-1.0]))
     batch = decode(export(span))
@@ -177,10 +177,10 @@ def test_events_are_judged_like_the_stream_they_stand_for(
 ) -> None:
     times = [T0_NS + offset for offset in offsets_ns]  # in any order
     end_ns = max(times) + after_ns
-    said: dict[str, Value] = {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.SLO_CLASS: name}
+    reported: dict[str, Value] = {semconv.GEN_AI_OPERATION_NAME: "chat", semconv.SLO_CLASS: name}
     if prompt is not None:
-        said[semconv.GEN_AI_USAGE_PROMPT_TOKENS] = prompt
-    (row,) = rows(export(request_span(attributes=said, end_ns=end_ns, events=named(event, times), error=error)))
+        reported[semconv.GEN_AI_USAGE_PROMPT_TOKENS] = prompt
+    (row,) = rows(export(request_span(attributes=reported, end_ns=end_ns, events=named(event, times), error=error)))
     outcome = "error" if error else "completed"
     expected = judge(times, T0_NS, end_ns, outcome, load_slo().get(name), input_tokens=prompt).columns()
     assert {column: row[column] for column in expected} == expected

@@ -29,11 +29,11 @@ ENGINE: dict[str, Value] = {semconv.GEN_AI_USAGE_COMPLETION_TOKENS: 5, semconv.G
 
 
 def llm_request(
-    value: AnyValue, key: str = semconv.PER_TOKEN_GENERATION_TIME, said: Mapping[str, Value] = MappingProxyType({})
+    value: AnyValue, key: str = semconv.PER_TOKEN_GENERATION_TIME, reported: Mapping[str, Value] = MappingProxyType({})
 ) -> Span:
     """Return an engine's span of two seconds with an array of token times."""
     span = request_span(
-        name="llm_request", kind=Span.SPAN_KIND_SERVER, end_ns=T0_NS + 2 * S, attributes={**ENGINE, **said}
+        name="llm_request", kind=Span.SPAN_KIND_SERVER, end_ns=T0_NS + 2 * S, attributes={**ENGINE, **reported}
     )
     return with_array(span, key, value)
 
@@ -113,7 +113,7 @@ def test_what_cannot_be_offsets_is_refused_with_a_reason(value: AnyValue, reason
 
 @pytest.mark.parametrize(("value", "reason"), REFUSED[::5])
 def test_a_bad_array_costs_itself_where_other_times_are_stated(value: AnyValue, reason: str) -> None:
-    span = llm_request(value, said={semconv.GEN_AI_LATENCY_TTFT: 0.2, semconv.GEN_AI_LATENCY_E2E: 1.9})
+    span = llm_request(value, reported={semconv.GEN_AI_LATENCY_TTFT: 0.2, semconv.GEN_AI_LATENCY_E2E: 1.9})
     (one,), counts = judged(export(span))
     assert (one.row["ttft_s"], one.row["e2e_s"], one.row["tokens"], one.row["met"]) == (0.2, 1.9, None, None)
     assert counts == Counter({f"anomaly.{reason}": 1})
@@ -143,9 +143,9 @@ def test_the_array_speaks_before_events() -> None:
     assert (row["tokens"], row["coverage"]) == (5, 1.0)
 
 
-@pytest.mark.parametrize(("said", "coverage"), [(4, 1.0), (5, 1.0), (10, 0.5)])
-def test_fewer_times_than_tokens_are_not_scored(said: int, coverage: float) -> None:
-    span = llm_request(doubles(OFFSETS), said={semconv.GEN_AI_USAGE_COMPLETION_TOKENS: said})
+@pytest.mark.parametrize(("reported", "coverage"), [(4, 1.0), (5, 1.0), (10, 0.5)])
+def test_fewer_times_than_tokens_are_not_scored(reported: int, coverage: float) -> None:
+    span = llm_request(doubles(OFFSETS), reported={semconv.GEN_AI_USAGE_COMPLETION_TOKENS: reported})
     (row,) = rows(export(span))
     assert (row["coverage"], row["tokens"]) == (coverage, 5)
     assert (row["met"] is None) == (row["ttft_s"] is None) == (coverage < 1)

@@ -91,12 +91,12 @@ def test_openinference_in_the_conventions_words() -> None:
 
 
 def test_what_a_span_says_in_the_conventions_words_stands() -> None:
-    said = OPENINFERENCE | {
+    reported = OPENINFERENCE | {
         semconv.GEN_AI_REQUEST_MODEL: "asked",
         semconv.GEN_AI_USAGE_INPUT_TOKENS: 12,
         TTFT: 0.125,
     }
-    (one,), _ = judged(export(request_span(attributes=said, events=[FIRST])))
+    (one,), _ = judged(export(request_span(attributes=reported, events=[FIRST])))
     assert (one.row["model"], one.row["ttft_s"], one.assembled.resolved.input_tokens) == ("asked", 0.125, 12)
 
 
@@ -108,8 +108,8 @@ def test_what_a_span_says_in_the_conventions_words_stands() -> None:
     ],
 )
 def test_a_first_token_that_cannot_be_right_costs_itself(wrong: Value) -> None:
-    said: dict[str, Value] = {semconv.LANGFUSE_COMPLETION_START: wrong, semconv.GEN_AI_LATENCY_E2E: 0.5}
-    (one,), counts = judged(export(request_span(attributes=said)))
+    reported: dict[str, Value] = {semconv.LANGFUSE_COMPLETION_START: wrong, semconv.GEN_AI_LATENCY_E2E: 0.5}
+    (one,), counts = judged(export(request_span(attributes=reported)))
     assert (one.row["ttft_s"], one.row["e2e_s"]) == (None, 0.5)
     assert sum(counts.values()) == 1
 
@@ -123,8 +123,8 @@ def test_a_first_token_outside_its_span_costs_itself(at_ns: int) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 2**40, "many", 1.5])
 def test_a_dialect_s_count_is_checked_like_any(wrong: Value) -> None:
-    said = OPENINFERENCE | {semconv.OPENINFERENCE_PROMPT_TOKENS: wrong}
-    (one,), counts = judged(export(request_span(attributes=said, events=[FIRST])))
+    reported = OPENINFERENCE | {semconv.OPENINFERENCE_PROMPT_TOKENS: wrong}
+    (one,), counts = judged(export(request_span(attributes=reported, events=[FIRST])))
     assert one.assembled.resolved.input_tokens is None
     assert counts == Counter({"anomaly.attribute_unusable": 1})
 

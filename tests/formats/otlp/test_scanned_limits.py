@@ -27,10 +27,10 @@ ODD = {"long": "x" * 1025}
 """Attributes; one of them is left out and counted."""
 
 
-def claim(tokens: int, request: int, **said: object) -> Span:
+def claim(tokens: int, request: int, **reported: object) -> Span:
     """Return a segment span whose events stand for so many tokens."""
     counts = [min(MAX_EVENT_TOKENS, tokens - upto) for upto in range(0, tokens, MAX_EVENT_TOKENS)]
-    return sent_segment(1, 0, [token(T0_NS, count=one) for one in counts], request=request, end_ns=END_NS, **said)
+    return sent_segment(1, 0, [token(T0_NS, count=one) for one in counts], request=request, end_ns=END_NS, **reported)
 
 
 def padded(*spans: Span, size: int = 1_000_000) -> bytes:
@@ -111,8 +111,8 @@ def test_the_claim_of_an_event_is_bounded(count: int) -> None:
 
 
 def test_a_resource_or_scope_in_many_pieces_takes_no_room() -> None:
-    pieces = b"\x0a\x00" * 100_000
-    for raw in (field_of(1, LEN, pieces).raw, field_of(1, LEN, field_of(2, LEN, pieces).raw).raw):
+    parts = b"\x0a\x00" * 100_000
+    for raw in (field_of(1, LEN, parts).raw, field_of(1, LEN, field_of(2, LEN, parts).raw).raw):
         assert scan(raw) is None
         agree(raw)
 
@@ -123,7 +123,7 @@ STRANGE = {
     "a group": GROUP,
     "a varint of ten bytes": varint(9 << 3) + b"\x80" * 9 + b"\x7f",
     "more tokens than are read": message_of(*(claim(900_000, n).SerializeToString() for n in range(1, 6))),
-    "a resource in two pieces": field_of(1, LEN, b"\x0a\x00" * 2).raw,
+    "a resource in two parts": field_of(1, LEN, b"\x0a\x00" * 2).raw,
     "an unknown field of a fixed length": field_of(9, I32, b"abcd").raw,
 }
 """The scan reads some of these, and leaves the others to protobuf with their whole message."""
@@ -205,11 +205,11 @@ def test_a_reply_of_many_tokens_is_read_in_every_form() -> None:
     assert len(request.events_ns) == tokens
 
 
-@pytest.mark.parametrize("piece", [b"{}", b"[]", b"{ }", b'{"a":{}}', b"0", b'""', b"null", b"[[]]", b'{"a":0}'])
+@pytest.mark.parametrize("part", [b"{}", b"[]", b"{ }", b'{"a":{}}', b"0", b'""', b"null", b"[[]]", b'{"a":0}'])
 @pytest.mark.parametrize("key", [b"resourceSpans", b"x"])
-def test_json_of_small_pieces_is_refused_before_an_object_of_each_is_made(key: bytes, piece: bytes) -> None:
-    def document(pieces: int) -> bytes:
-        return b'{"%b":[%b]}' % (key, b",".join([piece] * pieces))
+def test_json_of_small_parts_is_refused_before_an_object_of_each_is_made(key: bytes, part: bytes) -> None:
+    def document(parts: int) -> bytes:
+        return b'{"%b":[%b]}' % (key, b",".join([part] * parts))
 
     with pytest.raises(DecodeError, match="more small or empty"):
         parse_json(document(1000), free=100)

@@ -62,14 +62,14 @@ def records() -> Iterator[RequestRecord]:
     for number, (kind, remote, state, failure) in enumerate(product(kinds, parents, states, (None, "", "gone: ö")), 1):
         parent = None if remote is None else SpanContext(number, number + 1000, is_remote=remote)
         context = SpanContext(number, number, is_remote=False, trace_flags=TraceFlags(1), trace_state=state)
-        said: dict[str, AttributeValue] = {
+        reported: dict[str, AttributeValue] = {
             **ENDED_SCALARS,
             semconv.GEN_AI_RESPONSE_FINISH_REASONS: ("stop",),
             semconv.TOKENS: 2**number % 2**31,
             "gen_ai.response.id": f"chatcmpl-{number}",
         }
         name, end_ns = f"chat {number}", T0_NS + number
-        yield RequestRecord(context, parent, resource, name, T0_NS, end_ns, said, failure, kind)
+        yield RequestRecord(context, parent, resource, name, T0_NS, end_ns, reported, failure, kind)
 
 
 @pytest.mark.parametrize("encoder", ["ours", "the SDK's"])
@@ -128,8 +128,8 @@ def test_their_order_is_that_of_the_message() -> None:
 
 
 def test_a_resource_behind_its_scopes_or_in_two_pieces_names_the_sender() -> None:
-    def resource(**said: Value) -> bytes:
-        attributes = attributes_of({key.replace("_", "."): value for key, value in said.items()})
+    def resource(**reported: Value) -> bytes:
+        attributes = attributes_of({key.replace("_", "."): value for key, value in reported.items()})
         return field_of(1, LEN, b"".join(field_of(1, LEN, one.SerializeToString()).raw for one in attributes)).raw
 
     scope = field_of(2, LEN, field_of(2, LEN, sent_request().SerializeToString()).raw).raw

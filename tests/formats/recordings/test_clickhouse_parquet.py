@@ -10,7 +10,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.formats.span_forms import clickhouse, clickhouse_nested
+from support.formats.span_formats import clickhouse, clickhouse_nested
 from support.formats.streams import direct, streams_of
 from support.recordings import vector_messages
 
@@ -27,7 +27,7 @@ def test_events_of_clickhouse_are_read_nested_too(tmp_path: Path, nested: bool) 
     kinds |= {"Events": pa.list_(pa.struct(list(event.items())))} if nested else {}
     kinds |= {f"Events.{name}": pa.list_(kind) for name, kind in event.items()} if not nested else {}
 
-    def told(value: object, kind: pa.DataType) -> object:
+    def reported(value: object, kind: pa.DataType) -> object:
         if pa.types.is_timestamp(kind):
             seconds, _, rest = str(value).partition(".")
             whole = datetime.fromisoformat(f"{seconds}+00:00")
@@ -35,15 +35,15 @@ def test_events_of_clickhouse_are_read_nested_too(tmp_path: Path, nested: bool) 
         if pa.types.is_map(kind):
             return list(cast("dict[str, str]", value).items())
         if pa.types.is_struct(kind):
-            return {field.name: told(cast("dict[str, object]", value)[field.name], field.type) for field in kind}
+            return {field.name: reported(cast("dict[str, object]", value)[field.name], field.type) for field in kind}
         if pa.types.is_list(kind):
-            return [told(one, kind.value_type) for one in cast("list[object]", value)]
+            return [reported(one, kind.value_type) for one in cast("list[object]", value)]
         return value
 
     columns = {name: kinds.get(name, pa.string()) for name in rows[0] if not name.startswith("Links")}
     columns["Duration"] = pa.int64()
     cells = {
-        name: pa.array([int(row[name]) if name == "Duration" else told(row[name], kind) for row in rows], kind)
+        name: pa.array([int(row[name]) if name == "Duration" else reported(row[name], kind) for row in rows], kind)
         for name, kind in columns.items()
     }
     path = tmp_path / "rows.parquet"

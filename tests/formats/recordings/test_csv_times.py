@@ -52,7 +52,7 @@ def test_every_column_says_what_it_says(tmp_path: Path) -> None:
     assert skipped == Skipped()
 
 
-def test_a_clock_that_is_not_the_wall_clock_is_said(tmp_path: Path) -> None:
+def test_a_clock_that_is_not_the_wall_clock_is_reported(tmp_path: Path) -> None:
     _, skipped = read(tmp_path, "request,t_seconds,commit_s\na,3500.5,3500.1\nb,1790000001,1790000000\n")
     assert skipped.anomalies == Counter({"anomaly.clock_unanchored": 1, "anomaly.outcome_unknown": 2})
 
@@ -130,5 +130,5 @@ def test_a_column_twice_is_refused_and_any_other_csv_is_unknown(tmp_path: Path) 
     (tmp_path / "x").write_text("time,tokens\n1,2\n")
     with pytest.raises(InputError, match=r"x: not a recording"):
         streams_of(tmp_path / "x", Skipped())
-    with pytest.raises(InputError, match="holds no form that we know"):
+    with pytest.raises(InputError, match="holds no format that we know"):
         input_files([tmp_path], Skipped())

@@ -25,7 +25,7 @@ WIDE = pa.table(
     }
 )
 MANY = pa.table({f"column {number}": [number] for number in range(40)})
-"""More columns than the short form of a list's length can say."""
+"""More columns than the short format of a list's length can say."""
 
 
 def claimed(metadata: Any) -> list[RowGroup]:

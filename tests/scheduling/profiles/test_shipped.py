@@ -1,4 +1,4 @@
-"""The profiles that ship: their points, what lies between and beyond, and the figures that they are said to have."""
+"""The profiles that ship: their points, what lies between and beyond, and their documented figures."""
 
 from __future__ import annotations
 

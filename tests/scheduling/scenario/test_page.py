@@ -77,8 +77,8 @@ def run(*arguments: str | Path) -> tuple[int, str]:
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
     path = scenario(tmp_path, SCENARIO + SWEEP)
-    code, said = run(path, "--jobs", "1", "--html", tmp_path / "out.html")
-    assert code == 0, said
+    code, reported = run(path, "--jobs", "1", "--html", tmp_path / "out.html")
+    assert code == 0, reported
     page = (tmp_path / "out.html").read_text(encoding="utf-8")
     assert "<h1>Simulation of scenario</h1>" in page
     assert list(figures_of(page)) == ["attainment", "goodput", "tiers"]
@@ -100,7 +100,7 @@ def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path, name: str, wor
     (tmp_path / "trace.html").write_text(trace)
     text = SCENARIO.replace("hand.yaml", "profile.html").replace("{uniform: [1, 50]}", "{trace: trace.html}")
     (tmp_path / "mine.html").write_text(text)
-    code, said = run(tmp_path / "mine.html", "--html", tmp_path / name)
+    code, reported = run(tmp_path / "mine.html", "--html", tmp_path / name)
     assert code == 2
-    assert words in said
+    assert words in reported
     assert (tmp_path / "trace.html").read_text() == trace

@@ -126,7 +126,7 @@ def test_without_tiers_only_the_kv_bounds_a_batch(tmp_path: Path) -> None:
     assert mean_cost(run.scenario, workload) == ServingCosts(run.scenario.profile).mean(Served(*one) for one in lengths)
 
 
-def test_an_optimum_that_differs_between_runs_is_said_so() -> None:
+def test_an_optimum_that_differs_between_runs_is_reported_so() -> None:
     rows = [{"optimal_req_s": 20.0}, {"optimal_req_s": 30.0}, {"optimal_req_s": 20.0}]
     assert common_optimum(rows) is None
     assert optimum_text(rows) == "The optimum by the closed form, in requests/s: 20 to 30, by the settings."

@@ -35,8 +35,8 @@ def simulated(path: Path, *arguments: str | Path) -> list[dict[str, Any]]:
 def test_the_audit_says_the_attainment_of_the_simulator(tmp_path: Path, jobs: str, warmup: str) -> None:
     path = scenario(tmp_path, CROWDED.replace("requests: 50", f"requests: 80\n  warmup: {warmup}") + SWEEP)
     rows = simulated(path, "--streams", tmp_path / "out", "--jobs", jobs, "--seed", "3")
-    for place, row in enumerate(rows):
-        found = load(tmp_path / "out" / f"run-{place}.parquet", slo=tmp_path / "out" / "slo.yaml").requests
+    for index, row in enumerate(rows):
+        found = load(tmp_path / "out" / f"run-{index}.parquet", slo=tmp_path / "out" / "slo.yaml").requests
         assert len(found) == row["requests"] > 0
         assert (found["outcome"] == "error").sum() == row["dropped"]
         assert found["met"].mean() == row["attainment"]

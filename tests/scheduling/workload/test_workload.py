@@ -129,7 +129,7 @@ def test_a_request_alone_has_the_times_of_the_engine(length: int, output: int, t
     times = run.token_times(run.requests[0]).tolist()
     alone = AloneTimes(profile, length + output)
     assert alone.first_ns(length) == times[0]
-    least = max(time - place * tpot for place, time in enumerate(times))
+    least = max(time - index * tpot for index, time in enumerate(times))
     assert alone.least_ttft_ns(length, output, tpot) == least
     # On the least promise the reader of the audit is never late, a nanosecond below it is.
     for ttft, met in ((least, True), (least - 1, False)):

@@ -45,9 +45,9 @@ def exchanged(pieces: list[tuple[int, bytes]], number: int = 0) -> ObservedReque
 def reply(gaps_ms: list[int], **more: Any) -> list[tuple[int, bytes]]:
     """Return a reply whose chunks of a word each are read after these gaps."""
     at_ns, pieces = 0, [(0, HEAD + framed(event(chunk({"role": "assistant", "content": ""}))))]
-    for place, gap_ms in enumerate(gaps_ms):
+    for index, gap_ms in enumerate(gaps_ms):
         at_ns += gap_ms * MS
-        pieces.append((at_ns, framed(event(chunk({"content": f"w{place} "}, **more)))))
+        pieces.append((at_ns, framed(event(chunk({"content": f"w{index} "}, **more)))))
     pieces.append((at_ns + MS, framed(event(chunk(finish="length"))) + framed(event(b"[DONE]"))))
     pieces.append((at_ns + 2 * MS, b"0\r\n\r\n"))
     return pieces

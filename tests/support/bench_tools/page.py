@@ -47,8 +47,8 @@ def lines(found: Compared) -> Iterator[str]:
         ]
         cells += [""] * (len(POINTS) - len(cells))
         apart = [abs(found.by_its_rules[name] / run.stated[name] - 1) for name in names if name in found.by_its_rules]
-        said = f"{max(apart) * 100:.5f} %" if apart else "not in the file"
-        yield f"| {run.tool} {run.version} | {title} | {' | '.join([*cells, said])} |"
+        reported = f"{max(apart) * 100:.5f} %" if apart else "not in the file"
+        yield f"| {run.tool} {run.version} | {title} | {' | '.join([*cells, reported])} |"
 
 
 def write(found: Sequence[Compared]) -> None:

@@ -25,9 +25,9 @@ def ran(command: Sequence[object], folder: Path, environment: Mapping[str, str] 
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    said = log.read_text()
-    assert code == 0, said[-3000:]
-    return said
+    reported = log.read_text()
+    assert code == 0, reported[-3000:]
+    return reported
 
 
 def version_of(environment: Path, package: str) -> str:

@@ -1,6 +1,6 @@
-"""The same requests in the forms in which benchmark tools write them, after the notes on their files.
+"""The same requests in the formats in which benchmark tools write them, after the notes on their files.
 
-Written from the other side than the readers are: a request is known here, and put into each form as the tool would.
+Written from the other side than the readers are: a request is known here, and put into each format as the tool would.
 """
 
 from __future__ import annotations
@@ -163,11 +163,11 @@ def chat_events(asked: Asked, *, running: bool, last: Mapping[str, Any] = NOTHIN
         choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": None}]
         return json.dumps({"object": "chat.completion.chunk", "choices": choices, **more})
 
-    told = 0
+    reported = 0
     events = [(asked.chunks[0].after_ns, event({"role": "assistant", "content": ""}))]
     for chunk in asked.chunks:
-        told += chunk.tokens
-        usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": told}} if running else {}
+        reported += chunk.tokens
+        usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": reported}} if running else {}
         events.append((chunk.after_ns, event({"content": "word \u00e9"}, **usage)))
     usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": asked.tokens}}
     return [*events, (asked.end_ns, event(None, **usage, **last)), (asked.end_ns, "[DONE]")]

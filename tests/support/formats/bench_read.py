@@ -11,8 +11,8 @@ from support.slo.stated_total import judged_tokens
 
 from otel_llm.formats.assemble.resolved import Assembled
 from otel_llm.formats.io.skipped import Skipped
-from otel_llm.formats.recordings.form import Head
-from otel_llm.formats.recordings.form_table import known_forms
+from otel_llm.formats.recordings.format_table import known_formats
+from otel_llm.formats.recordings.recording_format import Head
 from otel_llm.formats.rows import judged_row, unjudged_row
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
@@ -20,20 +20,20 @@ from otel_llm.slo.request import judge
 CLASSES = load_slo(None)
 
 
-def read(data: bytes, path: Path | str = "result.json", pieces: int = 1) -> tuple[list[Assembled], Skipped]:
-    """Return what the reader that recognises `data` makes of it, given to it in so many pieces."""
+def read(data: bytes, path: Path | str = "result.json", cuts: int = 1) -> tuple[list[Assembled], Skipped]:
+    """Return what the parser that recognises `data` makes of it, given to it in `cuts` chunks."""
     head = Head(data[:262144])
-    form = next(form for form in known_forms() if form.sniff(head))
+    file_format = next(file_format for file_format in known_formats() if file_format.sniff(head))
     skipped = Skipped()
-    size = -(-len(data) // pieces) or 1
+    size = -(-len(data) // cuts) or 1
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
-    found = [one for one in form.read(Path(path), chunks, skipped) if isinstance(one, Assembled)]
+    found = [one for one in file_format.read(Path(path), chunks, skipped) if isinstance(one, Assembled)]
     return found, skipped
 
 
 def recognised(data: bytes) -> str | None:
-    """Return the name of the form that data is taken for."""
-    return next((form.name for form in known_forms() if form.sniff(Head(data[:262144]))), None)
+    """Return the name of the format that data is taken for."""
+    return next((file_format.name for file_format in known_formats() if file_format.sniff(Head(data[:262144]))), None)
 
 
 def judged(streams: Sequence[Assembled]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Does the backlog grow? A test of the slope of the requests in flight, with an error budget over all its looks.
+"""Does the backlog grow? A test of the slope of the requests in flight, with an error budget over all its evaluations.
 
 Where a server is overloaded, the requests in flight grow like a random walk with drift: their increments over
 consecutive blocks are nearly independent, and their mean is tested against the growth that is still tolerated.
@@ -34,10 +34,11 @@ _LEAST_WINDOW: Final = 1.0
 
 @dataclass(slots=True)
 class BacklogTest:
-    """Looks at the backlog of one probe; the alarm is false with probability at most `alpha` over all looks together.
+    """Evaluations of the backlog of one probe; the alarm is false with probability at most `alpha` over all evaluations
+    together.
 
     Look k spends 6 alpha / (pi k)^2 (alpha spending: Lan, DeMets, Discrete sequential boundaries, 1983). `slope`: the
-    growth at the last look, as a share of the rate; None before there is one.
+    growth at the last evaluation, as a share of the rate; None before there is one.
     """
 
     alpha: float
@@ -45,8 +46,8 @@ class BacklogTest:
     grows: bool = False
     _looks: int = field(default=0, repr=False)
 
-    def look(self, in_flight: Floats, at: Floats, residence: Floats) -> bool:
-        """Return whether the backlog grows, at this look or an earlier one.
+    def evaluate(self, in_flight: Floats, at: Floats, residence: Floats) -> bool:
+        """Return whether the backlog grows, at this evaluation or an earlier one.
 
         `in_flight` (N,): requests in flight at each intended time `at` (N,), in s from the start of the probe;
         `residence` (N,): the time of each request in the system so far, in s.

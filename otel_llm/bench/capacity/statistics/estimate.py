@@ -33,11 +33,11 @@ def strengths(values: Floats, series: Floats) -> Floats:
     wanted = _centred(block_means(values, blocks))
     total = float((wanted * wanted).sum())
     found = np.zeros(len(series))
-    for place, one in enumerate(series):
+    for index, one in enumerate(series):
         means = _centred(block_means(one, blocks))
         spread = float((means * means).sum())
         if spread > 0 and total > 0:
-            found[place] = float((means * wanted).sum()) ** 2 / (spread * total)
+            found[index] = float((means * wanted).sum()) ** 2 / (spread * total)
     return found
 
 

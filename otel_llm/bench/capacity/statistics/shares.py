@@ -2,8 +2,8 @@
 
 The mixture of the likelihood over a Beta prior, divided by the likelihood at the true share, is a martingale that
 begins at 1. By Ville's inequality it reaches 1 / alpha at any time with probability at most alpha, however often one
-looks and whenever one stops (Robbins, Statistical methods related to the law of the iterated logarithm, 1970; Howard,
-Ramdas, McAuliffe, Sekhon, Time-uniform, nonparametric, nonasymptotic confidence sequences, 2021, appendix A.4).
+evaluations and whenever one stops (Robbins, Statistical methods related to the law of the iterated logarithm, 1970;
+Howard, Ramdas, McAuliffe, Sekhon, Time-uniform, nonparametric, nonasymptotic confidence sequences, 2021, appendix A.4).
 Counts may be fractions: correlated requests count as an effective number of independent ones (`inflation`).
 """
 

@@ -1,6 +1,6 @@
 """AIPerf's `profile_export.jsonl` (a record a request) and `profile_export_raw.jsonl` (its replies, unprocessed).
 
-Form: AIPerf 0.13.0, `common/models/record_models.py`. Wall clock, ns; a request's times come from one reading of its
+Format: AIPerf 0.13.0, `common/models/record_models.py`. Wall clock, ns; a request's times come from one reading of its
 worker's clocks. The commit is `credit_issued_ns`, when AIPerf decided to send. A record has the gaps between chunks of
 content, a raw record every server-sent event: they are counted by the rules of the instrumentation.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from otel_llm.formats.assemble.resolved import Assembled
     from otel_llm.formats.io.skipped import Skipped
     from otel_llm.formats.recordings.bench.replies import Reply
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 FORM: Final = "aiperf"
 _UNITS_NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "sec": 1_000_000_000}

@@ -1,6 +1,6 @@
 """`request_level_metrics.json` of Etalon: one JSON object of parallel arrays.
 
-Form: Etalon git d5f18de (2024-08), `etalon/metrics/request_level_metrics.py`. Seconds between readings of a monotonic
+Format: Etalon git d5f18de (2024-08), `etalon/metrics/request_level_metrics.py`. Seconds between readings of a monotonic
 clock; no start times, no ids, no errors. `tbt` has a gap for each token: a chunk of n tokens is its gap and n - 1
 zeros, counted by a tokenizer at the client's. The model stands in `config.json` beside the file.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from otel_llm.formats.assemble.resolved import Assembled
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 FORM: Final = "etalon"
 _KEYS: Final = frozenset(

@@ -1,6 +1,6 @@
 """`profile_export.json` of genai-perf and perf_analyzer: experiments with their requests and replies.
 
-Form: genai-perf 0.0.16, perf_analyzer git 263c5f6. Wall clock, ns. The stamps are those of network reads, which hold
+Format: genai-perf 0.0.16, perf_analyzer git 263c5f6. Wall clock, ns. The stamps are those of network reads, which hold
 several server-sent events or a part of one: an event's time is that of the read that completed it. Requests that failed
 or did not end are not in the file, so their number is not known.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from otel_llm.formats.assemble.resolved import Assembled
     from otel_llm.formats.io.skipped import Skipped
     from otel_llm.formats.recordings.bench.replies import Reply
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 FORM: Final = "genai-perf"
 _REQUESTS: Final = "experiments[].requests"

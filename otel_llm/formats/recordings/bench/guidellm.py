@@ -1,8 +1,8 @@
 """`benchmarks.json` of GuideLLM: the times of each request's first and last token, and no others.
 
-Form: GuideLLM 0.8.1, report version 2. Wall clock, seconds. Times between are not stored, so the rows have the time to
-the first token and the end, and every judged column is null. The commit is `targeted_start`, when the request was due;
-a later turn of a conversation is due no earlier than its delay after the turn before. A benchmark's warm-up and
+Format: GuideLLM 0.8.1, report version 2. Wall clock, seconds. Times between are not stored, so the rows have the time
+to the first token and the end, and every judged column is null. The commit is `targeted_start`, when the request was
+due; a later turn of a conversation is due no earlier than its delay after the turn before. A benchmark's warm-up and
 cool-down are left out by GuideLLM's own rule: requests that end before the time that it measured, or begin after it.
 With a `sample_size` the file has all totals and some requests.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from otel_llm.formats.assemble.resolved import Assembled
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 FORM: Final = "guidellm"
 _BENCHMARK: Final = "benchmarks[]"
@@ -68,12 +68,12 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
     model: str | None = None
     number = 0
     kept = unkept = 0
-    pieces = iter(chunks)
-    first = next(pieces, b"")
+    rest = iter(chunks)
+    first = next(rest, b"")
     if _is_yaml(first):
         raise InputError(f"{path}: GuideLLM's report as YAML: run `guidellm export {path.name} --output kind=json`")
     benchmark = _Benchmark(wanted=skipped.wants_run(path))
-    for item in items(path, _again(first, pieces), skipped, _ENTERED):
+    for item in items(path, _again(first, rest), skipped, _ENTERED):
         if item.path == "config":
             model = text(member(item.value, "spec", "backend", "model"))
         elif item.path == f"{_BENCHMARK}.scheduler_metrics":

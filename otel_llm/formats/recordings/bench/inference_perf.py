@@ -1,6 +1,6 @@
 """`per_request_lifecycle_metrics.json` of inference-perf: one JSON array, an element a request (or JSON lines of them).
 
-Form: inference-perf v0.7, with the places of v0.4 and v0.5. Seconds of a monotonic clock of unknown origin. When a
+Format: inference-perf v0.7, with the places of v0.4 and v0.5. Seconds of a monotonic clock of unknown origin. When a
 request was due is measured there and not written: the commit is the sending. `chunk_times` are those of chunks with
 content; `output_token_times` repeats a chunk's time once for each token that the client's own tokenizer finds in it.
 v0.4 has a time for each server-sent event, framing included.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from otel_llm.formats.assemble.resolved import Assembled
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 FORM: Final = "inference-perf"
 _KEYS: Final = frozenset({"start_time", "end_time", "request"})

@@ -1,4 +1,4 @@
-"""Shared parts of the readers of benchmark tools' result files: numbers as the tools write them, a request's stream.
+"""Shared parts of the parsers of benchmark tools' result files: numbers as the tools write them, a request's stream.
 
 A result file has each request as its client saw it. Its clock is often not the wall clock, and the number of tokens in
 a chunk or the time of a failure may be missing: what a file does not state stays unknown.
@@ -137,12 +137,12 @@ def operation_of(payload: Any) -> str | None:
 class MeasuredRequest:
     """The statements of a result file on a request beside its tokens; times are unix ns, or ns on the file's own axis.
 
-    `own_id` identifies it within the form; `send_ns` is None if the file has no time of sending, `end_ns` if it does
+    `own_id` identifies it within the format; `send_ns` is None if the file has no time of sending, `end_ns` if it does
     not state the request's end. `output_tokens`: what the server counted, reasoning included; `reasoning_tokens`: that
     part of them. Both are None if it counted none, or if the request has several choices.
     """
 
-    form: str
+    file_format: str
     own_id: object
     send_ns: int | None
     commit_ns: int
@@ -163,7 +163,7 @@ class MeasuredRequest:
 
         `token_basis` is what a time stands for: `exact` a token, `chunk` a chunk of unknown size, `estimated` a token
         by the client's own tokenizer. Without `end_ns` the stream is not judged, except that a failed reply missed its
-        deadlines; the reader counts the anomaly `end_unknown`.
+        deadlines; the parser counts the anomaly `end_unknown`.
 
         Raises:
             EntryError: a time is out of the range of records.
@@ -199,7 +199,7 @@ class MeasuredRequest:
         for time_ns in (self.commit_ns, self.end_ns, *token_times_ns):
             if time_ns is not None and not -MAX_TIME_NS <= time_ns <= MAX_TIME_NS:
                 raise EntryError("a time is out of range")
-        trace_id, span_id = derived_ids(self.form, self.own_id, self.send_ns)
+        trace_id, span_id = derived_ids(self.file_format, self.own_id, self.send_ns)
         attributes = {semconv.GEN_AI_REQUEST_MODEL: self.model, semconv.GEN_AI_OPERATION_NAME: self.operation}
         return Resolved(
             trace_id=trace_id,

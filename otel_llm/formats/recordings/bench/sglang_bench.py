@@ -1,6 +1,6 @@
 """Result files of `python -m sglang.bench_serving --output-details`: JSON lines, one run of the benchmark each.
 
-Form: SGLang 0.5.23, `bench_serving.py`. No start time is stored: each request begins at 0 of an axis of its own, and
+Format: SGLang 0.5.23, `bench_serving.py`. No start time is stored: each request begins at 0 of an axis of its own, and
 neither load nor windows are known. The native backend divides the gap before a chunk by its tokens and repeats it as
 many times: a run of equal gaps is one chunk, which arrived at the end of the run. The gaps of all other backends are
 those between chunks, whose numbers of tokens are not stored. `output_lens` is the server's count at the native backend,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from otel_llm.formats.assemble.resolved import Assembled
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 FORM: Final = "sglang-bench"
 _NATIVE: Final = frozenset({"sglang", "sglang-native"})

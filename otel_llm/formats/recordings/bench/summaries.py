@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from otel_llm.formats.recordings.form import look
+from otel_llm.formats.recordings.recording_format import read_head
 from otel_llm.formats.records import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from otel_llm.formats.assemble.resolved import Assembled
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 
 class _Summary(NamedTuple):
@@ -74,7 +74,7 @@ def read(path: Path, chunks: Iterable[bytes], skipped: Skipped) -> Iterator[Asse
     Raises:
         InputError: it was given by its name; the text says which file to give.
     """
-    found = _find(look(chunks)[0])
+    found = _find(read_head(chunks)[0])
     assert found is not None  # noqa: S101 - `sniff` was true
     refusal = f"{path}: {found.what}, which has no request's times; {found.remedy}"
     if path not in skipped.chosen:

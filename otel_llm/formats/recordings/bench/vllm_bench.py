@@ -1,6 +1,6 @@
 """Result files of `vllm bench serve --save-result --save-detailed`: one JSON object a run, parallel arrays.
 
-Form: vLLM 0.32 and 0.33, `vllm/benchmarks/serve.py` and `lib/endpoint_request_func.py`. Times are seconds of a
+Format: vLLM 0.32 and 0.33, `vllm/benchmarks/serve.py` and `lib/endpoint_request_func.py`. Times are seconds of a
 monotonic clock of unknown origin. Before 2026 there were no `start_times`: each request then begins at 0 of an axis of
 its own. `vllm bench sweep serve` writes an array of runs beside them. A request's gaps are those between chunks of the
 stream, whose numbers of tokens are not stored, so a chunk is known to be one token only where there are as many of them
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from otel_llm.formats.assemble.resolved import Assembled
     from otel_llm.formats.io.skipped import Skipped
-    from otel_llm.formats.recordings.form import Head
+    from otel_llm.formats.recordings.recording_format import Head
 
 FORM: Final = "vllm-bench"
 _SETTINGS: Final = frozenset({"model_id", "tokenizer_id", "num_prompts"})

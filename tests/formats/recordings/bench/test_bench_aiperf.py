@@ -56,7 +56,7 @@ def test_units_are_read_not_assumed() -> None:
     assert skipped.notes == ["result.json:1: a unit of time that is none: 'tokens'"]
 
 
-def test_thoughts_are_told_by_the_first_token_of_output() -> None:
+def test_thoughts_are_recognised_by_the_first_token_of_output() -> None:
     record = aiperf_record(Asked(NS, (Chunk(200 * MS), Chunk(230 * MS), Chunk(260 * MS))))
     record["metrics"]["time_to_first_output_token"] = {"value": 260.0, "unit": "ms"}
     (row,) = judged(read(lines(record))[0])
@@ -99,7 +99,7 @@ def test_the_warm_up_is_left_out_and_counted() -> None:
 
 def test_only_what_was_generated_counts_in_raw_records() -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}
-    told = [
+    reported = [
         event(100 * MS, "", name="comment"),
         event(200 * MS, delta(role="assistant", content="")),
         event(210 * MS, delta(reasoning_content="hm")),
@@ -109,23 +109,23 @@ def test_only_what_was_generated_counts_in_raw_records() -> None:
         event(240 * MS, usage),
         event(240 * MS, "[DONE]"),
     ]
-    (one,) = read(lines(aiperf_raw_line(ASKED, responses=told)))[0]
+    (one,) = read(lines(aiperf_raw_line(ASKED, responses=reported)))[0]
     assert one.events.expanded()[0] == [START_NS + after * MS for after in (210, 220, 220, 230)]
     assert one.kinds == bytes([1, 0, 0, 2])
     assert (one.resolved.token_basis, one.resolved.input_tokens) == ("chunk", 9)
 
 
 def test_choices_are_streams_of_their_own() -> None:
-    told = [event(10, delta(content="a")), event(20, delta(index=1, content="b")), event(30, delta(content="c"))]
-    streams, _ = read(lines(aiperf_raw_line(ASKED, responses=told)))
+    reported = [event(10, delta(content="a")), event(20, delta(index=1, content="b")), event(30, delta(content="c"))]
+    streams, _ = read(lines(aiperf_raw_line(ASKED, responses=reported)))
     assert [(one.resolved.choice, one.tokens) for one in streams] == [(0, 2), (1, 1)]
     assert len({one.resolved.trace_id for one in streams}) == 1
 
 
 @pytest.mark.parametrize("choices", [3, True, {}, "ab", None])
 def test_a_chunk_whose_choices_are_no_list_is_no_token(choices: Any) -> None:
-    told = [event(10, delta(content="a")), event(20, {"choices": choices}), event(30, delta(content="b"))]
-    (one,) = read(lines(aiperf_raw_line(ASKED, responses=told)))[0]
+    reported = [event(10, delta(content="a")), event(20, {"choices": choices}), event(30, delta(content="b"))]
+    (one,) = read(lines(aiperf_raw_line(ASKED, responses=reported)))[0]
     assert one.events.expanded()[0] == [START_NS + 10, START_NS + 30]
 
 

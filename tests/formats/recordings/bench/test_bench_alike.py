@@ -1,6 +1,6 @@
-"""The same requests in every benchmark tool's form give the same row, but for what a form cannot hold.
+"""The same requests in every benchmark tool's format give the same row, but for what a format cannot hold.
 
-A new form in `WRITERS` (`support/formats/bench_files.py`) is tested here too. Where it cannot hold something, add it
+A new format in `WRITERS` (`support/formats/bench_files.py`) is tested here too. Where it cannot hold something, add it
 to a constant below (`ONE_AXIS`, `NO_MODEL` ...), and to `COUNTED` if its file states the tokens of a chunk.
 """
 
@@ -22,15 +22,15 @@ from otel_llm.formats.assemble.resolved import Assembled, Resolved
 IDS = {"trace_id", "span_id"}
 OPERATION = {"slo_class"}  # of those that do not say which API it was, the default class's
 SHIFT_NS = {"vllm": WALL_NS - UPTIME_NS, "inference-perf": WALL_NS - UPTIME_NS}
-"""What a form's clock is behind the wall clock."""
+"""What a format's clock is behind the wall clock."""
 ONE_AXIS = {"sglang", "sglang-openai", "etalon"}
-"""Forms without start times: each request at 0."""
+"""Formats without start times: each request at 0."""
 BASIS = {"etalon": "estimated", "sglang": "exact", "aiperf-raw": "exact", "genai-perf": "exact"}
 """How tokens were counted, by the client's own tokenizer or by the server in each chunk; elsewhere by chunks."""
 NO_MODEL = {"aiperf-records", "etalon"}
-"""Forms whose model stands in a file beside them."""
+"""Formats whose model stands in a file beside them."""
 COUNTED = {"sglang", "aiperf-raw", "genai-perf", "inference-perf", "etalon"}
-"""Forms that say how many tokens a chunk had."""
+"""Formats that say how many tokens a chunk had."""
 
 
 def truth(asked: Asked, *, by_chunk: bool = False) -> Assembled:
@@ -62,10 +62,10 @@ def truth(asked: Asked, *, by_chunk: bool = False) -> Assembled:
     return Assembled(resolved, times_ns, None)
 
 
-def on_the_wall(rows: list[dict[str, Any]], form: str, expected: Sequence[dict[str, Any]]) -> None:
-    """Put the times of rows where the wall clock would have had them, as far as the form lets one."""
+def on_the_wall(rows: list[dict[str, Any]], file_format: str, expected: Sequence[dict[str, Any]]) -> None:
+    """Put the times of rows where the wall clock would have had them, as far as the format lets one."""
     for row, wanted in zip(rows, expected, strict=True):
-        shift_ns = wanted["start_unix_nano"] if form in ONE_AXIS else SHIFT_NS.get(form, 0)
+        shift_ns = wanted["start_unix_nano"] if file_format in ONE_AXIS else SHIFT_NS.get(file_format, 0)
         row["start_unix_nano"] += shift_ns
 
 
@@ -91,53 +91,55 @@ FULL = sorted(WRITERS.keys() - {"guidellm"})
 
 
 def told_apart(asked: list[Asked]) -> bool:
-    """Say whether SGLang's form can hold it: two neighbours with one share of their gaps would be a single chunk."""
+    """Say whether SGLang's format can hold it: two neighbours with one share of their gaps would be a single chunk."""
     shares = [[gap / NS / c.tokens for gap, c in zip(gaps_ns(one), one.chunks[1:], strict=True)] for one in asked]
     return not any(a == b for each in shares for a, b in pairwise(each))
 
 
-@pytest.mark.parametrize("form", FULL)
+@pytest.mark.parametrize("file_format", FULL)
 @given(asked=requests())
 @settings(max_examples=examples(12))
-def test_a_token_a_chunk_gives_the_same_row_in_every_form(form: str, asked: list[Asked]) -> None:
-    assume(form != "sglang" or told_apart(asked))  # real clocks never give that
-    streams, skipped = read(WRITERS[form](asked))
-    if form == "aiperf-raw":
+def test_a_token_a_chunk_gives_the_same_row_in_every_format(file_format: str, asked: list[Asked]) -> None:
+    assume(file_format != "sglang" or told_apart(asked))  # real clocks never give that
+    streams, skipped = read(WRITERS[file_format](asked))
+    if file_format == "aiperf-raw":
         streams.reverse()
     expected = judged([truth(one) for one in asked])
     rows = judged(streams)
-    on_the_wall(rows, form, expected)
-    differing = IDS | OPERATION | {"token_basis"} | ({"model"} if form in NO_MODEL else set())
+    on_the_wall(rows, file_format, expected)
+    differing = IDS | OPERATION | {"token_basis"} | ({"model"} if file_format in NO_MODEL else set())
     assert [without(row, differing) for row in rows] == [without(row, differing) for row in expected]
     assert not skipped.counts
-    assert {row["token_basis"] for row in rows} == {BASIS.get(form, "chunk")}
+    assert {row["token_basis"] for row in rows} == {BASIS.get(file_format, "chunk")}
 
 
-@pytest.mark.parametrize("form", FULL)
+@pytest.mark.parametrize("file_format", FULL)
 @given(asked=requests(most_tokens=4))
 @settings(max_examples=examples(12))
-def test_chunks_of_several_tokens_give_the_row_of_their_counts_or_of_the_total(form: str, asked: list[Asked]) -> None:
-    assume(form != "sglang" or told_apart(asked))
-    streams, _ = read(WRITERS[form](asked))
-    if form == "aiperf-raw":
+def test_chunks_of_several_tokens_give_the_row_of_their_counts_or_of_the_total(
+    file_format: str, asked: list[Asked]
+) -> None:
+    assume(file_format != "sglang" or told_apart(asked))
+    streams, _ = read(WRITERS[file_format](asked))
+    if file_format == "aiperf-raw":
         streams.reverse()
-    by_chunk = form not in COUNTED
+    by_chunk = file_format not in COUNTED
     expected = judged([truth(one, by_chunk=by_chunk) for one in asked])
     rows = judged(streams)
-    on_the_wall(rows, form, expected)
-    differing = IDS | OPERATION | {"token_basis"} | ({"model"} if form in NO_MODEL else set())
+    on_the_wall(rows, file_format, expected)
+    differing = IDS | OPERATION | {"token_basis"} | ({"model"} if file_format in NO_MODEL else set())
     assert [without(row, differing) for row in rows] == [without(row, differing) for row in expected]
     for row, one in zip(rows, asked, strict=True):
         several = any(chunk.tokens > 1 for chunk in one.chunks)
-        assert row["token_basis"] == BASIS.get(form, "estimated" if several else "chunk")
+        assert row["token_basis"] == BASIS.get(file_format, "estimated" if several else "chunk")
 
 
-@pytest.mark.parametrize("form", ["vllm", "aiperf-records", "aiperf-raw"])
-def test_the_commit_is_when_the_client_decided_to_send(form: str) -> None:
+@pytest.mark.parametrize("file_format", ["vllm", "aiperf-records", "aiperf-raw"])
+def test_the_commit_is_when_the_client_decided_to_send(file_format: str) -> None:
     asked = Asked(NS, (Chunk(200_000_000), Chunk(260_000_000)), waited_ns=1_500_000_001)
-    (row,) = judged(read(WRITERS[form]([asked]))[0])
+    (row,) = judged(read(WRITERS[file_format]([asked]))[0])
     assert row["ttft_s"] == 1.700000001
-    assert row["start_unix_nano"] + SHIFT_NS.get(form, 0) == WALL_NS + NS - 1_500_000_001
+    assert row["start_unix_nano"] + SHIFT_NS.get(file_format, 0) == WALL_NS + NS - 1_500_000_001
     assert row["e2e_s"] == 1.760000001
 
 
@@ -158,17 +160,17 @@ def test_guidellm_has_the_first_token_and_the_end(asked: list[Asked]) -> None:
     assert skipped.anomalies == {"anomaly.token_times_not_kept": len(asked)}
 
 
-@pytest.mark.parametrize("form", sorted(WRITERS))
-@pytest.mark.parametrize("pieces", [1, 3, 50])
-def test_any_cut_of_the_bytes_gives_the_same(form: str, pieces: int) -> None:
-    data = WRITERS[form]([Asked(5, (Chunk(7, 2), Chunk(11))), Asked(9, (Chunk(8),))])
-    assert read(data, pieces=pieces) == read(data)
+@pytest.mark.parametrize("file_format", sorted(WRITERS))
+@pytest.mark.parametrize("chunks", [1, 3, 50])
+def test_any_cut_of_the_bytes_gives_the_same(file_format: str, chunks: int) -> None:
+    data = WRITERS[file_format]([Asked(5, (Chunk(7, 2), Chunk(11))), Asked(9, (Chunk(8),))])
+    assert read(data, cuts=chunks) == read(data)
 
 
-@pytest.mark.parametrize("form", sorted(WRITERS))
-def test_ids_are_the_requests_own(form: str) -> None:
+@pytest.mark.parametrize("file_format", sorted(WRITERS))
+def test_ids_are_the_requests_own(file_format: str) -> None:
     # Two that ask for the same at the same time, one of them read twice.
     asked = [Asked(5, (Chunk(7), Chunk(11))), Asked(5, (Chunk(7), Chunk(11)))]
-    once = [one.resolved.key for one in read(WRITERS[form](asked))[0]]
-    assert once == [one.resolved.key for one in read(WRITERS[form](asked), "another.json")[0]]
+    once = [one.resolved.key for one in read(WRITERS[file_format](asked))[0]]
+    assert once == [one.resolved.key for one in read(WRITERS[file_format](asked), "another.json")[0]]
     assert len(set(once)) == len(once)

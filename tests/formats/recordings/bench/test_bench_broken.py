@@ -45,11 +45,11 @@ def spoilt(data: bytes, draw: st.DataObject) -> bytes:
     return json.dumps(whole).encode()
 
 
-@pytest.mark.parametrize("form", sorted(WRITERS))
+@pytest.mark.parametrize("file_format", sorted(WRITERS))
 @given(draw=st.data())
 @settings(max_examples=examples(40))
-def test_junk_in_any_place_costs_at_most_the_file(form: str, draw: st.DataObject) -> None:
-    data = spoilt(WRITERS[form](ASKED), draw)
+def test_junk_in_any_place_costs_at_most_the_file(file_format: str, draw: st.DataObject) -> None:
+    data = spoilt(WRITERS[file_format](ASKED), draw)
     if recognised(data) is None:
         return
     try:
@@ -63,11 +63,11 @@ def test_junk_in_any_place_costs_at_most_the_file(form: str, draw: st.DataObject
     assert refusal.startswith("result.json: ")
 
 
-@pytest.mark.parametrize("form", sorted(WRITERS))
+@pytest.mark.parametrize("file_format", sorted(WRITERS))
 @given(draw=st.data())
 @settings(max_examples=examples(40))
-def test_a_file_cut_or_changed_anywhere_is_read_as_far_as_it_goes(form: str, draw: st.DataObject) -> None:
-    data = bytearray(WRITERS[form](ASKED))
+def test_a_file_cut_or_changed_anywhere_is_read_as_far_as_it_goes(file_format: str, draw: st.DataObject) -> None:
+    data = bytearray(WRITERS[file_format](ASKED))
     data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
     cut = bytes(data[: draw.draw(st.integers(1, len(data)))])
     if recognised(cut) is None:
@@ -81,14 +81,14 @@ def test_a_file_cut_or_changed_anywhere_is_read_as_far_as_it_goes(form: str, dra
 
 
 @pytest.mark.parametrize(
-    ("form", "first", "gaps"),
+    ("file_format", "first", "gaps"),
     [("vllm", "ttfts", "itls"), ("sglang", "ttfts", "itls"), ("etalon", "ttft", "tbt")],
 )
 @pytest.mark.parametrize("junk", [5, True, {}, "x"])
 def test_gaps_that_are_no_list_cost_their_request_where_nothing_came_first(
-    form: str, first: str, gaps: str, junk: Any
+    file_format: str, first: str, gaps: str, junk: Any
 ) -> None:
-    whole = json.loads(WRITERS[form](ASKED))
+    whole = json.loads(WRITERS[file_format](ASKED))
     whole[first][0], whole[gaps][0] = 0.0, junk
     streams, skipped = read(json.dumps(whole).encode())
     assert (len(streams), skipped.counts) == (len(ASKED) - 1, {"bad_record": 1})

@@ -112,9 +112,9 @@ def test_a_sample_has_the_totals_of_the_file_and_no_rates() -> None:
     assert (figures["requests"], figures["aborted_share"]) == (99, pytest.approx(5 / 99))
     told = {name for name, value in figures.items() if value is not None and name.endswith("_s")}
     assert told == {f"{name}_{one}_s" for name in ("ttft", "e2e") for one in ("mean", "p50", "p90", "p99")}
-    said = statement(found.judged_table, found.skipped.counts, found.counts)
-    assert "the requests are a sample: 89 more" in said
-    assert "nothing was skipped" not in said
+    reported = statement(found.judged_table, found.skipped.counts, found.counts)
+    assert "the requests are a sample: 89 more" in reported
+    assert "nothing was skipped" not in reported
 
 
 def test_with_several_classes_a_sample_gives_no_share_of_failures(tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_a_report_without_a_request_is_refused_whatever_its_totals(lists: dict[s
 def test_guidellms_warm_up_is_left_out_and_said() -> None:
     found = load(CASES / "06-guidellm-warmup.json", strict=True)
     assert (found.summary()["requests"], found.skipped.counts) == (56, {"warmup": 4})
-    said = statement(found.judged_table, found.skipped.counts, found.counts)
-    assert said.endswith("; 4 requests left out as the benchmark leaves them out.")
+    reported = statement(found.judged_table, found.skipped.counts, found.counts)
+    assert reported.endswith("; 4 requests left out as the benchmark leaves them out.")
     assert "anomaly.not_in_sample" not in found.counts
 
 
@@ -315,12 +315,12 @@ LAYOUTS: dict[str, Callable[[list[Any]], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 400])
+@pytest.mark.parametrize("chunks", [1, 7, 400])
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
-def test_records_are_read_however_they_are_laid_out(layout: str, pieces: int) -> None:
+def test_records_are_read_however_they_are_laid_out(layout: str, chunks: int) -> None:
     warm = {"metadata": aiperf_metadata(TWO[0], 9, benchmark_phase="warmup"), "metrics": {}}
     records = [aiperf_record(TWO[0], 0), warm, {"metrics": {}}, aiperf_record(TWO[1], 1)]
-    streams, skipped = read(LAYOUTS[layout](records), pieces=pieces)
+    streams, skipped = read(LAYOUTS[layout](records), cuts=chunks)
     assert [one.tokens for one in streams] == [2, 2]
     assert skipped.counts == {"warmup": 1, "bad_record": 1}
 

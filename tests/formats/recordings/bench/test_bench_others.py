@@ -48,8 +48,8 @@ def test_retokenised_counts_are_estimated_and_as_many_chunks_as_tokens_are_chunk
 
 
 def test_the_place_of_version_0_5() -> None:
-    said = inference_perf_entry(ASKED)["info"]["response_metrics"]
-    (one,) = read(array(with_info(response_info=said)))[0]
+    reported = inference_perf_entry(ASKED)["info"]["response_metrics"]
+    (one,) = read(array(with_info(response_info=reported)))[0]
     assert one.tokens == 4
 
 
@@ -77,8 +77,8 @@ def test_what_failed_keeps_its_end_and_lost_its_times() -> None:
 
 @pytest.mark.parametrize(("counted", "basis"), [(3, "exact"), (None, "estimated")])
 def test_a_reply_in_one_piece_came_at_the_end(counted: int | None, basis: str) -> None:
-    said = {"output_tokens": 3, "server_usage": {"completion_tokens": counted}}
-    entry = with_info(response_metrics=said)
+    reported = {"output_tokens": 3, "server_usage": {"completion_tokens": counted}}
+    entry = with_info(response_metrics=reported)
     entry["request"] = json.dumps({"model": "m", "prompt": "x"})
     (one,) = read(array(entry))[0]
     assert (one.events.expanded()[0], one.resolved.token_basis) == ([SENT_NS + 260 * MS] * 3, basis)
@@ -112,15 +112,15 @@ def test_an_event_came_with_the_read_that_completed_it() -> None:
     cut = len(events[1]) // 2
     entry = genai_perf_entry(ASKED)
     at = [WALL_NS + NS + after_ns for after_ns in (100 * MS, 200 * MS, 260 * MS)]
-    pieces = [events[0] + events[1][:cut], events[1][cut:] + events[2][:5], events[2][5:] + "".join(events[3:])]
-    entry |= {"response_timestamps": at, "response_outputs": [{"response": piece} for piece in pieces]}
+    texts = [events[0] + events[1][:cut], events[1][cut:] + events[2][:5], events[2][5:] + "".join(events[3:])]
+    entry |= {"response_timestamps": at, "response_outputs": [{"response": text} for text in texts]}
     streams, skipped = read(experiments(entry))
     assert streams[0].events.expanded()[0] == [at[1], at[2]]
     assert (streams[0].resolved.token_basis, streams[0].resolved.end_ns) == ("chunk", at[2])
     assert skipped.anomalies == {"anomaly.failures_not_kept": 1}
 
 
-def test_events_without_their_blank_lines_are_told_apart() -> None:
+def test_events_without_their_blank_lines_are_distinguished() -> None:
     entry = genai_perf_entry(ASKED)
     events = chat_events(ASKED, running=True)
     entry["response_timestamps"] = [WALL_NS + NS + after_ns + i for i, (after_ns, _) in enumerate(events)]
@@ -133,7 +133,7 @@ STATED = {"metrics": {"time_to_first_token_ms": 125.0, "queue_time_ms": 250.0, "
 
 
 @pytest.mark.parametrize(
-    "form",
+    "file_format",
     [
         lambda last: experiments(genai_perf_entry(ASKED, last)),
         lambda last: json.dumps(aiperf_raw_line(ASKED, last=last)).encode(),
@@ -141,10 +141,10 @@ STATED = {"metrics": {"time_to_first_token_ms": 125.0, "queue_time_ms": 250.0, "
     ids=["genai-perf", "aiperf"],
 )
 def test_a_recorded_reply_of_vllm_states_its_time_in_the_queue_and_for_the_prompt(
-    form: Callable[[dict[str, Any]], bytes],
+    file_format: Callable[[dict[str, Any]], bytes],
 ) -> None:
     for last, found in ((STATED, (0.25, 0.125)), ({}, (None, None)), ({"metrics": [1]}, (None, None))):
-        (row,) = judged(read(form(last))[0])
+        (row,) = judged(read(file_format(last))[0])
         assert (row["queue_s"], row["prefill_s"], row["tokens"]) == (*found, 4)
 
 

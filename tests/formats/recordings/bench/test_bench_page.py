@@ -34,8 +34,8 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_the_versions_of_the_page_are_the_pinned_ones() -> None:
-    said = {row[0].split(" ")[0].rstrip(","): row[1] for row in rows(TEXT)}
-    assert said == pins()
+    reported = {row[0].split(" ")[0].rstrip(","): row[1] for row in rows(TEXT)}
+    assert reported == pins()
     assert pins()["SGLang"] == VERSION
 
 
@@ -45,8 +45,8 @@ def test_the_figures_are_of_these_versions_and_of_every_tool() -> None:
 
 @pytest.mark.parametrize("row", rows(TEXT.partition(HEADING)[2]), ids=lambda row: f"{row[0]} {row[1]}")
 def test_the_differences_are_those_of_the_figures(row: list[str]) -> None:
-    for theirs, ours, said in FIGURE.findall(" ".join(row)):
+    for theirs, ours, reported in FIGURE.findall(" ".join(row)):
         apart = float(ours) / float(theirs) - 1
         # Four digits are shown of each.
-        assert abs(float(said.removesuffix(" %")) / 100 - apart) < 1.2e-3, percent(apart)
+        assert abs(float(reported.removesuffix(" %")) / 100 - apart) < 1.2e-3, percent(apart)
     assert row[-1] == "not in the file" or float(row[-1].removesuffix(" %")) < 0.01

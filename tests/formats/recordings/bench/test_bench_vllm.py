@@ -79,7 +79,7 @@ def test_what_failed_is_not_met_and_nothing_else_is_judged() -> None:
     assert "anomaly.failures_do_not_add_up" not in skipped.anomalies
 
 
-def test_a_refusal_without_a_reason_is_told_by_its_missing_times() -> None:
+def test_a_refusal_without_a_reason_is_recognised_by_its_missing_times() -> None:
     streams, skipped = read(dumped(failed(vllm_run(TWO, failed=1), 0, "", 0.0, [])))
     assert [one.resolved.outcome for one in streams] == ["error", "completed"]
     assert "anomaly.failures_do_not_add_up" not in skipped.anomalies
@@ -200,12 +200,12 @@ def test_sglang_without_details_is_refused_with_the_flag() -> None:
         read(dumped(run))
 
 
-def test_requests_of_two_runs_are_told_apart() -> None:
+def test_requests_of_two_runs_are_distinguished() -> None:
     streams, _ = read(dumped(sglang_run(TWO)) + b"\n" + dumped(sglang_run(TWO, duration=4.0)))
     assert len({one.resolved.key for one in streams}) == 4
 
 
-def test_etalons_model_stands_beside_and_failures_are_told_by_their_silence(tmp_path: Path) -> None:
+def test_etalons_model_stands_beside_and_failures_are_recognised_by_their_silence(tmp_path: Path) -> None:
     path = tmp_path / "request_level_metrics.json"
     (tmp_path / "config.json").write_text(json.dumps({"model": "beside"}))
     run = etalon_file(TWO)
@@ -221,7 +221,7 @@ def test_etalons_model_stands_beside_and_failures_are_told_by_their_silence(tmp_
     }
 
 
-def test_a_large_file_of_etalons_is_told_by_its_first_array() -> None:
+def test_a_large_file_of_etalons_is_recognised_by_its_first_array() -> None:
     data = dumped(etalon_file(TWO[:1] * 100_000))
     assert recognised(data) == recognised(dumped(etalon_file(TWO)))
     assert recognised(data) is not None

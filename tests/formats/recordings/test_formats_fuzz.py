@@ -1,4 +1,4 @@
-"""Any bytes of any form give streams, counts or a typed error, never another exception; a cut file is no broken one."""
+"""Any bytes of any format give streams, counts or a typed error, never another exception; a cut is no broken file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.formats.foreign_rows import captured
-from support.formats.span_forms import SPAN_FORMS, clickhouse_row, csv_times, each_span, jaeger
+from support.formats.span_formats import SPAN_FORMATS, clickhouse_row, csv_times, each_span, jaeger
 from support.formats.streams import streams_of
 from support.recordings import vector_messages
 
@@ -25,9 +25,9 @@ from otel_llm.formats.records import InputError
 
 @cache
 def samples() -> dict[str, bytes]:
-    """Return a small file of each form, with ours and others' spans."""
+    """Return a small file of each format, with ours and others' spans."""
     messages = [*vector_messages()[2:4], captured("vllm")]
-    found = {name: make(messages) for name, make in SPAN_FORMS.items()}
+    found = {name: make(messages) for name, make in SPAN_FORMATS.items()}
     found["jaeger-pretty.json"] = jaeger(messages, indent=1)
     found["times.csv"] = csv_times(
         [["a", "1.5", "1", "content"], ["b", "2", "1", "tool"], ["a", "3.25", "", ""]],
@@ -64,7 +64,7 @@ def _pairs(value: object) -> object:
     return [_pairs(one) for one in value] if isinstance(value, list) else value
 
 
-NAMES = [*SPAN_FORMS, "jaeger-pretty.json", "times.csv", "otel_traces.parquet", "jaeger.json.gz", "times.csv.zst"]
+NAMES = [*SPAN_FORMATS, "jaeger-pretty.json", "times.csv", "otel_traces.parquet", "jaeger.json.gz", "times.csv.zst"]
 SIGNS = st.one_of(st.integers(0, 255), st.sampled_from(b'{}[]",:\\x0a-0e'))
 
 

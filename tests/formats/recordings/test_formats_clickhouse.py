@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from support.formats.clickhouse import JSON_TABLE, ask
-from support.formats.span_forms import clickhouse, clickhouse_json_schema, clickhouse_nested
+from support.formats.span_formats import clickhouse, clickhouse_json_schema, clickhouse_nested
 from support.formats.streams import direct, streams_of
 from support.otlp import T0_NS, Value, attributes_of, export
 from support.recordings import json_lines, vector_messages
@@ -25,7 +25,7 @@ PROMPT = "what stays where it is " * 50
 
 def other_spans() -> list[Span]:
     """Return a span of another kind, and an inference span of others with its prompt on it."""
-    said: dict[str, dict[str, Value]] = {
+    reported: dict[str, dict[str, Value]] = {
         "GET /": {"http.response.status_code": 200},
         "chat m": {
             "gen_ai.operation.name": "chat",
@@ -43,7 +43,7 @@ def other_spans() -> list[Span]:
             end_time_unix_nano=T0_NS + 5 * 10**9,
             attributes=attributes_of(attributes),
         )
-        for number, (name, attributes) in enumerate(said.items())
+        for number, (name, attributes) in enumerate(reported.items())
     ]
 
 
@@ -150,15 +150,17 @@ FORMATS = (
 def other_table(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp(request.param)
     rows, how = TABLES[request.param]
-    queries = {folder / str(at): f"SELECT * FROM otel_traces FORMAT {form}" for at, form in enumerate(FORMATS)}
+    queries = {
+        folder / str(at): f"SELECT * FROM otel_traces FORMAT {file_format}" for at, file_format in enumerate(FORMATS)
+    }
     ask(rows(vector_messages()), queries, **how)
     return folder
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_tables_of_nested_events_and_of_json_give_the_same(other_table: Path, form: str) -> None:
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_tables_of_nested_events_and_of_json_give_the_same(other_table: Path, file_format: str) -> None:
     skipped = Skipped()
-    assert streams_of(other_table / str(FORMATS.index(form)), skipped) == direct(vector_messages())
+    assert streams_of(other_table / str(FORMATS.index(file_format)), skipped) == direct(vector_messages())
     assert skipped.broken == 0, skipped.notes
 
 
@@ -177,11 +179,11 @@ def test_the_range_of_the_export_is_one_of_the_tables_own_column(answers: Path) 
     assert len(wanted) > 0
 
 
-def test_times_without_a_zone_are_read_as_utc_and_that_is_said(answers: Path) -> None:
+def test_times_without_a_zone_are_read_as_utc_and_that_is_reported(answers: Path) -> None:
     skipped = Skipped()
     found = streams_of(answers / "local.jsonl", skipped)
     assert skipped.counts["zone_assumed"] > 0
-    assert "docs/audit-forms.md" in skipped.notes[0]
+    assert "docs/audit-formats.md" in skipped.notes[0]
     shift_ns = 4 * 3600 * 10**9  # New York's in September
     true = {one.resolved.key: one for one in direct(vector_messages())}
     assert len(found) == len(true) + 1

@@ -1,4 +1,4 @@
-"""Export requests in every form of file that the audit reads as spans, and token times as CSV.
+"""Export requests in every format of file that the audit reads as spans, and token times as CSV.
 
 Each is written here as the tool that makes it writes it, from its own sources, so that a reader is not tested against
 itself: the Collector's file exporter, its translation to Jaeger's model and Jaeger's JSON of that, Tempo's API, the
@@ -311,7 +311,7 @@ def otlp_indented(messages: Messages) -> bytes:
     return b"".join(json.dumps(json.loads(one), indent=2).encode() + b"\n" for one in json_lines(messages).splitlines())
 
 
-SPAN_FORMS: dict[str, Callable[[Messages], bytes]] = {
+SPAN_FORMATS: dict[str, Callable[[Messages], bytes]] = {
     "journal.otlp": journal,
     "collector.jsonl": json_lines,
     "collector.binpb": collector_proto,

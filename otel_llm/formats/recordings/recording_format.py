@@ -1,7 +1,7 @@
-"""The interface of a form of recording: sniff a file's first bytes, and read it.
+"""The interface of a format of recording: sniff a file's first bytes, and read it.
 
-A form is a module with two functions: `sniff(head)` tells whether a file is of this form, `read(path, chunks, skipped)`
-yields its contents: export requests for spans, `Assembled` streams for anything else.
+A format is a module with two functions: `sniff(head)` tells whether a file is of this format, `read(path, chunks,
+skipped)` yields its contents: export requests for spans, `Assembled` streams for anything else.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 EXPECTED: Final = (
     "expected a journal, OTLP, Jaeger, Tempo or ClickHouse traces, Parquet of token times, the result of a benchmark"
-    " tool, or CSV with the columns request and t_seconds; plain, gzip or zstd (docs/audit-forms.md)"
+    " tool, or CSV with the columns request and t_seconds; plain, gzip or zstd (docs/audit-formats.md)"
 )
-LOOK_BYTES: Final = 256 * 2**10
+HEAD_BYTES: Final = 256 * 2**10
 """How much of a file is sniffed: benchmark tools write their settings before the times."""
 
 
@@ -37,7 +37,7 @@ def all_broken(path: Path, skipped: Skipped, notes_before: int) -> InputError:
 
 @dataclass(frozen=True)
 class Head:
-    """The first bytes of a file, decompressed: LOOK_BYTES of it, or all of it."""
+    """The first bytes of a file, decompressed: HEAD_BYTES of it, or all of it."""
 
     raw: bytes
 
@@ -51,7 +51,7 @@ class Head:
         """Return the paths of keys in the first JSON value, six brackets deep: `data`, `data[].traceID`.
 
         Empty if it is no JSON. A file's first line is its first value; an array's elements are `[]`: `[].start_time`.
-        Values are not in it. Only the head is read: a key after LOOK_BYTES is not seen.
+        Values are not in it. Only the head is read: a key after HEAD_BYTES is not seen.
         """
         return key_paths(self.text) if self.text[:1] in (b"{", b"[") else frozenset()
 
@@ -63,24 +63,24 @@ class Head:
         return frozenset(key.removeprefix("[].") for key in self.keys)
 
 
-def look(chunks: Iterable[bytes]) -> tuple[Head, Iterator[bytes]]:
+def read_head(chunks: Iterable[bytes]) -> tuple[Head, Iterator[bytes]]:
     """Return the first bytes of chunks as a head, and all of the chunks."""
-    rest, pieces, wanted = iter(chunks), [], LOOK_BYTES
+    rest, begun, wanted = iter(chunks), [], HEAD_BYTES
     for chunk in rest:
-        pieces.append(chunk)
+        begun.append(chunk)
         wanted -= len(chunk)
         if wanted <= 0:
             break
-    return Head(b"".join(pieces)[:LOOK_BYTES]), chain(pieces, rest)
+    return Head(b"".join(begun)[:HEAD_BYTES]), chain(begun, rest)
 
 
-class Form(NamedTuple):
-    """A form of recording: its name in messages, its two functions, and whether a file may have several runs.
+class Format(NamedTuple):
+    """A format of recording: its name in messages, its two functions, and whether a file may have several runs.
 
-    `sniff` tells by a file's head whether it is of the form. `read` yields the contents of a file: the path names it in
-    messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken part is
-    counted in `Skipped` and left out; an InputError says that nothing of the file can be read. A file whose parts are
-    all broken is refused as "not a recording", with the first broken part (`all_broken`).
+    `sniff` tells by a file's head whether it is of the format. `read` yields the contents of a file: the path names it
+    in messages (`-` is standard input), its bytes are given in chunks, decompressed, from the first on. A broken part
+    is counted in `Skipped` and left out; an InputError says that nothing of the file can be read. A file whose parts
+    are all broken is refused as "not a recording", with the first broken part (`all_broken`).
 
     A file that no `sniff` accepts is refused; one that begins as a JSON object is tried as OTLP first ("not OTLP JSON:
     no resourceSpans").

@@ -1,4 +1,4 @@
-"""The same requests through every form of file give the same rows, but for what a form cannot hold, said here."""
+"""The same requests through every format of file give the same rows, but for what a format cannot hold, said here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.formats.foreign_rows import CAPTURED, captured
-from support.formats.span_forms import SPAN_FORMS, csv_times, in_whole_us
+from support.formats.span_formats import SPAN_FORMATS, csv_times, in_whole_us
 from support.formats.streams import direct, streams_of
 from support.otlp import T0_NS
 from support.recordings import vector_classes, vector_messages
@@ -31,9 +31,11 @@ from otel_llm.slo.classes import KINDS, SloClasses
 Row = dict[str, Any]
 
 WHOLE_MICROSECONDS = frozenset({"jaeger.json"})
-"""Forms that cut every time to microseconds: their rows are those of the same requests cut so."""
-WITHOUT_DROPPED_COUNTS = frozenset({"jaeger.json", *(form for form in SPAN_FORMS if form.startswith("otel_traces"))})
-"""Forms that do not say how many events of a span its SDK dropped, and give attributes back as text or as JSON."""
+"""Formats that cut every time to microseconds: their rows are those of the same requests cut so."""
+WITHOUT_DROPPED_COUNTS = frozenset(
+    {"jaeger.json", *(file_format for file_format in SPAN_FORMATS if file_format.startswith("otel_traces"))}
+)
+"""Formats that do not say how many events of a span its SDK dropped, and give attributes back as text or as JSON."""
 IDS_OF_ITS_OWN = ("trace_id", "span_id")
 """What a row of CSV cannot have from its file."""
 
@@ -49,9 +51,9 @@ def rows_of(streams: list[Assembled], classes: SloClasses) -> list[Row]:
     return rows
 
 
-def received(messages: list[ExportTraceServiceRequest], form: str) -> list[Assembled]:
-    """Return the streams of messages as they were received, in a form's precision."""
-    return direct(in_whole_us(messages) if form in WHOLE_MICROSECONDS else messages)
+def received(messages: list[ExportTraceServiceRequest], file_format: str) -> list[Assembled]:
+    """Return the streams of messages as they were received, in a format's precision."""
+    return direct(in_whole_us(messages) if file_format in WHOLE_MICROSECONDS else messages)
 
 
 @cache
@@ -62,37 +64,37 @@ def worked(whole_microseconds: bool) -> list[Assembled]:
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize("form", SPAN_FORMS)
-def test_the_same_requests_give_the_same_streams(form: str, packing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file_format", SPAN_FORMATS)
+def test_the_same_requests_give_the_same_streams(file_format: str, packing: str, tmp_path: Path) -> None:
     path = tmp_path / "no-name-that-says-anything"
-    path.write_bytes(PACKINGS[packing](SPAN_FORMS[form](vector_messages())))
+    path.write_bytes(PACKINGS[packing](SPAN_FORMATS[file_format](vector_messages())))
     skipped = Skipped()
 
-    assert streams_of(path, skipped) == worked(form in WHOLE_MICROSECONDS)
+    assert streams_of(path, skipped) == worked(file_format in WHOLE_MICROSECONDS)
     assert skipped.broken == 0, skipped.notes
 
 
 def test_the_same_requests_give_the_same_rows(tmp_path: Path) -> None:
     streams, expected = [], []
-    for form, make in SPAN_FORMS.items():
-        path = tmp_path / form
+    for file_format, make in SPAN_FORMATS.items():
+        path = tmp_path / file_format
         path.write_bytes(make(vector_messages()))
         streams += streams_of(path, Skipped())
-        expected += worked(form in WHOLE_MICROSECONDS)
+        expected += worked(file_format in WHOLE_MICROSECONDS)
 
     assert rows_of(streams, vector_classes()) == rows_of(expected, vector_classes())
 
 
-@pytest.mark.parametrize("form", SPAN_FORMS)
+@pytest.mark.parametrize("file_format", SPAN_FORMATS)
 @pytest.mark.parametrize("emitter", sorted(path.stem for path in CAPTURED.glob("*.json")))
-def test_spans_of_others_say_the_same_in_every_form(form: str, emitter: str, tmp_path: Path) -> None:
+def test_spans_of_others_say_the_same_in_every_format(file_format: str, emitter: str, tmp_path: Path) -> None:
     messages = [captured(emitter)]
     path = tmp_path / "spans"
-    path.write_bytes(SPAN_FORMS[form](messages))
+    path.write_bytes(SPAN_FORMATS[file_format](messages))
     skipped = Skipped()
-    found, expected = streams_of(path, skipped), received(messages, form)
+    found, expected = streams_of(path, skipped), received(messages, file_format)
 
-    if form not in WITHOUT_DROPPED_COUNTS:
+    if file_format not in WITHOUT_DROPPED_COUNTS:
         assert found == expected
         return
     assert len(found) == len(expected)
@@ -114,12 +116,14 @@ def same_types_apart(one: Assembled) -> Assembled:
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-@pytest.mark.parametrize("form", ["collector.jsonl", "collector-zstd.binpb", "jaeger.json", "otel_traces.jsonl"])
-def test_standard_input_is_a_file_too(form: str, packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = PACKINGS[packing](SPAN_FORMS[form](vector_messages()[:3]))
+@pytest.mark.parametrize("file_format", ["collector.jsonl", "collector-zstd.binpb", "jaeger.json", "otel_traces.jsonl"])
+def test_standard_input_is_a_file_too(
+    file_format: str, packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = PACKINGS[packing](SPAN_FORMATS[file_format](vector_messages()[:3]))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
-    assert streams_of(Path("-"), Skipped()) == received(vector_messages()[:3], form)
+    assert streams_of(Path("-"), Skipped()) == received(vector_messages()[:3], file_format)
 
 
 # CSV
@@ -132,11 +136,11 @@ def seconds(at_ns: int) -> str:
 
 
 def csv_lines() -> list[list[object]]:
-    """Return the worked requests: one line a token, what is said of a request on its first."""
+    """Return the worked requests: one line a token, what is reported of a request on its first."""
     lines: list[list[object]] = []
     for number, one in enumerate(vectors()):
         shift = T0_NS if one.commit_ns < T0_NS else 0
-        said: list[object] = [
+        reported: list[object] = [
             seconds(one.commit_ns + shift),
             seconds(one.end_ns + shift),
             one.outcome,
@@ -149,7 +153,7 @@ def csv_lines() -> list[list[object]]:
             [f"r{number}", seconds(at + shift), "", "", "", KINDS[0 if one.kinds is None else one.kinds[i]], "", "", ""]
             for i, at in enumerate(one.tokens_ns)
         ] or [[f"r{number}", "", "", "", "", "", "", "", ""]]
-        rows[0][2:5], rows[0][6:9] = said[:3], said[4:]
+        rows[0][2:5], rows[0][6:9] = reported[:3], reported[4:]
         lines += rows
     return lines
 
