@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from otel_llm.rules.decisions.decision_records import read_left_out, stream_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 ID_DIGITS: Final = 16
 SHORTEST_PREFIX: Final = 4
@@ -106,25 +106,17 @@ def find(prefix: str, lines: Callable[[], Iterable[str]]) -> Found:
     if not _PREFIX.fullmatch(prefix):
         raise NoIdError(f"{prefix!r} is no id: it has {SHORTEST_PREFIX} to {ID_DIGITS} hex digits, see --list")
     matches: dict[str, Transition] = {}
-    broken = records = left_out = 0
-    for line in lines():
-        record = read_record(line)
-        if record is None:
-            counted = _counted(line)
-            left_out, broken = left_out + counted, broken + (not counted)
-            continue
-        records += 1
+    counts: Counter[str] = Counter()
+    for record in _records(lines(), counts):
         if (name := id_of(record)).startswith(prefix):
             matches.setdefault(name, Transition(name, [])).records.append(record)
+    broken, records, left_out = counts["broken"], counts["records"], counts["left_out"]
     if len(matches) != 1:
         return Found(matches, broken=broken, records=records, left_out=left_out)
     (one,) = matches.values()
     thread: dict[str, Transition] = {}
-    for line in lines():
-        record = read_record(line)
-        if record is None or record["rule_hash"] != one.first["rule_hash"]:
-            continue
-        if about_of(record) == about_of(one.first):
+    for record in _records(lines(), Counter()):
+        if record["rule_hash"] == one.first["rule_hash"] and about_of(record) == about_of(one.first):
             name = id_of(record)
             thread.setdefault(name, Transition(name, [])).records.append(record)
     # By their flips, not by their lines: an enforced action is written when its outcome is known.
@@ -139,13 +131,8 @@ def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace: 
     """Return the last transitions, optionally of one rule, or of traces whose id begins or ends with `trace`."""
     kept: OrderedDict[str, Transition] = OrderedDict()
     rules: Counter[str] = Counter()
-    broken = left_out = 0
-    for line in lines:
-        record = read_record(line)
-        if record is None:
-            counted = _counted(line)
-            left_out, broken = left_out + counted, broken + (not counted)
-            continue
+    counts: Counter[str] = Counter()
+    for record in _records(lines, counts):
         rules[record["rule"]] += 1
         of = str(record.get("trace_id", ""))
         if rule not in (None, record["rule"]) or not (of.startswith(trace) or of.endswith(trace)):
@@ -156,7 +143,20 @@ def newest(lines: Iterable[str], count: int, *, rule: str | None = None, trace: 
             if len(kept) > count:
                 kept.popitem(last=False)
         kept[name].records.append(record)
-    return Newest(list(kept.values()), broken, rules, left_out)
+    return Newest(list(kept.values()), counts["broken"], rules, counts["left_out"])
+
+
+def _records(lines: Iterable[str], counts: Counter[str]) -> Iterator[dict[str, Any]]:
+    """Yield the decision records among lines; count them, broken lines, and decisions without a record."""
+    for line in lines:
+        record = read_record(line)
+        if record is not None:
+            counts["records"] += 1
+            yield record
+        elif left_out := _counted(line):
+            counts["left_out"] += left_out
+        else:
+            counts["broken"] += 1
 
 
 def read_record(line: str) -> dict[str, Any] | None:
