@@ -18,52 +18,56 @@ from otel_llm.cli.commands.sweep_command import sweep_command
 from otel_llm.formats.records import InputError
 
 MS = 1_000_000
-Asks = Sequence[Asked]
+Requests = Sequence[Asked]
 
 
-def requested(run: int, requests: int) -> list[Asked]:
+def requests_of(run: int, requests: int) -> list[Asked]:
     return [Asked((10 * run + at) * NS, (Chunk(200 * MS), Chunk((260 + run) * MS))) for at in range(requests)]
 
 
-def vllm(runs: Sequence[tuple[float | str, Asks]]) -> bytes:
-    each = (vllm_run(asks, request_rate=rate, duration=at) for at, (rate, asks) in enumerate(runs))
+def vllm(runs: Sequence[tuple[float | str, Requests]]) -> bytes:
+    each = (vllm_run(sent, request_rate=rate, duration=at) for at, (rate, sent) in enumerate(runs))
     return b"".join(json.dumps(run).encode() + b"\n" for run in each)
 
 
-def sglang(runs: Sequence[tuple[float | str, Asks]]) -> bytes:
+def sglang(runs: Sequence[tuple[float | str, Requests]]) -> bytes:
     return json.dumps(
-        [sglang_run(asks, request_rate=rate, duration=at) for at, (rate, asks) in enumerate(runs)]
+        [sglang_run(sent, request_rate=rate, duration=at) for at, (rate, sent) in enumerate(runs)]
     ).encode()
 
 
-def guidellm(runs: Sequence[tuple[float | str, Asks]]) -> bytes:
+def guidellm(runs: Sequence[tuple[float | str, Requests]]) -> bytes:
     benchmarks = []
     number = 0
-    for rate, asks in runs:
-        entries = [guidellm_entry(one, number := number + 1) for one in asks]
+    for rate, sent in runs:
+        entries = [guidellm_entry(one, number := number + 1) for one in sent]
         strategy = {"type_": "constant", "rate": rate} if isinstance(rate, float) else {"type_": "concurrent"}
         benchmarks.append({"config": {"strategy": strategy}, "requests": {"successful": entries}})
     return json.dumps({"metadata": {"guidellm_version": "0.8.1"}, "benchmarks": benchmarks}).encode()
 
 
-def genai_perf(runs: Sequence[tuple[float | str, Asks]]) -> bytes:
+def genai_perf(runs: Sequence[tuple[float | str, Requests]]) -> bytes:
     experiments = [
         {
             "experiment": {"mode": "request_rate" if isinstance(rate, float) else "concurrency", "value": rate},
-            "requests": [genai_perf_entry(one) for one in asks],
+            "requests": [genai_perf_entry(one) for one in sent],
         }
-        for rate, asks in runs
+        for rate, sent in runs
     ]
     return json.dumps({"experiments": experiments}).encode()
 
 
-WRITERS: dict[str, Callable[[Sequence[tuple[float | str, Asks]]], bytes]] = {
+WRITERS: dict[str, Callable[[Sequence[tuple[float | str, Requests]]], bytes]] = {
     "vllm": vllm,
     "sglang": sglang,
     "guidellm": guidellm,
     "genai-perf": genai_perf,
 }
-RUNS: list[tuple[float | str, Asks]] = [(1.0, requested(0, 3)), (2.5, requested(1, 2)), ("inf", requested(2, 4))]
+RUNS: list[tuple[float | str, Requests]] = [
+    (1.0, requests_of(0, 3)),
+    (2.5, requests_of(1, 2)),
+    ("inf", requests_of(2, 4)),
+]
 
 
 @pytest.mark.parametrize("tool", sorted(WRITERS))
@@ -89,7 +93,7 @@ def test_runs_of_several_rates_take_no_load_of_the_caller(tmp_path: Path) -> Non
     path.write_bytes(vllm(RUNS))
     with pytest.raises(InputError, match=r"3 runs at 1, 2\.5, none requests/s: give the file without a load"):
         list(load_runs(path, 2.0))
-    path.write_bytes(vllm([RUNS[0], (1.0, requested(3, 2))]))
+    path.write_bytes(vllm([RUNS[0], (1.0, requests_of(3, 2))]))
     (run,) = load_runs(path, 2.0)
     assert (run.load_req_s, sum(map(len, run.streams))) == (2.0, 5)
 
