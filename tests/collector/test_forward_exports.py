@@ -74,10 +74,6 @@ def busy(protocol: Protocol, after_s: int) -> Refusal:
     return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, [("grpc-status-details-bin", status.SerializeToString())])
 
 
-def refusal(protocol: Protocol, code: grpc.StatusCode, http: int) -> Refusal:
-    return Refusal(code if protocol == "grpc" else http)
-
-
 def scripted(*answers: Refusal | bytes | None) -> Callable[[bytes], Refusal | bytes | None]:
     left = list(answers)
     return lambda body: left.pop(0) if left else None
@@ -152,26 +148,6 @@ def test_a_backend_that_says_much_later_is_left_alone(protocol: Protocol, monkey
         wait_until("it was tried", lambda: forwarder.counts()["forward_retries"] == 1)
         assert not forwarder.stop(LONGEST_PAUSE_S), "its next pause would be over too late"
         assert (backend.attempts, forwarder.counts()["forward_dropped"]) == (2, 1)
-
-
-@both
-def test_a_failure_that_passes_is_tried_again(protocol: Protocol) -> None:
-    backend = Backend(answer=scripted(refusal(protocol, grpc.StatusCode.UNAVAILABLE, 503)))
-    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
-        forwarder.offer(raw(1))
-        sent(forwarder, 1)
-        assert forwarder.counts()["forward_retries"] == 1
-
-
-@both
-def test_a_refusal_for_good_is_counted_and_the_next_goes_through(protocol: Protocol) -> None:
-    backend = Backend(answer=scripted(refusal(protocol, grpc.StatusCode.UNAUTHENTICATED, 401)))
-    with BACKENDS[protocol](backend) as port, forwarding(protocol, port) as forwarder:
-        forwarder.offer(raw(1))
-        wait_until("it is refused", lambda: forwarder.counts()["forward_failed"] == 1)
-        forwarder.offer(raw(2))
-        sent(forwarder, 1)
-        assert (backend.attempts, forwarder.counts()["forward_retries"]) == (2, 0)
 
 
 @both
