@@ -1,14 +1,16 @@
-"""Raw server-sent events in the matrix: httpx, httpx2 and aiohttp, read line by line as applications do."""
+"""Raw server-sent events in the matrix: httpx, httpx2, aiohttp and lm15, read line by line as applications do."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import aiohttp
 import httpx
 import httpx2
+from lm15.transports import StdlibAsyncTransport, StdlibTransport, TransportRequest
 from support.instrumentation.matrix import MODEL, Stack
 from support.patience import WAIT_S
 from support.sse_server import DONE, Raw, Step, chunk, words
@@ -121,4 +123,47 @@ class AiohttpLines(RawChat):
         return stream.closed
 
 
-STACKS: list[Stack] = [HttpxLines(httpx), HttpxLines(httpx2), AiohttpLines()]
+class Lm15Lines(RawChat):
+    """`transport.stream(...)` and `iter_lines`, of the engine of DSPy."""
+
+    name = "lm15"
+
+    @staticmethod
+    def _request(url: str) -> TransportRequest:
+        headers = [("Content-Type", "application/json")]
+        return TransportRequest("POST", f"{url}/chat/completions", headers, json.dumps(BODY).encode())
+
+    @contextlib.contextmanager
+    def client(self, url: str) -> Iterator[Any]:
+        with StdlibTransport() as transport:
+            yield transport, url
+
+    def open(self, client: Any) -> Any:
+        transport, url = client
+        return transport.stream(self._request(url))
+
+    def items(self, stream: Any) -> Iterator[Any]:
+        lines: Iterator[Any] = stream.iter_lines()
+        return lines
+
+    @contextlib.asynccontextmanager
+    async def aclient(self, url: str) -> AsyncIterator[Any]:
+        async with StdlibAsyncTransport() as transport:
+            yield transport, url
+
+    async def aopen(self, client: Any) -> Any:
+        return await self.open(client).__aenter__()
+
+    def aitems(self, stream: Any) -> AsyncIterator[Any]:
+        lines: AsyncIterator[Any] = stream.aiter_lines()
+        return lines
+
+    async def aclose(self, stream: Any) -> None:
+        await stream.aclose()
+
+    def aentered(self, client: Any) -> contextlib.AbstractAsyncContextManager[Any]:
+        opened: contextlib.AbstractAsyncContextManager[Any] = self.open(client)
+        return opened
+
+
+STACKS: list[Stack] = [HttpxLines(httpx), HttpxLines(httpx2), AiohttpLines(), Lm15Lines()]
