@@ -13,20 +13,27 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.commands import wait_until
 from support.instrumentation import matrix
-from support.instrumentation.matrix import CASES, HOLDS, Stack
+from support.instrumentation.matrix import CASES, HOLDS, MODEL, Stack
 from support.instrumentation.recorded import Recorded
-from support.instrumentation.stack_anthropic import AnthropicHelper, AnthropicMessages
+from support.instrumentation.stack_anthropic import QUESTION, AnthropicHelper, AnthropicMessages
 from support.instrumentation.stack_botocore import STACKS as BEDROCK
 from support.instrumentation.stack_http_client import STACKS as HTTP_CLIENT
-from support.instrumentation.stack_openai import OpenAIChat, OpenAIResponses, OpenAIResponsesHelper
+from support.instrumentation.stack_openai import (
+    OpenAIChat,
+    OpenAIChatHelper,
+    OpenAIChatParsed,
+    OpenAIResponses,
+    OpenAIResponsesHelper,
+)
 from support.instrumentation.stack_sse import STACKS as SSE
 from support.patience import WAIT_S
-from support.sse_server import SseServer
+from support.sse_server import Reply, SseServer
 
 import otel_llm
 from otel_llm import semconv
@@ -36,6 +43,8 @@ from otel_llm.instrumentation.segments.choices import Choices
 
 STACKS: list[Stack] = [
     OpenAIChat(),
+    OpenAIChatHelper(),
+    OpenAIChatParsed(),
     OpenAIResponses(),
     OpenAIResponsesHelper(),
     AnthropicMessages(),
@@ -92,26 +101,51 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_stream_ends_once_as_it_did_and_the_caller_sees_the_bare_library(
     stack: Stack, mode: str, name: str, server: SseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    case = CASES[name]
-    gated = name == "end"
-    bare = matrix.play(stack, case, mode, server, gated=gated)
-    exporter = InMemorySpanExporter()
-    with matrix.instrumented(stack, exporter=exporter):
-        assert matrix.play(stack, case, mode, server, gated=gated) == bare
-        gc.collect()
-        recorded = Recorded(exporter)
-        stream = recorded.stream()
-        [request] = recorded.requests()
     outcome = matrix.expected(stack, name, mode)
-    attributes = dict(request.attributes or {})
-    assert (stream.outcome, attributes[semconv.OUTCOME]) == (outcome, outcome)
-    assert (stream.last[semconv.TOKENS], len(stream.times_ns)) == (case.tokens, case.tokens)
-    assert attributes[semconv.SEGMENTS] == len(stream.segments)
-    assert request.status.is_ok == (outcome not in {"error", "disconnected"})
-    assert request.context is not None
-    assert {segment.parent.span_id for segment in stream.segments if segment.parent} == {request.context.span_id}
+    bare = matrix.ends_as_bare(stack, CASES[name], mode, server, outcome=outcome, gated=name == "end")
     assert bare.context_kept
     quiet(caplog)
+
+
+@leaves_connections
+@every_stack
+def test_no_server_listens(
+    stack: Stack, mode: str, server: SseServer, recorder: Recorded, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.stop()
+    with suppress_instrumentation():
+        bare = matrix.play(stack, CASES["end"], mode, server)
+    assert bare.raised
+    assert recorder.spans() == ()
+    caplog.clear()
+    assert matrix.play(stack, CASES["end"], mode, server) == bare
+    assert recorder.stream().outcome == "disconnected"
+    quiet(caplog)
+
+
+Asks = Callable[[Any], Any]
+UNSTREAMED: list[tuple[Stack, Asks]] = [
+    (OpenAIChat(), lambda client: client.chat.completions.create(model=MODEL, messages=[])),
+    (OpenAIResponses(), lambda client: client.responses.create(model=MODEL, input="hello")),
+    (AnthropicMessages(), lambda client: client.messages.create(**QUESTION)),
+]
+REFUSED: list[tuple[Stack, Asks]] = [
+    (OpenAIChat(), lambda client: client.chat.completions.create(model=MODEL, stream=True)),
+    (OpenAIResponses(), lambda client: client.responses.create(model=MODEL, stream=True, unknown=1)),
+    (AnthropicMessages(), lambda client: client.messages.create(model=MODEL, stream=True)),
+]
+"""Calls whose arguments the SDK itself refuses."""
+
+
+@pytest.mark.parametrize(("stack", "ask"), UNSTREAMED + REFUSED)
+def test_a_call_that_asks_for_no_stream_is_left_alone(
+    stack: Stack, ask: Asks, server: SseServer, recorder: Recorded
+) -> None:
+    server.replies[MODEL] = Reply(status=500)
+    with stack.client(server.url) as client, pytest.raises(Exception, match=r"500|argument"):
+        ask(client)
+    assert recorder.spans() == ()
+    assert all("traceparent" not in dict(headers) for headers in server.headers)
 
 
 @every_stack

@@ -139,6 +139,10 @@ class SseServer:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Listen no more; may be called twice."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

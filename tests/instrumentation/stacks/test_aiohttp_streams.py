@@ -104,9 +104,11 @@ def test_a_time_out_is_an_error(timeout: aiohttp.ClientTimeout, error: str, reco
 
 
 def test_a_status_that_aiohttp_raises_for_is_an_error(recorder: Recorded) -> None:
-    with WireServer([b"{}"], {"Content-Type": "application/json"}, 503) as server:
-        with pytest.raises(aiohttp.ClientResponseError):
-            ask_aiohttp(server.url + CHAT, lambda response: response.read(), raise_for_status=True)
+    with (
+        WireServer([b"{}"], {"Content-Type": "application/json"}, 503) as server,
+        pytest.raises(aiohttp.ClientResponseError),
+    ):
+        ask_aiohttp(server.url + CHAT, lambda response: response.read(), raise_for_status=True)
     assert recorder.stream().outcome == "error"
 
 

@@ -7,15 +7,13 @@ import json
 import zlib
 from collections.abc import Callable
 
-import httpx
 import pytest
-import requests
 import zstandard
+from support.instrumentation.http_clients import CLIENTS
 from support.instrumentation.memory import held
 from support.instrumentation.recorded import Recorded
 from support.instrumentation.situations import CHAT, SITUATIONS, WORDS
 from support.instrumentation.wire_server import WireServer
-from support.patience import WAIT_S
 
 from otel_llm import semconv
 from otel_llm.instrumentation.parse.sse_chunks import CHAT as CHAT_API
@@ -29,23 +27,12 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def over_httpx(url: str, body: bytes, headers: dict[str, str]) -> None:
-    with httpx.stream("POST", url, content=body, headers=headers, timeout=WAIT_S) as response:
-        list(response.iter_lines())
-
-
-def over_requests(url: str, body: bytes, headers: dict[str, str]) -> None:
-    list(requests.post(url, data=body, headers=headers, stream=True, timeout=WAIT_S).iter_lines())
-
-
-@pytest.mark.parametrize("ask", [over_httpx, over_requests])
+@pytest.mark.parametrize("client", ["httpx", "requests"])
 @pytest.mark.parametrize("coding", CODINGS)
-def test_a_compressed_request_is_one_row_with_its_model(
-    ask: Callable[[str, bytes, dict[str, str]], None], coding: str, recorder: Recorded
-) -> None:
+def test_a_compressed_request_is_one_row_with_its_model(client: str, coding: str, recorder: Recorded) -> None:
     body = CODINGS[coding](BODY)
     with WireServer(SITUATIONS["as documented"].body(CHAT)) as server:
-        ask(server.url + CHAT.path, body, {"Content-Type": "application/json", "Content-Encoding": coding})
+        CLIENTS[client].post(server.url + CHAT.path, body, {"Content-Encoding": coding})
         assert [one.body for one in server.requests] == [body]
     [request] = recorder.requests()
     attributes = request.attributes or {}
@@ -55,7 +42,7 @@ def test_a_compressed_request_is_one_row_with_its_model(
 
 def test_a_body_that_cannot_be_unpacked_is_known_by_its_answer(recorder: Recorded) -> None:
     with WireServer(SITUATIONS["as documented"].body(CHAT)) as server:
-        over_httpx(server.url + CHAT.path, b"\x1f\x8bno gzip", {"Content-Encoding": "gzip"})
+        CLIENTS["httpx"].post(server.url + CHAT.path, b"\x1f\x8bno gzip", {"Content-Encoding": "gzip"})
     assert recorder.stream().last[semconv.TOKENS] == WORDS
 
 

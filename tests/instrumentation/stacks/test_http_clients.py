@@ -246,7 +246,8 @@ def test_the_other_endpoints(
 ) -> None:
     with WireServer(body) as server:
         post(client, server.url + path)
-    assert ended(recorder) == ("completed", 4, None)
+    [stream] = recorder.streams()
+    assert (stream.outcome, stream.last[semconv.TOKENS], len(stream.times_ns)) == ("completed", 4, 4)
     [request] = recorder.requests()
     attributes = request.attributes or {}
     assert attributes[semconv.GEN_AI_OPERATION_NAME] == operation

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx2
 import openai
 import pytest
 from opentelemetry import baggage, context
-from opentelemetry.instrumentation.utils import suppress_instrumentation
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.instrumentation.matrix import Caller, Case, Stack, ends_as_bare, reads_all, reads_all_async
+from support.instrumentation.matrix import whole as whole_reply
 from support.instrumentation.recorded import Recorded
-from support.sse_server import DONE, Gate, Reply, SseServer, chunk, usage, usage_of, whole, words
+from support.instrumentation.stack_openai import OpenAIChat
+from support.patience import WAIT_S
+from support.sse_server import (
+    DONE,
+    BodyEnd,
+    Cut,
+    Gate,
+    Raw,
+    Reply,
+    SseServer,
+    Step,
+    chunk,
+    usage,
+    usage_of,
+    whole,
+    words,
+)
 
 import otel_llm
 from otel_llm import semconv
@@ -58,27 +77,6 @@ def test_the_stream_is_the_sdks_own(client: Any, server: SseServer) -> None:
     recorded = look()
     otel_llm.uninstrument()
     assert recorded == bare == look()
-
-
-def test_instrumenting_leaves_no_trace_once_undone() -> None:
-    from openai import AsyncStream, Stream
-    from openai._base_client import BaseClient
-    from openai.resources.chat.completions import AsyncCompletions, Completions
-
-    places = [
-        (Completions, "create"),
-        (AsyncCompletions, "create"),
-        (BaseClient, "_build_request"),
-        (Stream, "__iter__"),
-        (AsyncStream, "__aiter__"),
-    ]
-    before = [owner.__dict__[name] for owner, name in places]
-    otel_llm.instrument(exporter=InMemorySpanExporter())
-    during = [owner.__dict__[name] for owner, name in places]
-    otel_llm.uninstrument()
-    assert all(ours is not theirs for ours, theirs in zip(during, before, strict=True))
-    assert [inspect.signature(ours) for ours in during] == [inspect.signature(theirs) for theirs in before]
-    assert [owner.__dict__[name] for owner, name in places] == before
 
 
 def test_each_choice_is_a_stream_of_its_own(client: Any, server: SseServer, recorder: Recorded) -> None:
@@ -239,13 +237,6 @@ def test_renamed_attributes_go_by_the_names_one_asks_for(
     assert semconv.GEN_AI_USAGE_INPUT_TOKENS in said, "it is older than all of these versions"
 
 
-def test_what_is_suppressed_is_not_recorded(client: Any, server: SseServer, recorder: Recorded) -> None:
-    server.replies["m"] = whole(1)
-    with suppress_instrumentation():
-        consume(client)
-    assert recorder.spans() == ()
-
-
 def test_content_is_nowhere(client: Any, server: SseServer, recorder: Recorded) -> None:
     server.replies["m"] = Reply([chunk({"content": "SECRET"}), chunk(finish="stop"), DONE])
     for _ in client.chat.completions.create(
@@ -276,11 +267,119 @@ def test_so_is_any_client_of_an_azure_host(recorder: Recorded) -> None:
     assert (recorder.stream().segments[0].attributes or {})[semconv.GEN_AI_PROVIDER_NAME] == "azure.ai.openai"
 
 
-def test_a_retry_is_one_request(server: SseServer, recorder: Recorded) -> None:
-    replies = [Reply(status=500), whole(3)]
-    server.replies["m"] = lambda _: replies.pop(0)
-    with openai.OpenAI(api_key="none", base_url=server.url, max_retries=1) as client:
-        consume(client)
-    stream = recorder.stream()
-    assert (stream.outcome, stream.last[semconv.TOKENS], len(server.requests)) == ("completed", 3, 2)
-    assert len(recorder.requests()) == 1
+def reads_on(caller: Caller, stack: Stack, client: Any) -> None:
+    stream = stack.open(client)
+    for item in stream:
+        caller.take(item)
+        break
+    for item in stream:
+        caller.take(item)
+
+
+async def reads_on_async(caller: Caller, stack: Stack, client: Any) -> None:
+    stream = await stack.aopen(client)
+    async for item in stream:
+        caller.take(item)
+        break
+    async for item in stream:
+        caller.take(item)
+
+
+def stops_at_the_reason(caller: Caller, stack: Stack, client: Any) -> None:
+    for item in stack.open(client):
+        caller.take(item)
+        if item.choices[0].finish_reason:
+            break
+
+
+async def stops_at_the_reason_async(caller: Caller, stack: Stack, client: Any) -> None:
+    async for item in await stack.aopen(client):
+        caller.take(item)
+        if item.choices[0].finish_reason:
+            break
+
+
+def sent(*steps: Step) -> Callable[[Stack, Gate], list[Step]]:
+    return lambda _stack, _gate: list(steps)
+
+
+READ = (reads_all, reads_all_async)
+CASES = {
+    "[DONE] without a finish reason": Case("completed", 3, sent(*words(3), DONE), *READ),
+    "a finish reason without [DONE]": Case("completed", 3, sent(*words(3), chunk(finish="stop"), BodyEnd()), *READ),
+    "cut at once": Case("disconnected", 0, sent(Cut()), *READ),
+    "garbage": Case("error", 3, sent(*words(3), Raw(b"data: {not json\n\n")), *READ),
+    "break, then read on": Case("completed", 6, whole_reply, reads_on, reads_on_async),
+    "break at the reason": Case("completed", 6, whole_reply, stops_at_the_reason, stops_at_the_reason_async),
+}
+"""Ends that the other clients of the matrix do not have, or not as these."""
+
+
+@pytest.mark.usefixtures("own_garbage")
+@pytest.mark.parametrize("mode", OpenAIChat.modes)
+@pytest.mark.parametrize("name", CASES)
+def test_a_stream_ends_once_as_it_did_and_the_caller_sees_the_bare_sdk(
+    name: str, mode: str, server: SseServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends_as_bare(OpenAIChat(), CASES[name], mode, server)
+    assert [record.getMessage() for record in caplog.records if record.name == "otel_llm"] == []
+
+
+@pytest.mark.parametrize("mode", ["headers", "chunk"])
+def test_a_time_out_is_an_error(mode: str, server: SseServer, recorder: Recorded) -> None:
+    gate = Gate()
+    server.replies["m"] = Reply([gate], before_headers=gate if mode == "headers" else None)
+    with (
+        openai.OpenAI(api_key="none", base_url=server.url, max_retries=0, timeout=0.2) as client,
+        pytest.raises(openai.APITimeoutError),
+    ):
+        for _ in client.chat.completions.create(model="m", messages=[], stream=True):
+            pass
+    gate.open()
+    assert recorder.stream().outcome == "error"
+
+
+def test_cancelled_while_waiting_for_the_headers(server: SseServer, recorder: Recorded) -> None:
+    gate = Gate()
+    server.replies["m"] = Reply(before_headers=gate)
+
+    async def main() -> None:
+        async with openai.AsyncOpenAI(api_key="none", base_url=server.url) as client:
+            task = asyncio.ensure_future(client.chat.completions.create(model="m", messages=[], stream=True))
+            while not server.requests:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    gate.open()
+    assert recorder.stream().outcome == "cancelled"
+
+
+def test_closed_by_another_thread_while_it_is_read(server: SseServer, recorder: Recorded) -> None:
+    gate = Gate()
+    server.replies["m"] = Reply([*words(2), gate, chunk(finish="stop"), DONE])
+    ended = threading.Event()
+    with openai.OpenAI(api_key="none", base_url=server.url, max_retries=0) as client:
+        stream = client.chat.completions.create(model="m", messages=[], stream=True)
+        two = threading.Event()
+
+        def read() -> None:
+            got = 0
+            with contextlib.suppress(Exception):
+                for _ in stream:
+                    got += 1
+                    if got == 2:
+                        two.set()
+            ended.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert two.wait(WAIT_S)
+        with contextlib.suppress(Exception):  # httpx2 may object to it; that is the caller's affair
+            stream.close()
+        gate.open()
+        assert ended.wait(WAIT_S)
+        reader.join()
+    assert recorder.stream().outcome == "cancelled"

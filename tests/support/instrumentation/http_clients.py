@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import http.client
 import io
@@ -178,10 +179,17 @@ def of_aiohttp() -> HttpClient:
 
 def open_bare(url: str, body: Any = BODY, headers: Headers = JSON) -> http.client.HTTPResponse:
     """Return the response of a connection of `http.client`."""
-    host, _, path = url.partition("//")[2].partition("/")
-    connection = http.client.HTTPConnection(host, timeout=WAIT_S)
-    connection.request("POST", f"/{path}", body, dict(headers))
+    connection = connected(url)
+    connection.request("POST", path_of(url), body, dict(headers))
     return connection.getresponse()
+
+
+def connected(url: str) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(url.partition("//")[2].partition("/")[0], timeout=WAIT_S)
+
+
+def path_of(url: str) -> str:
+    return "/" + url.partition("//")[2].partition("/")[2]
 
 
 def open_urllib3(url: str, body: Any = BODY, headers: Headers = JSON) -> Any:
@@ -216,7 +224,9 @@ def of_http_client() -> HttpClient:
     }
 
     def post(url: str, body: Any, headers: Headers) -> bytes:
-        return open_bare(url, body, {**JSON, **headers}).read()
+        with contextlib.closing(connected(url)) as connection:
+            connection.request("POST", path_of(url), body, {**JSON, **headers})
+            return connection.getresponse().read()
 
     return HttpClient(post, ways, ConnectionRefusedError, {"read1", "readinto", "read of 7"})
 

@@ -27,10 +27,13 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from opentelemetry import context as otel_context
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.instrumentation.recorded import Recorded, ids
 from support.patience import WAIT_S
-from support.sse_server import Cut, Gate, Reply, SseServer, Step
+from support.sse_server import BodyEnd, Cut, Gate, Reply, SseServer, Step
 
 import otel_llm
+from otel_llm import semconv
 
 MODEL = "m"
 WORD = re.compile(r"w\d+ ")
@@ -205,7 +208,8 @@ class Caller:
         chain: list[str] = []
         seen: BaseException | None = error
         while seen is not None and len(chain) < 8:
-            chain.append(f"{type(seen).__module__}.{type(seen).__qualname__}: {seen}")
+            words = re.sub(r" at 0x[0-9a-f]+", "", str(seen))
+            chain.append(f"{type(seen).__module__}.{type(seen).__qualname__}: {words}")
             seen = seen.__cause__
         self.seen.raised = tuple(chain)
         self.seen.context_kept &= otel_context.get_current() == self._context
@@ -233,6 +237,19 @@ async def reads_all_async(caller: Caller, stack: Stack, client: Any) -> None:
     async for item in stack.aitems(stream):
         caller.take(item)
     caller.left(stream)
+
+
+def pulls_all(caller: Caller, stack: Stack, client: Any) -> None:
+    items = stack.pulls(caller.opened(stack.open(client)))
+    while (item := next(items, caller)) is not caller:
+        caller.take(item)
+
+
+async def pulls_all_async(caller: Caller, stack: Stack, client: Any) -> None:
+    items = stack.apulls(caller.opened(await stack.aopen(client)))
+    with contextlib.suppress(StopAsyncIteration):
+        while True:
+            caller.take(await anext(items))
 
 
 def raises(caller: Caller, stack: Stack, client: Any) -> None:
@@ -415,6 +432,10 @@ def cut(stack: Stack, _: Gate) -> list[Step]:
     return [*stack.before(), *stack.words(READ), Cut()]
 
 
+def unfinished(stack: Stack, _: Gate) -> list[Step]:
+    return [*stack.before(), *stack.words(READ), BodyEnd()]
+
+
 def three_and_wait(stack: Stack, gate: Gate) -> list[Step]:
     return [*stack.before(), *stack.words(READ), gate, *stack.after()]
 
@@ -427,6 +448,8 @@ def too_much(stack: Stack, _: Gate) -> list[Step]:
 
 CASES: Mapping[str, Case] = {
     "end": Case("completed", LOCKSTEP, whole, reads_all, reads_all_async),
+    "end, by next": Case("completed", LOCKSTEP, whole, pulls_all, pulls_all_async),
+    "unfinished": Case("disconnected", READ, unfinished, reads_all, reads_all_async),
     "error": Case("error", READ, fails, reads_all, reads_all_async),
     "cut": Case("disconnected", READ, cut, reads_all, reads_all_async),
     "status": Case("error", 0, lambda *_: (), reads_all, reads_all_async, status=503),
@@ -532,3 +555,39 @@ def instrumented(stack: Stack, **settings: Any) -> Iterator[None]:
         if instrumentor is not None:
             instrumentor.uninstrument()
         otel_llm.uninstrument()
+
+
+def ends_as_bare(
+    stack: Stack,
+    case: Case,
+    mode: str,
+    server: SseServer,
+    *,
+    outcome: str | None = None,
+    gated: bool = False,
+    dropped: Callable[[Recorded], object] = lambda _: gc.collect(),
+) -> Seen:
+    """Assert that a case is recorded once, with its outcome, and that the caller sees what the bare library gives.
+
+    `dropped` waits until what the caller dropped is collected. Returns what the caller saw.
+    """
+    bare = play(stack, case, mode, server, gated=gated)
+    exporter = InMemorySpanExporter()
+    sent = len(server.headers)
+    with instrumented(stack, exporter=exporter):
+        assert play(stack, case, mode, server, gated=gated) == bare
+        recorded = Recorded(exporter)
+        dropped(recorded)
+        stream = recorded.stream()
+        [request] = recorded.requests()
+    outcome = outcome or case.outcome
+    attributes = dict(request.attributes or {})
+    assert (stream.outcome, attributes[semconv.OUTCOME]) == (outcome, outcome)
+    assert (stream.last[semconv.TOKENS], len(stream.times_ns)) == (case.tokens, case.tokens)
+    assert attributes[semconv.SEGMENTS] == len(stream.segments)
+    assert request.status.is_ok == (outcome not in {"error", "disconnected"})
+    assert stream.parents == [ids(request.context)]
+    trace_id, span_id = ids(request.context)
+    carried = [dict(headers).get("traceparent") for headers in server.headers[sent:]]
+    assert carried == [f"00-{trace_id:032x}-{span_id:016x}-01"]
+    return bare
