@@ -11,11 +11,10 @@ import click
 from otel_llm.cli.option_types import KnownRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.instrumentation.doctor.checks import examine
-from otel_llm.instrumentation.doctor.finding import worst_status
+from otel_llm.instrumentation.doctor.finding import Situation, worst_status
 from otel_llm.instrumentation.doctor.program import run
 from otel_llm.instrumentation.doctor.program_checks import examine_program
 from otel_llm.instrumentation.doctor.report_format import as_json, lines
-from otel_llm.instrumentation.doctor.situation import Situation
 from otel_llm.shared.outputs import OutputError, replacing
 
 PROBLEM = 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from opentelemetry.trace import TraceFlags
 
@@ -13,15 +14,14 @@ from otel_llm import semconv
 from otel_llm.export import threads
 from otel_llm.export.records import Origin, SpanEvent
 from otel_llm.instrumentation.core import gpu, request_span
-from otel_llm.instrumentation.core.ending import ending
 from otel_llm.instrumentation.core.genai_metrics import of_chunks, of_request, wants_chunks
-from otel_llm.instrumentation.core.guard import inert_on_bug
 from otel_llm.instrumentation.core.reader_liveness import ReaderLiveness
 from otel_llm.instrumentation.core.request_span import AttachedSpan
 from otel_llm.instrumentation.core.serving import current as serving_now
 from otel_llm.instrumentation.core.tally import GIVEN_UP
 from otel_llm.instrumentation.segments import outcomes
 from otel_llm.instrumentation.segments.chunks import PLAIN
+from otel_llm.instrumentation.segments.outcomes import COMPLETED, FAILURES
 from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS
 from otel_llm.instrumentation.segments.token_estimate import Estimates
 
@@ -39,6 +39,67 @@ if TYPE_CHECKING:
     from otel_llm.instrumentation.core.request_span import RequestSpan
     from otel_llm.instrumentation.segments.choices import Choices, Item, Reader
     from otel_llm.instrumentation.segments.chunks import Mark
+
+
+class Breakable(Protocol):
+    """An object that can stop working without harm to the host."""
+
+    def broken(self, bug: BaseException) -> None:
+        """Stop working because of a failure of ours."""
+
+
+P = ParamSpec("P")
+B = TypeVar("B", bound=Breakable)
+
+
+def inert_on_bug(method: Callable[Concatenate[B, P], None]) -> Callable[Concatenate[B, P], None]:
+    """Turn a failure of ours into one warning and an inert recording; it never reaches the host."""
+
+    @functools.wraps(method)
+    def guarded(self: B, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as bug:  # noqa: BLE001
+            self.broken(bug)
+
+    return guarded
+
+
+class Ending(NamedTuple):
+    """The end of a request: attributes under `otel_llm.`, the others, and the status's description if it failed."""
+
+    outcome: str
+    ours: dict[str, AttributeValue]
+    gen_ai: dict[str, AttributeValue]
+    failure: str | None
+
+
+def ending(
+    request: Request, choices: Choices | None, outcome: str, error: str | None, said: Mapping[str, AttributeValue]
+) -> Ending:
+    """Return the end of a request with this `outcome`; `error` is an `error.type`, `said` the reply's own statements.
+
+    If the server declared every choice complete, the request is completed, whatever followed. `choices` None: no
+    segment was sent.
+    """
+    ours: dict[str, AttributeValue] = {semconv.OUTCOME: outcome}
+    gen_ai = dict(said)
+    if choices is not None:
+        outcome = outcome if choices.failed else COMPLETED
+        ours = {
+            semconv.OUTCOME: outcome,
+            semconv.TOKENS: choices.tokens,
+            semconv.TOKEN_BASIS: choices.basis,
+            semconv.SEGMENTS: choices.segments,
+            **choices.first_times_s,
+        }
+        if choices.first_chunk_ns is not None and not request.server:
+            waited_ns = choices.first_chunk_ns - request.commit_ns - request.offset_ns
+            gen_ai[semconv.GEN_AI_TIME_TO_FIRST_CHUNK] = max(waited_ns, 0) / 1e9
+    failure = (error or outcome) if outcome in FAILURES else None
+    if failure is not None and error is not None:
+        gen_ai[semconv.ERROR_TYPE] = error
+    return Ending(outcome, ours, gen_ai, failure)
 
 
 def _discard(item: Item) -> None:

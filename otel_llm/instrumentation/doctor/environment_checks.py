@@ -6,14 +6,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.export.clock import monotonic_ns, wall_ns
-from otel_llm.instrumentation.doctor.finding import Finding
-from otel_llm.instrumentation.doctor.situation import version_of
+from otel_llm.instrumentation.doctor.finding import Finding, version_of
 from otel_llm.instrumentation.request.propagation import is_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from otel_llm.instrumentation.doctor.situation import Situation
+    from otel_llm.instrumentation.doctor.finding import Situation
 
 LEAST_ATTRIBUTES: Final = 48
 """Attributes that a request span may need; under a lower limit the SDK drops the first ones."""

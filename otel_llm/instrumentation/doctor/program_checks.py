@@ -13,7 +13,7 @@ from otel_llm.instrumentation.segments.count_check import REMEDY, difference
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from otel_llm.instrumentation.doctor.situation import Situation
+    from otel_llm.instrumentation.doctor.finding import Situation
 
     Report = dict[str, Any]
 

@@ -7,8 +7,7 @@ import platform
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.export.records import version
-from otel_llm.instrumentation.doctor.finding import STATUSES, worst_status
-from otel_llm.instrumentation.doctor.situation import version_of
+from otel_llm.instrumentation.doctor.finding import STATUSES, version_of, worst_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

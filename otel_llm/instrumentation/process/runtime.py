@@ -25,7 +25,6 @@ from otel_llm.export.undelivered import tell
 from otel_llm.instrumentation.core.genai_metrics import Metrics
 from otel_llm.instrumentation.core.renamed_attributes import NAMES, named
 from otel_llm.instrumentation.core.tally import Tally
-from otel_llm.instrumentation.process.detected_resource import detected
 from otel_llm.instrumentation.process.flusher import Flusher
 from otel_llm.instrumentation.process.graceful_stop import Stops
 from otel_llm.instrumentation.process.unrecorded import Unrecorded
@@ -44,6 +43,25 @@ if TYPE_CHECKING:
     from otel_llm.export.routing import RoutedOutbox
     from otel_llm.instrumentation.core.recorder_environment import Flushable
     from otel_llm.instrumentation.core.renamed_attributes import Names
+
+
+def detected() -> Resource:
+    """Return the shared resource of this process and its forks.
+
+    It is detected once for all of them, since the SDK runs its detectors in a thread pool, which stands still in a
+    worker that eventlet has patched. An instance id that the SDK made up is left out: each fork has its own.
+    """
+    from opentelemetry.sdk import resources
+
+    resource = resources.Resource.create()
+    made_up = getattr(resources, "ServiceInstanceIdResourceDetector", None)  # not in every version
+    attributes = dict(resource.attributes)
+    if made_up is not None:
+        made = made_up().detect().attributes.get(semconv.SERVICE_INSTANCE_ID)
+        if attributes.get(semconv.SERVICE_INSTANCE_ID) == made:
+            attributes.pop(semconv.SERVICE_INSTANCE_ID, None)
+    return resources.Resource(attributes, resource.schema_url)
+
 
 Sampling = Literal["always", "parent"]
 Measures = Literal["off", "requests", "chunks"]

@@ -18,7 +18,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from otel_llm import semconv
 from otel_llm.instrumentation.process import runtime
-from otel_llm.instrumentation.request.w3c_headers import baggage_of, traceparent_of, tracestate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping
@@ -29,6 +28,50 @@ if TYPE_CHECKING:
 
     from otel_llm.instrumentation.core.recording import Recording
     from otel_llm.instrumentation.process.runtime import Runtime
+
+TRACEPARENT_CHARS: Final = 512
+TRACESTATE_CHARS, TRACESTATE_MEMBERS = 8192, 32
+BAGGAGE_CHARS, BAGGAGE_MEMBERS, BAGGAGE_MEMBER_CHARS = 8192, 180, 4096
+
+_SPACES: Final = " \t"
+_NO_SPACES: Final = str.maketrans("", "", _SPACES)
+_KEY: Final = r"[!#-'*+\-.0-9A-Z^-z|~]+"
+_VALUE: Final = r"[!#-+\--:<-\[\]-~]*"
+_PAIR: Final = rf"{_KEY}[ \t]*=[ \t]*{_VALUE}"
+_BAGGAGE_MEMBER: Final = re.compile(rf"{_PAIR}(?:[ \t]*;[ \t]*(?:{_PAIR}|{_KEY}))*")
+_TRACESTATE_KEY: Final = r"(?:[a-z][_0-9a-z\-*/]{0,255}|[a-z0-9][_0-9a-z\-*/]{0,240}@[a-z][_0-9a-z\-*/]{0,13})"
+_TRACESTATE_MEMBER: Final = re.compile(rf"{_TRACESTATE_KEY}=[ -+\--<>-~]{{0,255}}[!-+\--<>-~]")
+
+
+def traceparent_of(header: str) -> str:
+    """Return a `traceparent` that can be one, else an empty text."""
+    return header if len(header) <= TRACEPARENT_CHARS else ""
+
+
+def tracestate_of(header: str) -> str:
+    """Return a valid `tracestate`, else an empty text: it is all or nothing."""
+    if len(header) > TRACESTATE_CHARS:
+        return ""
+    members = [member for part in header.split(",") if (member := part.strip(_SPACES))]
+    valid = len(members) <= TRACESTATE_MEMBERS and all(map(_TRACESTATE_MEMBER.fullmatch, members))
+    return ",".join(members) if valid else ""
+
+
+def baggage_of(header: str) -> str:
+    """Return the valid members of a `baggage`, without spaces, as many as the limits allow."""
+    members: list[str] = []
+    room = BAGGAGE_CHARS
+    for part in header.split(","):
+        member = part.strip(_SPACES)
+        if len(member) > BAGGAGE_MEMBER_CHARS or _BAGGAGE_MEMBER.fullmatch(member) is None:
+            continue
+        member = member.translate(_NO_SPACES)  # there are none in a value
+        room -= len(member) + 1
+        if room < 0 or len(members) == BAGGAGE_MEMBERS:
+            break
+        members.append(member)
+    return ",".join(members)
+
 
 Attached = tuple["Context", "Token[Context]"]
 """The context that was made current, and the token to restore the one before."""

@@ -13,12 +13,12 @@ from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from support.instrumentation.work import bounded_work
 
-from otel_llm.instrumentation.request.propagation import extract
-from otel_llm.instrumentation.request.w3c_headers import (
+from otel_llm.instrumentation.request.propagation import (
     BAGGAGE_MEMBER_CHARS,
     BAGGAGE_MEMBERS,
     TRACESTATE_MEMBERS,
     baggage_of,
+    extract,
     tracestate_of,
 )
 

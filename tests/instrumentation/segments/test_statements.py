@@ -10,13 +10,10 @@ from support.sse_server import Json, chunk
 
 from otel_llm import semconv
 from otel_llm.instrumentation.parse.bedrock import ConverseReader, InvokeReader
-from otel_llm.instrumentation.parse.cohere import CohereReader
-from otel_llm.instrumentation.parse.gemini import GeminiReader
 from otel_llm.instrumentation.parse.messages import MessagesReader
-from otel_llm.instrumentation.parse.ollama import OllamaReader
 from otel_llm.instrumentation.parse.responses import ResponsesReader
 from otel_llm.instrumentation.parse.sse_chunks import View, viewed
-from otel_llm.instrumentation.parse.tgi import TgiReader
+from otel_llm.instrumentation.parse.wires import CohereReader, GeminiReader, OllamaReader, TgiReader
 from otel_llm.instrumentation.segments.choices import Reader
 from otel_llm.instrumentation.segments.chunks import ChunkReader
 from otel_llm.instrumentation.segments.statements import Statements, text_of

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.export.records import CONTENT, REASONING
-from otel_llm.instrumentation.segments.think_tag import ThinkTag
+from otel_llm.instrumentation.segments.chunks import ThinkTag
 
 
 def read(*texts: str) -> list[tuple[int, str]]:

@@ -18,7 +18,7 @@ from support.sse_server import chunk
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING, TOOL
 from otel_llm.instrumentation.server.forms import Chunk, Events, Form, Lines
-from otel_llm.instrumentation.server.own_reader import (
+from otel_llm.instrumentation.server.own import (
     ARGUMENTS,
     COMPLETE,
     ENDS,
