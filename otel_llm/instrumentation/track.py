@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import context as otel_context
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core.covering import beneath, beneath_async, covering
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import beneath, beneath_async, suppressing
 from otel_llm.instrumentation.parse.callback_reader import CallbackReader
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
@@ -67,7 +67,7 @@ class TrackedStream(_Tracked):
         return next(self._reader)
 
     def __enter__(self) -> Any:
-        with covering(self._recording):
+        with suppressing(self._recording):
             entered = self._stream.__enter__()
         return self._same(entered)
 
@@ -92,7 +92,7 @@ class TrackedAsyncStream(_Tracked):
         return await anext(self._reader)
 
     async def __aenter__(self) -> Any:
-        with covering(self._recording):
+        with suppressing(self._recording):
             entered = await self._stream.__aenter__()
         return self._same(entered)
 

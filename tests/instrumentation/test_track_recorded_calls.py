@@ -19,7 +19,7 @@ from support.sse_server import DONE, Cut, Reply, SseServer, chunk, whole, words
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.core.covering import covering, is_covered
+from otel_llm.instrumentation.core.suppressing import is_nested, suppressing
 from otel_llm.instrumentation.stacks.hooked_stream import recording_of
 
 THINKS = Reply(
@@ -334,11 +334,11 @@ def test_a_task_born_in_a_covered_call_is_covered_no_longer_than_the_call() -> N
         over = asyncio.Event()
 
         async def look() -> list[bool]:
-            seen = [is_covered()]
+            seen = [is_nested()]
             await over.wait()
-            return [*seen, is_covered()]
+            return [*seen, is_nested()]
 
-        with covering():
+        with suppressing():
             task = asyncio.create_task(look())
             await asyncio.sleep(0)
         over.set()

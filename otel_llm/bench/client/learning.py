@@ -98,10 +98,10 @@ class _Learning:
             second, words = await self._long_question(sender)
         finally:
             await sender.close()
-        counted = first.reply.reader.said.input_tokens, second.reply.reader.said.input_tokens
+        counted = first.reply.reader.reported.input_tokens, second.reply.reader.reported.input_tokens
         lengths = PromptLengths() if None in counted else _fitted(*counted, words)  # type: ignore[arg-type]
         basis = second.reply.basis
-        if basis != "exact" and second.reply.reader.said.output_tokens is not None:
+        if basis != "exact" and second.reply.reader.reported.output_tokens is not None:
             basis = "estimated"
         return Learned(address, self._asked, tuple(self._refused), basis, lengths, None not in counted)
 

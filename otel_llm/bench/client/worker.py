@@ -156,7 +156,7 @@ class Worker:
         assert reply.end_ns is not None  # noqa: S101
         assert reply.outcome is not None  # noqa: S101
         self._take_items(exchange)
-        counts = reply.reader.said.input_tokens, *reply.reader.said.total
+        counts = reply.reader.reported.input_tokens, *reply.reader.reported.total
         self._events.append(Ended(number, reply.end_ns, reply.outcome, reply.error, reply.basis, *counts))
         run = self._run
         if run is not None and run.at_ns is None:

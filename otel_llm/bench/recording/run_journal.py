@@ -80,7 +80,9 @@ class RequestRecords:
         choices = Choices(1, commit_ns, self._offset_ns, origin, self._getrandbits, self._identity, reader, Estimates())
         segments = choices.commit()
         segments += choices.take(items_of(request))
-        segments += choices.last(self.end_unix_ns(request), request.outcome, reader.said.segment_attributes(alone=True))
+        segments += choices.last(
+            self.end_unix_ns(request), request.outcome, reader.reported.segment_attributes(alone=True)
+        )
         return export_request(segments)
 
 
@@ -114,10 +116,10 @@ class _Known:
 
     def __init__(self, request: ObservedRequest) -> None:
         self._request = request
-        self.said = Statements()
-        self.said.input_tokens = request.prompt_tokens
-        self.said.output_tokens = request.stated_tokens
-        self.said.reasoning_tokens = request.stated_reasoning
+        self.reported = Statements()
+        self.reported.input_tokens = request.prompt_tokens
+        self.reported.output_tokens = request.stated_tokens
+        self.reported.reasoning_tokens = request.stated_reasoning
 
     def plain_size(self, _chunk: object, /) -> int:
         """Return 0: no chunk is read here."""

@@ -152,17 +152,17 @@ def of_request(
     context: SpanContext,
     end_ns: int,
     outcome: str,
-    said: Mapping[str, AttributeValue],
+    reported: Mapping[str, AttributeValue],
     error: str | None,
     *,
     attached: bool,
 ) -> Measured:
-    """Return the values of a request that ended at `end_ns` (unix ns); `said` are its reply's own statements.
+    """Return the values of a request that ended at `end_ns` (unix ns); `reported` are its reply's own statements.
 
     For a request whose inference span belongs to another instrumentation only our own: it records the conventions'
     itself.
     """
-    identity = {key: value for key, value in {**request.gen_ai, **said}.items() if key in _IDENTITY}
+    identity = {key: value for key, value in {**request.gen_ai, **reported}.items() if key in _IDENTITY}
     commit_ns = request.commit_ns + request.offset_ns
     values: list[tuple[str, float, Mapping[str, AttributeValue]]] = []
 
@@ -199,8 +199,8 @@ def wants_chunks(metrics: Metrics | None, span: RequestSpan, request: Request) -
 
 
 def of_chunks(
-    request: Request, gaps_ns: Sequence[int], context: SpanContext, said: Mapping[str, AttributeValue]
+    request: Request, gaps_ns: Sequence[int], context: SpanContext, reported: Mapping[str, AttributeValue]
 ) -> Measured:
     """Return the times between the received chunks."""
-    identity = {key: value for key, value in {**request.gen_ai, **said}.items() if key in _IDENTITY}
+    identity = {key: value for key, value in {**request.gen_ai, **reported}.items() if key in _IDENTITY}
     return Measured([(semconv.CLIENT_OUTPUT_CHUNK, gap_ns / 1e9, identity) for gap_ns in gaps_ns], context)

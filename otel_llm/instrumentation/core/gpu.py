@@ -198,12 +198,12 @@ def attributes(began: Mark) -> dict[str, AttributeValue]:
     newest = sampler().newest
     if newest is None:
         return {}
-    said: dict[str, AttributeValue] = {semconv.GPU_NAME: newest.name, semconv.GPU_COUNT: newest.devices}
+    reported: dict[str, AttributeValue] = {semconv.GPU_NAME: newest.name, semconv.GPU_COUNT: newest.devices}
     if newest.samples > began.samples:
-        said[semconv.GPU_UTILISATION] = (newest.busy - began.busy) / (newest.samples - began.samples)
+        reported[semconv.GPU_UTILISATION] = (newest.busy - began.busy) / (newest.samples - began.samples)
     if newest.used is not None and newest.total is not None:
-        said[semconv.GPU_MEMORY_USED], said[semconv.GPU_MEMORY_TOTAL] = newest.used, newest.total
-    return said
+        reported[semconv.GPU_MEMORY_USED], reported[semconv.GPU_MEMORY_TOTAL] = newest.used, newest.total
+    return reported
 
 
 def stop() -> None:

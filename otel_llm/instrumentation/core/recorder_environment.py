@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from otel_llm.export.records import AttributeValue, Record
     from otel_llm.instrumentation.core.genai_metrics import Metrics
-    from otel_llm.instrumentation.core.tally import Tally
+    from otel_llm.instrumentation.core.stats import Stats
     from otel_llm.instrumentation.segments.model_chunks import KnownModels
 
 
@@ -27,7 +27,7 @@ class Flushable(Protocol):
     def due_ns(self) -> int | None:
         """The instant at which it must send an empty segment (monotonic ns), None where it need not."""
 
-    def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, exiting: bool = False) -> None:
+    def tick(self, now_ns: int, *, urgent: bool = False, complete: bool = False, exiting: bool = False) -> None:
         """Cut the tokens until `now_ns` (monotonic), or end a stream that was left or collected."""
 
     def detach(self) -> None:
@@ -61,7 +61,7 @@ class RecorderEnvironment(Protocol):
         """What this process has learned of the chunks of models."""
 
     @property
-    def tally(self) -> Tally:
+    def stats(self) -> Stats:
         """Counts of streams, for the doctor."""
 
     def getrandbits(self, bits: int, /) -> int:

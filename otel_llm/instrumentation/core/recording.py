@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from opentelemetry.trace import TraceFlags
@@ -18,7 +17,7 @@ from otel_llm.instrumentation.core.genai_metrics import of_chunks, of_request, w
 from otel_llm.instrumentation.core.reader_liveness import ReaderLiveness
 from otel_llm.instrumentation.core.request_span import AttachedSpan
 from otel_llm.instrumentation.core.serving import current as serving_now
-from otel_llm.instrumentation.core.tally import GIVEN_UP
+from otel_llm.instrumentation.core.stats import GIVEN_UP
 from otel_llm.instrumentation.segments import outcomes
 from otel_llm.instrumentation.segments.chunks import PLAIN
 from otel_llm.instrumentation.segments.outcomes import COMPLETED, FAILURES
@@ -55,7 +54,7 @@ B = TypeVar("B", bound=Breakable)
 def inert_on_bug(method: Callable[Concatenate[B, P], None]) -> Callable[Concatenate[B, P], None]:
     """Turn a failure of ours into one warning and an inert recording; it never reaches the host."""
 
-    @functools.wraps(method)
+    @wraps(method)
     def guarded(self: B, /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(self, *args, **kwargs)
@@ -75,15 +74,15 @@ class Ending(NamedTuple):
 
 
 def ending(
-    request: Request, choices: Choices | None, outcome: str, error: str | None, said: Mapping[str, AttributeValue]
+    request: Request, choices: Choices | None, outcome: str, error: str | None, reported: Mapping[str, AttributeValue]
 ) -> Ending:
-    """Return the end of a request with this `outcome`; `error` is an `error.type`, `said` the reply's own statements.
+    """Return the end of a request with this `outcome`; `error` is an `error.type`, `reported` the reply's statements.
 
     If the server declared every choice complete, the request is completed, whatever followed. `choices` None: no
     segment was sent.
     """
     ours: dict[str, AttributeValue] = {semconv.OUTCOME: outcome}
-    gen_ai = dict(said)
+    gen_ai = dict(reported)
     if choices is not None:
         outcome = outcome if choices.failed else COMPLETED
         ours = {
@@ -123,11 +122,12 @@ class Recording:
         self._environment = environment
         self._request = request
         self._buffer: list[Item] = []
-        self.append: Callable[[Item], None] = self._buffer.append
         self._lock = threads.lock()
         self._choices: Choices | None = None
         self._span: RequestSpan | None = None
         self._done = False
+        self._unsampled = False
+        self._wakes = False  # whether the next token wakes the flusher
         self._announced = False
         self._liveness = ReaderLiveness(environment.clock_ns, request.commit_ns)
         self._facts: dict[str, AttributeValue] = {}
@@ -136,6 +136,13 @@ class Recording:
         self._outer: Reader | None = None
         self._beneath: str | None = None
         self.failed_attempt: tuple[int, Mapping[str, AttributeValue]] | None = None  # when, and its attributes
+        self._route()
+
+    def _route(self) -> None:
+        """Choose what `append` does with an item, by the state of the recording."""
+        self.append: Callable[[Item], None] = (
+            _discard if self._done or self._unsampled else self._append_waking if self._wakes else self._buffer.append
+        )
 
     @property
     def done(self) -> bool:
@@ -213,7 +220,8 @@ class Recording:
         elif (serving := serving_now.get()) is not None:
             serving.join(self)
         if environment.sampling == "parent" and not self._span.context.trace_flags & TraceFlags.SAMPLED:
-            self.append = _discard
+            self._unsampled = True
+            self._route()
         else:
             origin = Origin(self._span.context, resource)
             identity = {**request.gen_ai, **request.ours}
@@ -221,7 +229,7 @@ class Recording:
             if wants_chunks(environment.metrics, self._span, request):
                 self._choices.gaps_ns = []
             environment.send(self._choices.commit())
-        environment.tally.begin(request.stack, self.slo_class)
+        environment.stats.begin(request.stack, self.slo_class)
         environment.watch(self)
 
     def read_by(self, reader: Reader) -> None:
@@ -332,11 +340,11 @@ class Recording:
         self._unsaid = {**self._unsaid, **more}
 
     @inert_on_bug
-    def tick(self, now_ns: int, *, urgent: bool = False, settle: bool = False, exiting: bool = False) -> None:
+    def tick(self, now_ns: int, *, urgent: bool = False, complete: bool = False, exiting: bool = False) -> None:
         """Cut the tokens until `now_ns` (monotonic), or end a stream that was left or collected.
 
         A loop that was left may be entered again (reading the first chunk before the rest is common): it has one flush
-        interval for that, unless `settle`. `urgent`: the segments are sent at once; `exiting`: the process ends, and
+        interval for that, unless `complete`. `urgent`: the segments are sent at once; `exiting`: the process ends, and
         with it every stream.
         """
         collected = self._liveness.collected  # read first: a loop is gone no later than its stream
@@ -345,7 +353,7 @@ class Recording:
             self._finish(outcomes.ABANDONED if left_ns is None else outcomes.CANCELLED, left_ns)
         elif left_ns is None:
             self._cut(now_ns, urgent=urgent)
-        elif settle or now_ns - left_ns >= FLUSH_INTERVAL_NS:
+        elif complete or now_ns - left_ns >= FLUSH_INTERVAL_NS:
             self._finish(outcomes.CANCELLED, left_ns)
 
     def _left_ns(self) -> int | None:
@@ -363,7 +371,8 @@ class Recording:
                 unsaid, self._unsaid = self._unsaid, {}
                 segments[0] = replace(segments[0], attributes={**unsaid, **segments[0].attributes})
             if self._choices.quiet:
-                self.append = self._append_waking
+                self._wakes = True
+                self._route()
                 if self._buffer:  # appended before the line above took effect
                     self._environment.urge(self)
             gaps_ns = self._choices.take_gaps()
@@ -372,12 +381,12 @@ class Recording:
 
     def _put_gaps(self, gaps_ns: list[int]) -> None:
         if gaps_ns and self._span is not None and self._environment.metrics is not None:
-            said = self.reader.said.span_attributes()
-            self._environment.metrics.put(of_chunks(self._request, gaps_ns, self._span.context, said))
+            reported = self.reader.reported.span_attributes()
+            self._environment.metrics.put(of_chunks(self._request, gaps_ns, self._span.context, reported))
 
     def _closing_attributes(self) -> dict[str, AttributeValue]:
         alone = self._choices is not None and self._choices.count == 1
-        attributes = self._environment.named(self.reader.said.segment_attributes(alone=alone))
+        attributes = self._environment.named(self.reader.reported.segment_attributes(alone=alone))
         if dropped := self._environment.dropped:
             attributes[semconv.DROPPED_SEGMENTS] = dropped
         return attributes
@@ -390,21 +399,22 @@ class Recording:
     def _append_waking(self, item: Item) -> None:
         self._buffer.append(item)
         if self._choices is not None and self._choices.is_quiet(item):
-            self.append = self._buffer.append
+            self._wakes = False
+            self._route()
             self._environment.urge(self)
 
     def _finish(self, outcome: str, at_ns: int | None, error: str | None = None) -> None:
         # With None: the last reading, unless a later time was recorded already.
         if self._done:  # also checked before the lock, which in a forked child may never be released
             return
-        if (failure := self.reader.said.failure) is not None:  # whatever its reader made of it
+        if (failure := self.reader.reported.failure) is not None:  # whatever its reader made of it
             outcome, error = outcomes.ERROR, error or failure
         offset_ns = self._request.offset_ns
         with self._lock:
             if self._done:
                 return
             self._done = True
-            self.append = _discard
+            self._route()
             self._liveness.end()
             segments: list[Segment] = []
             choices = self._choices
@@ -419,7 +429,7 @@ class Recording:
         self._environment.send(segments, urgent=True)
         if self.announced:
             tokens, sent = (0, 0) if choices is None else (choices.tokens, choices.segments)
-            self._environment.tally.end(self._request.stack, outcome, tokens, sent)
+            self._environment.stats.end(self._request.stack, outcome, tokens, sent)
         if choices is not None:
             self._put_gaps(choices.take_gaps())
         self._end_span(outcome, at_ns + offset_ns, error)
@@ -429,8 +439,8 @@ class Recording:
             return
         choices = self._choices
         count = self._request.choices if choices is None else choices.count
-        said = self._environment.named(self.reader.said.span_attributes(count))
-        ended, ours, gen_ai, failure = ending(self._request, choices, outcome, error, said)
+        reported = self._environment.named(self.reader.reported.span_attributes(count))
+        ended, ours, gen_ai, failure = ending(self._request, choices, outcome, error, reported)
         # Facts that only we know: an attached span gets them too.
         facts = self._facts if self._gpu is None else {**gpu.attributes(self._gpu), **self._facts}
         self._span.end(end_ns, {**facts, **ours}, gen_ai, failure)
@@ -442,14 +452,14 @@ class Recording:
     def detach(self) -> None:
         """Stop recording without a last segment: the stream goes on, unobserved."""
         self._done = True
-        self.append = _discard
+        self._route()
         self._liveness.end()
 
     def give_up(self) -> None:
         """Stop recording; the request span ends here, without an outcome."""
         span, self._span = self._span, None
         if self._announced and span is not None and not self._done:
-            self._environment.tally.end(self._request.stack, GIVEN_UP, 0, 0)
+            self._environment.stats.end(self._request.stack, GIVEN_UP, 0, 0)
         self.detach()
         if span is not None:
             with contextlib.suppress(Exception):

@@ -48,20 +48,20 @@ class ServerReader:
 
     def __init__(self, text: Reader | None) -> None:
         self._text = text
-        self._said = Statements() if text is None else text.said
+        self._reported = Statements() if text is None else text.reported
         self.adopted = self.doubted = False
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
 
     @property
-    def said(self) -> Statements:
+    def reported(self) -> Statements:
         """Return the reply's statements; the engine's counts come before those of the text."""
-        said = self._said
+        reported = self._reported
         if self.input_tokens is not None:
-            said.input_tokens = self.input_tokens
+            reported.input_tokens = self.input_tokens
         if self.output_tokens is not None:
-            said.output_tokens = self.output_tokens
-        return said
+            reported.output_tokens = self.output_tokens
+        return reported
 
     def plain_size(self, chunk: object) -> int:  # noqa: ARG002
         """Return 0: nothing is known of a piece before it is read."""

@@ -86,12 +86,12 @@ def _found(stack: str, trying: subprocess.Popen[str]) -> Finding:
     names = [name[0] for each in requires if (name := _NAME.match(each))]
     versions = {name: version for name in names if (version := version_of(name)) is not None}
     known = f" (known to work: {'; '.join(requires)})" if requires else ""
-    said = " ".join([stack, *versions.values()][:2])
+    label = " ".join([stack, *versions.values()][:2])
     facts = {"versions": versions, "known": requires, "hooked": tried["hooked"]}
     if tried["hooked"]:
-        return Finding(f"stack.{stack}", "ok", f"{said} is recorded{known}", facts=facts)
+        return Finding(f"stack.{stack}", "ok", f"{label} is recorded{known}", facts=facts)
     remedy = f"install a version that is known, or {TRACK}"
-    return Finding(f"stack.{stack}", "problem", f"{said} is not recorded{known}", remedy, facts)
+    return Finding(f"stack.{stack}", "problem", f"{label} is not recorded{known}", remedy, facts)
 
 
 _TRACK: Final = "wrap its streams in otel_llm.track(...)"

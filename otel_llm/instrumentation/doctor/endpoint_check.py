@@ -207,18 +207,18 @@ def _check(settings: OtlpSettings) -> Iterator[Finding]:
         if other is not None:
             remedy = f"it takes OTLP otherwise: {variables(other)}"
             facts["instead"] = variables(other)
-        said = text.format(where=where, reason=answer.reason or "no reason", timeout=settings.timeout_s)
-        yield Finding("endpoint", "problem", said, remedy, facts)
+        reported = text.format(where=where, reason=answer.reason or "no reason", timeout=settings.timeout_s)
+        yield Finding("endpoint", "problem", reported, remedy, facts)
     yield _clock(settings, answer)
 
 
 def _read(situation: Situation) -> Generator[Finding, None, Mapping[str, OtlpSettings]]:
     """Read the variables; each unusable one is a finding, and an exporter of the SDK that sends to one of several."""
-    said: list[str] = []
+    reported: list[str] = []
     log = logging.getLogger("otel_llm")
 
     def hear(record: logging.LogRecord) -> bool:
-        said.append(record.getMessage())
+        reported.append(record.getMessage())
         return False
 
     log.addFilter(hear)
@@ -227,7 +227,7 @@ def _read(situation: Situation) -> Generator[Finding, None, Mapping[str, OtlpSet
         sdk = from_environment(situation.environ)
     finally:
         log.removeFilter(hear)
-    for text in dict.fromkeys(said):
+    for text in dict.fromkeys(reported):
         yield Finding("settings", "warning", text, "correct the variable, or unset it")
     if len(settings) > 1 and sdk.endpoint in {one.endpoint for one in settings.values()}:
         text = f"spans of the application's own SDK go to {sdk.shown}, which is one of {ENDPOINTS_VARIABLE}"

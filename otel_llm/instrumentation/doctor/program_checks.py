@@ -119,8 +119,8 @@ def _workers(situation: Situation, reports: Sequence[Report]) -> Iterator[Findin
 
 def _warnings(situation: Situation, reports: Sequence[Report]) -> Iterator[Finding]:  # noqa: ARG001
     # A stream that passed unrecorded is a finding already.
-    said = Counter(text for report in reports for text in report["warnings"] if not text.startswith(WARNING_BEGINS))
-    for text, count in said.items():
+    reported = Counter(text for report in reports for text in report["warnings"] if not text.startswith(WARNING_BEGINS))
+    for text, count in reported.items():
         yield Finding("warned", "warning", f"in {count} process(es): {text}", "", {"processes": count})
 
 

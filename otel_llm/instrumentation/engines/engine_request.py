@@ -15,8 +15,8 @@ from opentelemetry import context as otel_context
 from otel_llm import semconv
 from otel_llm.export.records import CONTENT, REASONING
 from otel_llm.instrumentation.core import server_context
-from otel_llm.instrumentation.core.covering import is_covered
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import is_nested
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
 from otel_llm.instrumentation.request.wishes import Wishes
@@ -44,8 +44,8 @@ class EngineReader:
     plain = False
 
     def __init__(self) -> None:
-        self.said = Statements()
-        self.said.output_tokens = 0
+        self.reported = Statements()
+        self.reported.output_tokens = 0
         self.doubted = False
 
     def plain_size(self, chunk: object) -> int:  # noqa: ARG002
@@ -62,7 +62,7 @@ class EngineReader:
 
     def count(self, tokens: int) -> None:
         """Count tokens that the engine made."""
-        self.said.output_tokens = (self.said.output_tokens or 0) + tokens
+        self.reported.output_tokens = (self.reported.output_tokens or 0) + tokens
 
 
 class Generation:
@@ -124,7 +124,7 @@ class Generation:
     def prompt(self, tokens: int) -> None:
         """Note the number of prompt tokens, unless it was known at the commit."""
         if self._reader is not None:
-            self._reader.said.input_tokens = tokens
+            self._reader.reported.input_tokens = tokens
         elif self._upstream is not None:
             self._upstream.reader.input_tokens = tokens
 
@@ -137,7 +137,7 @@ class Generation:
         self._unfinished -= 1
         if self._reader is None:  # the middleware decides
             return
-        self._reader.said.finish(choice, reason)
+        self._reader.reported.finish(choice, reason)
         if self._unfinished <= 0:
             self._recording.exhausted()
         elif not self.done:
@@ -186,7 +186,7 @@ def begin(
             if request_id is not None:
                 upstream.recording.identify({semconv.GEN_AI_REQUEST_ID: request_id})
             return Generation(upstream.recording, None, upstream=upstream)
-        if is_covered():
+        if is_nested():
             return None
         own = otel_context.get_current() if context is None else context
         request = request_builder.request(

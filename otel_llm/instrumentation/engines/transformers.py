@@ -2,7 +2,8 @@
 
 `generate` gets the caller's streamer in a transparent wrapper that takes the time of every `put`. Continuous batching
 has one thread in which the tokens of all requests are made; they are seen one by one, whether or not the caller asked
-for a stream. Nothing of transformers is imported before the application does so itself.
+for a stream. `add_request` is the commit; the `RequestState` that is made inside it gives the request's id before the
+thread can see it. Nothing of transformers is imported before the application does so itself.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Final
 
 import wrapt
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from otel_llm import semconv
 from otel_llm.export import host_log

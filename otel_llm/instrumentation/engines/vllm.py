@@ -24,8 +24,8 @@ from otel_llm.export.clock import monotonic_ns, wall_ns, wall_s
 from otel_llm.export.host_log import OWN_CHARS, shown
 from otel_llm.export.records import CONTENT
 from otel_llm.instrumentation.core import server_context
-from otel_llm.instrumentation.core.covering import is_covered
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import is_nested
 from otel_llm.instrumentation.engines.engine_request import EngineReader
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
@@ -471,7 +471,7 @@ def _follow(processor: Any, request: Any, parent: Any, index: int) -> None:
         stream = Stream(watch, recording, index, upstream.kinds, None)
         upstream.add_facts(functools.partial(_facts, upstream, stream))
     else:
-        if is_covered():
+        if is_nested():
             return
         key = request.request_id if parent is None else parent.request_id
         group = watch.groups.get(key) if index else None

@@ -46,7 +46,7 @@ class _Counted:
     """The common facts of a reply in both streams: the server counts no pieces, and there is a usage."""
 
     def __init__(self) -> None:
-        self.said = Statements()
+        self.reported = Statements()
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return the basis of a choice's token counts."""
@@ -76,7 +76,7 @@ class ConverseReader(_Counted):
         if (block := _dict(event).get("contentBlockDelta")) is not None:
             delta = _dict(_dict(block).get("delta"))
             thought = _dict(delta.get("reasoningContent"))
-            self.said.hides_reasoning |= "redactedContent" in thought
+            self.reported.hides_reasoning |= "redactedContent" in thought
             return (
                 text_mark(CONTENT, delta.get("text"))
                 or text_mark(REASONING, thought.get("text"))
@@ -84,13 +84,13 @@ class ConverseReader(_Counted):
             )
         if "metadata" in _dict(event):
             usage = _dict(_dict(event["metadata"]).get("usage"))
-            self.said.input_tokens = total_of(*(count_of(usage.get(name)) for name in INPUT))
+            self.reported.input_tokens = total_of(*(count_of(usage.get(name)) for name in INPUT))
             _, read, written = INPUT
-            self.said.use_cache(usage.get(read), usage.get(written))
-            self.said.output_tokens = count_of(usage.get("outputTokens"))
+            self.reported.use_cache(usage.get(read), usage.get(written))
+            self.reported.output_tokens = count_of(usage.get("outputTokens"))
         if "messageStop" in _dict(event):
-            self.said.finish(0, _dict(event["messageStop"]).get("stopReason"))
-            return FRAMING if self.said.failure else COMPLETE
+            self.reported.finish(0, _dict(event["messageStop"]).get("stopReason"))
+            return FRAMING if self.reported.failure else COMPLETE
         return FRAMING
 
 
@@ -123,7 +123,7 @@ class InvokeReader(_Counted):
             if self._model is None:
                 self._model = _reader_of(chunk)
                 if self._model is not None:
-                    self.said = self._model.said
+                    self.reported = self._model.reported
                 if isinstance(self._model, ChunkReader | MessagesReader):
                     self._decoder = _viewing
                     chunk = _viewing.decode(data.decode("utf-8", "replace"))
@@ -139,11 +139,11 @@ class InvokeReader(_Counted):
 
     def _ends(self, metrics: Any, reading: Reading) -> Reading:
         members = metrics.__dict__ if isinstance(metrics, View) else _dict(metrics)
-        said = self.said
-        if said.input_tokens is None:  # the model's own statements come first
-            said.input_tokens = count_of(members.get("inputTokenCount"))
-        if said.output_tokens is None:
-            said.output_tokens = count_of(members.get("outputTokenCount"))
+        reported = self.reported
+        if reported.input_tokens is None:  # the model's own statements come first
+            reported.input_tokens = count_of(members.get("inputTokenCount"))
+        if reported.output_tokens is None:
+            reported.output_tokens = count_of(members.get("outputTokenCount"))
         return reading + COMPLETE
 
 
@@ -158,9 +158,9 @@ class _TextReader(_Counted):
                 break
         reading = text_mark(CONTENT, next((text for name in TEXTS if (text := members.get(name))), None))
         if reading:
-            self.said.goes_on(0)
-        ends = [self.said.finish(0, members.get(name)) for name in REASONS]
-        finished = any(ends) or (members.get(FINISHED) is True and not self.said.failure)
+            self.reported.goes_on(0)
+        ends = [self.reported.finish(0, members.get(name)) for name in REASONS]
+        finished = any(ends) or (members.get(FINISHED) is True and not self.reported.failure)
         return reading + COMPLETE if finished else reading
 
 

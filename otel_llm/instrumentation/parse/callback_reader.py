@@ -24,7 +24,7 @@ class CallbackReader:
     byte of a text and `MOST_A_CHUNK` for an object of any other kind.
     """
 
-    __slots__ = ("_basis", "_count", "_kind", "_one", "counts", "plain", "said")
+    __slots__ = ("_basis", "_count", "_kind", "_one", "counts", "plain", "reported")
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class CallbackReader:
         self._one = ChoiceState()
         self.plain = kind is None and count is None
         self.counts = count is not None
-        self.said = Statements()
+        self.reported = Statements()
 
     def plain_size(self, chunk: object) -> int:
         """Return the size of a chunk that is a text, else 0."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-MAX_PIECE_BYTES: Final = 1 << 16
-"""The step in which a compressed piece is unpacked, so that a small piece cannot fill the memory."""
+MAX_BLOCK_BYTES: Final = 1 << 16
+"""The step in which a compressed block is unpacked, so that a small block cannot fill the memory."""
 MAX_LINE_BYTES: Final = 1 << 16
 """A longer line between chunks is no framing; http.client has the same limit."""
 
@@ -124,7 +124,7 @@ class HttpBody:
         self.complete = not chunked and length == 0
 
     def feed(self, data: bytes) -> Iterable[bytes]:
-        """Apply the next bytes of the connection; return their pieces of the body.
+        """Apply the next bytes of the connection; return their blocks of the body.
 
         Raises:
             BodyError: for bytes that are no chunks, or not compressed as stated.
@@ -139,9 +139,9 @@ class HttpBody:
         elif self._chunked and not (self._line or self.complete) and data.find(b"\n") == len(data) - 1:
             self._between(data.strip())
             return ()
-        pieces = self._chunks(data) if self._chunked else self._counted(data)
-        # One unpacked piece is in memory at a time: the bytes of one read may expand a thousand times.
-        return pieces if self._unpacker is None else chain.from_iterable(map(self._unpack, pieces))
+        blocks = self._chunks(data) if self._chunked else self._counted(data)
+        # One unpacked block is in memory at a time: the bytes of one read may expand a thousand times.
+        return blocks if self._unpacker is None else chain.from_iterable(map(self._unpack, blocks))
 
     def _counted(self, data: bytes) -> list[bytes]:
         if self._left is not None:
@@ -151,14 +151,14 @@ class HttpBody:
         return [data]
 
     def _chunks(self, data: bytes) -> list[bytes]:
-        pieces = []
+        blocks = []
         at = 0
         while at < len(data) and not self.complete:
             if self._left:
-                piece = data[at : at + self._left]
-                at += len(piece)
-                self._left -= len(piece)
-                pieces.append(piece)
+                block = data[at : at + self._left]
+                at += len(block)
+                self._left -= len(block)
+                blocks.append(block)
                 continue
             end = data.find(b"\n", at) + 1
             self._line += data[at : end or len(data)]
@@ -168,7 +168,7 @@ class HttpBody:
             if end:
                 line, self._line = self._line.strip(), b""
                 self._between(line)
-        return pieces
+        return blocks
 
     def _between(self, line: bytes) -> None:
         """Apply a line between two chunks, or after the last: empty, a chunk's size, or a trailer."""
@@ -187,8 +187,8 @@ class HttpBody:
         unpacker = self._unpacker
         while data and unpacker is not None:
             try:
-                piece = unpacker.decompress(data, MAX_PIECE_BYTES)
+                block = unpacker.decompress(data, MAX_BLOCK_BYTES)
             except zlib.error:
                 raise BodyError("not compressed as the headers say") from None
             data = unpacker.unconsumed_tail
-            yield piece
+            yield block

@@ -33,15 +33,15 @@ class _JsonBody:
         self._held = bytearray()  # the unfinished value, empty where it is too long
         self._held_length = 0
 
-    def _hold(self, piece: bytes) -> None:
-        self._held_length += len(piece)
+    def _hold(self, chunk: bytes) -> None:
+        self._held_length += len(chunk)
         if self._held_length <= self._most:
-            self._held += piece
+            self._held += chunk
         else:
             self._held.clear()
 
     def _ended(self, last: bytes) -> list[Any]:
-        """Return the held value with its last piece, read; nothing if it is blank or, counted, too long."""
+        """Return the held value with its last chunk, read; nothing if it is blank or, counted, too long."""
         if not self._held_length:
             value = last
         else:
@@ -89,7 +89,7 @@ class JsonArray(_JsonBody):
         super().__init__(whole, most=most)
         self._depth = 0  # of braces
         self._in_string = False
-        self._skip = 0  # bytes of the next piece that an escape took: 0 or 1
+        self._skip = 0  # bytes of the next chunk that an escape took: 0 or 1
 
     @property
     def between(self) -> bool:

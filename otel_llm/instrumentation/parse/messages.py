@@ -41,11 +41,11 @@ class MessagesReader:
     signature alone.
     """
 
-    __slots__ = ("_input", "_thinks", "plain", "said")
+    __slots__ = ("_input", "_thinks", "plain", "reported")
 
     def __init__(self) -> None:
         self.plain = True
-        self.said = Statements()
+        self.reported = Statements()
         self._input: dict[str, int] = {}
         self._thinks = False  # whether the open block is thinking that had no text so far
 
@@ -65,27 +65,27 @@ class MessagesReader:
             reading = _generated(getattr(chunk, "delta", None), DELTAS)
             self._thinks &= not reading
             if reading:
-                self.said.goes_on(0)
+                self.reported.goes_on(0)
             return reading
         if name == "content_block_start":
             block = getattr(chunk, "content_block", None)
             kind, reading = getattr(block, "type", None), _generated(block, STARTED)
             self._thinks = kind == "thinking" and not reading
-            self.said.hides_reasoning |= kind == HIDDEN
+            self.reported.hides_reasoning |= kind == HIDDEN
             return reading
         if name == "content_block_stop":
-            self.said.hides_reasoning |= self._thinks
+            self.reported.hides_reasoning |= self._thinks
             self._thinks = False
         elif name == "message_start":
             message = getattr(chunk, "message", None)
-            self.said.name(getattr(message, "id", None), getattr(message, "model", None))
+            self.reported.name(getattr(message, "id", None), getattr(message, "model", None))
             self._use(getattr(message, "usage", None))
-            self.said.output_tokens = None  # the first event cannot know the later tokens
+            self.reported.output_tokens = None  # the first event cannot know the later tokens
         elif name == "message_delta":
             self._use(getattr(chunk, "usage", None))
-            if self.said.finish(0, getattr(getattr(chunk, "delta", None), "stop_reason", None)):
+            if self.reported.finish(0, getattr(getattr(chunk, "delta", None), "stop_reason", None)):
                 return COMPLETE
-        elif name == "message_stop" and not self.said.failure:
+        elif name == "message_stop" and not self.reported.failure:
             return COMPLETE
         return FRAMING
 
@@ -94,14 +94,14 @@ class MessagesReader:
         for name in INPUT:
             if (tokens := count_of(getattr(usage, name, None))) is not None:
                 self._input[name] = tokens
-        self.said.input_tokens = total_of(*self._input.values())
+        self.reported.input_tokens = total_of(*self._input.values())
         _, written, read = INPUT
-        self.said.use_cache(self._input.get(read), self._input.get(written))
+        self.reported.use_cache(self._input.get(read), self._input.get(written))
         if (tokens := count_of(getattr(usage, "output_tokens", None))) is not None:
-            self.said.output_tokens = tokens
+            self.reported.output_tokens = tokens
         thought = count_of(member(getattr(usage, "output_tokens_details", None), "thinking_tokens"))
         if thought is not None:
-            self.said.reasoning_tokens = thought
+            self.reported.reasoning_tokens = thought
 
     def basis(self, choice: int) -> str:  # noqa: ARG002
         """Return the basis of a choice's token counts."""

@@ -55,11 +55,11 @@ class ResponsesReader:
     Events have no counts: a delta has the size of its text.
     """
 
-    __slots__ = ("plain", "said")
+    __slots__ = ("plain", "reported")
 
     def __init__(self) -> None:
         self.plain = True
-        self.said = Statements()
+        self.reported = Statements()
 
     @staticmethod
     def plain_size(event: Any) -> int:
@@ -77,19 +77,21 @@ class ResponsesReader:
         if (kind := DELTAS.get(name)) is not None:
             return text_mark(kind, getattr(chunk, "delta", None))
         response = getattr(chunk, "response", None)
-        said = self.said
-        if response is not None and not said.named:
-            said.name(getattr(response, "id", None), getattr(response, "model", None))
+        reported = self.reported
+        if response is not None and not reported.named:
+            reported.name(getattr(response, "id", None), getattr(response, "model", None))
         if name in ENDS:
             incomplete = member(getattr(response, "incomplete_details", None), "reason")
-            said.finish(0, incomplete or FINISHES.get(name))
+            reported.finish(0, incomplete or FINISHES.get(name))
             usage = getattr(response, "usage", None)
-            said.input_tokens = count_of(getattr(usage, "input_tokens", None))
-            said.use_cache(member(getattr(usage, "input_tokens_details", None), "cached_tokens"))
-            said.output_tokens = count_of(getattr(usage, "output_tokens", None))
-            said.reasoning_tokens = count_of(member(getattr(usage, "output_tokens_details", None), "reasoning_tokens"))
+            reported.input_tokens = count_of(getattr(usage, "input_tokens", None))
+            reported.use_cache(member(getattr(usage, "input_tokens_details", None), "cached_tokens"))
+            reported.output_tokens = count_of(getattr(usage, "output_tokens", None))
+            reported.reasoning_tokens = count_of(
+                member(getattr(usage, "output_tokens_details", None), "reasoning_tokens")
+            )
         if name in FAILURES:  # the SDK raises nothing then, the events just end
-            said.failure = error_of(chunk)
+            reported.failure = error_of(chunk)
             return FRAMING
         return COMPLETE if name in ENDS else FRAMING
 

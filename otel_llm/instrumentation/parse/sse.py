@@ -169,7 +169,7 @@ class EventLines:
 class SseParser:
     """A parser of one body. Any way of cutting the body gives the same events; `EventLines` says when.
 
-    Cost of a piece: one `splitlines` and a check of each line. Memory: `most` and the current piece, however long a
+    Cost of a chunk: one `splitlines` and a check of each line. Memory: `most` and the current chunk, however long a
     line or an event is. `lost` counts the events that were dropped for their length.
     """
 
@@ -180,7 +180,7 @@ class SseParser:
         self._most = most
         self._line = bytearray()  # the unfinished line; the beginning of one that is too long
         self._line_length = 0
-        self._after_cr = False  # a line feed at the start of the next piece belongs to the line that has ended
+        self._after_cr = False  # a line feed at the start of the next chunk belongs to the line that has ended
 
     @property
     def lost(self) -> int:
@@ -227,11 +227,11 @@ class SseParser:
         self._after_cr = False
         return events
 
-    def _hold(self, piece: bytes) -> None:
+    def _hold(self, chunk: bytes) -> None:
         # Only the beginning of a line that is too long is used: it shows whether the line was data.
-        self._line_length += len(piece)
+        self._line_length += len(chunk)
         if self._line_length <= self._most:
-            self._line += piece
+            self._line += chunk
         else:
-            self._line += piece[:TELLING_BYTES]
+            self._line += chunk[:TELLING_BYTES]
             del self._line[TELLING_BYTES:]

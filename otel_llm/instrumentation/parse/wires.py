@@ -1,4 +1,4 @@
-"""The client's wires: the API of a path, the provider of a host."""
+"""The client's wires: the API of a path, the provider of a host, the readers of Cohere, Gemini, Ollama and TGI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from otel_llm.instrumentation.segments.statements import count_of, total_of
 from otel_llm.instrumentation.segments.text_size import UNSIZED, bytes_of, size_in, size_of_json
 
 if TYPE_CHECKING:
-    from otel_llm.instrumentation.segments.chunks import ChoiceState, Mark, Reading
+    from otel_llm.instrumentation.segments.chunks import ChoiceState, Mark
 
 MESSAGE_END: Final = "message-end"
 COMPLETE: Final[Reading] = ((0, CONTENT, 0, True),)
@@ -38,16 +38,16 @@ class CohereReader(ChunkReader):
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what an event carries; anything that is no event carries no token."""
-        said = self.said
-        if said.response_id is None:
-            said.name(getattr(chunk, "id", None), None)
+        reported = self.reported
+        if reported.response_id is None:
+            reported.name(getattr(chunk, "id", None), None)
         delta = getattr(chunk, "delta", None)
         if getattr(chunk, "type", None) == MESSAGE_END:
             tokens = getattr(getattr(delta, "usage", None), "tokens", None)
-            said.input_tokens = count_of(getattr(tokens, "input_tokens", None))
-            said.output_tokens = count_of(getattr(tokens, "output_tokens", None))
-            said.finish(0, getattr(delta, "finish_reason", None))
-            return FRAMING if said.failure else COMPLETE
+            reported.input_tokens = count_of(getattr(tokens, "input_tokens", None))
+            reported.output_tokens = count_of(getattr(tokens, "output_tokens", None))
+            reported.finish(0, getattr(delta, "finish_reason", None))
+            return FRAMING if reported.failure else COMPLETE
         message = getattr(delta, "message", None)
         content = getattr(message, "content", None)
         function = getattr(getattr(message, "tool_calls", None), "function", None)
@@ -75,22 +75,22 @@ class GeminiReader(ChunkReader):
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what a chunk carries; anything that is no chunk carries no token."""
-        said = self.said
-        if not said.named:
-            said.name(getattr(chunk, "responseId", None), getattr(chunk, "modelVersion", None))
+        reported = self.reported
+        if not reported.named:
+            reported.name(getattr(chunk, "responseId", None), getattr(chunk, "modelVersion", None))
         usage = getattr(chunk, "usageMetadata", None)
         shown = count_of(getattr(usage, "candidatesTokenCount", None))
         thoughts = count_of(getattr(usage, "thoughtsTokenCount", None))
         prompt = count_of(getattr(usage, "promptTokenCount", None))
         if prompt is not None:
-            said.input_tokens = prompt
-        said.use_cache(getattr(usage, "cachedContentTokenCount", None))
+            reported.input_tokens = prompt
+        reported.use_cache(getattr(usage, "cachedContentTokenCount", None))
         if shown is not None or thoughts is not None:
-            said.output_tokens, said.reasoning_tokens = total_of(shown, thoughts), thoughts
+            reported.output_tokens, reported.reasoning_tokens = total_of(shown, thoughts), thoughts
         candidates = getattr(chunk, "candidates", None)
         if not isinstance(candidates, list) or not candidates:
             blocked = getattr(getattr(chunk, "promptFeedback", None), "blockReason", None)
-            return ((0, CONTENT, 0, True),) if said.finish(0, blocked) else FRAMING
+            return ((0, CONTENT, 0, True),) if reported.finish(0, blocked) else FRAMING
         marks: list[Mark] = []
         for candidate in candidates:
             index = choice_of(getattr(candidate, "index", None))
@@ -124,8 +124,8 @@ class GeminiReader(ChunkReader):
                 marks += [(index, kind, 1, False) for kind in most]
                 marks.append((index, last, count - len(most), False))
         if marks:
-            self.said.goes_on(index)
-        if self.said.finish(index, getattr(candidate, "finishReason", None)):
+            self.reported.goes_on(index)
+        if self.reported.finish(index, getattr(candidate, "finishReason", None)):
             marks.append((index, CONTENT, 0, True))
         return marks
 
@@ -160,15 +160,15 @@ class OllamaReader(ChunkReader):
 
     def __call__(self, chunk: Any) -> Reading:
         """Return what a line carries; anything that is no line of a reply carries no token."""
-        said = self.said
-        if said.response_model is None:
-            said.name(None, getattr(chunk, "model", None))
+        reported = self.reported
+        if reported.response_model is None:
+            reported.name(None, getattr(chunk, "model", None))
         done = getattr(chunk, "done", None) is True
         if done:
-            said.finish(0, getattr(chunk, "done_reason", None))
-            done = not said.failure
-            said.input_tokens = count_of(getattr(chunk, "prompt_eval_count", None))
-            said.output_tokens = count_of(getattr(chunk, "eval_count", None))
+            reported.finish(0, getattr(chunk, "done_reason", None))
+            done = not reported.failure
+            reported.input_tokens = count_of(getattr(chunk, "prompt_eval_count", None))
+            reported.output_tokens = count_of(getattr(chunk, "eval_count", None))
         message = getattr(chunk, "message", chunk)
         kind, size = _message_text(message)
         if not size:
@@ -178,17 +178,17 @@ class OllamaReader(ChunkReader):
         return (*marks, (0, CONTENT, 0, True)) if done else marks
 
 
-def _content(said: Any) -> Any:
-    return getattr(said, "content", None) or getattr(said, "response", None)
+def _content(reported: Any) -> Any:
+    return getattr(reported, "content", None) or getattr(reported, "response", None)
 
 
-def _message_text(said: Any) -> tuple[int, int]:
+def _message_text(reported: Any) -> tuple[int, int]:
     """Return the kind of a line's text and its size, 0 for none."""
-    if size := size_in(_content(said)):
+    if size := size_in(_content(reported)):
         return CONTENT, size
-    if size := size_in(getattr(said, "thinking", None)):
+    if size := size_in(getattr(reported, "thinking", None)):
         return REASONING, size
-    calls = getattr(said, "tool_calls", None)
+    calls = getattr(reported, "tool_calls", None)
     functions = [getattr(call, "function", None) for call in calls] if isinstance(calls, list) else []
     size = sum(size_of_json(getattr(function, "arguments", None)) for function in functions)
     return TOOL if size else CONTENT, size
@@ -213,10 +213,10 @@ class TgiReader(ChunkReader):
                 count = 1 if one.believes(1) else -size_in(getattr(token, "text", None))
         finished = isinstance(getattr(chunk, "generated_text", None), str)
         if (details := getattr(chunk, "details", None)) is not None:
-            self.said.input_tokens = count_of(getattr(details, "input_length", None))
-            self.said.output_tokens = count_of(getattr(details, "generated_tokens", None))
-            self.said.finish(0, getattr(details, "finish_reason", None))
-            finished &= not self.said.failure
+            self.reported.input_tokens = count_of(getattr(details, "input_length", None))
+            self.reported.output_tokens = count_of(getattr(details, "generated_tokens", None))
+            self.reported.finish(0, getattr(details, "finish_reason", None))
+            finished &= not self.reported.failure
         return ((0, CONTENT, count, finished),) if count or finished else FRAMING
 
     def basis(self, choice: int) -> str:

@@ -21,7 +21,7 @@ from otel_llm.export.clock import wall_ns
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from otel_llm.instrumentation.core.tally import Tally
+    from otel_llm.instrumentation.core.stats import Stats
     from otel_llm.instrumentation.segments.model_chunks import KnownModels
 
 FOLDER_VARIABLE: Final = "OTEL_LLM_DOCTOR_DIR"
@@ -36,7 +36,7 @@ class Reported(Protocol):
 
     slo_class: str | None
     refused_classes: int
-    tally: Tally
+    stats: Stats
     models: KnownModels
 
     @property
@@ -77,7 +77,7 @@ class Reporter:
         self._listen()
 
     def _listen(self) -> None:
-        self._runtime.tally.changed = self._write
+        self._runtime.stats.changed = self._write
         self._write()
 
     def _after_fork(self) -> None:
@@ -115,7 +115,7 @@ class Reporter:
         return {
             "pid": self._pid,
             "program": Path((getattr(sys, "argv", None) or ["python"])[0]).name,
-            **runtime.tally.snapshot(),
+            **runtime.stats.snapshot(),
             "dropped": runtime.dropped,
             "refused_classes": runtime.refused_classes,
             "slo_class": runtime.slo_class,

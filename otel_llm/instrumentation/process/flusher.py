@@ -69,7 +69,7 @@ class Flusher:
         self._active: list[Flushable] = []
         self._new: deque[Flushable] = deque()
         self._urgent: deque[Flushable] = deque()
-        self._settling: deque[_Settling] = deque()
+        self._completing: deque[_Settling] = deque()
         self._wake = threads.Wake()
         self._lock = threads.lock()
         self._started = False
@@ -97,7 +97,7 @@ class Flusher:
         self._urgent.append(recording)
         self._wake.set()
 
-    def settle(self, timeout_s: float, *, exiting: bool = False) -> bool:
+    def complete(self, timeout_s: float, *, exiting: bool = False) -> bool:
         """Cut all streams, and end those that were left; return whether it was done in time.
 
         `exiting`: end every stream, the process ends.
@@ -105,7 +105,7 @@ class Flusher:
         if not self._running:
             return True
         asked = _Settling(exiting)
-        self._settling.append(asked)
+        self._completing.append(asked)
         self._wake.set()
         return threads.wait_until(lambda: asked.done, timeout_s)
 
@@ -113,27 +113,27 @@ class Flusher:
         """End every stream that is open at `at_ns` (monotonic), at the next round after it."""
         self._leave_ns = at_ns
 
-    def step(self, now_ns: int, *, settle: bool = False, exiting: bool = False) -> int | None:
+    def step(self, now_ns: int, *, complete: bool = False, exiting: bool = False) -> int | None:
         """Cut the streams due at `now_ns` (monotonic); return when to run again, None while nothing is in flight.
 
-        `settle`: cut all, and end those that were left; `exiting`: end every stream, the process ends.
+        `complete`: cut all, and end those that were left; `exiting`: end every stream, the process ends.
         """
         try:
-            return self._look(now_ns, settle=settle, exiting=exiting)
+            return self._evaluate(now_ns, complete=complete, exiting=exiting)
         finally:
             if self._after is not None:
                 self._after()
 
-    def _look(self, now_ns: int, *, settle: bool, exiting: bool) -> int | None:
+    def _evaluate(self, now_ns: int, *, complete: bool, exiting: bool) -> int | None:
         urgent = _drained(self._urgent)
         self._active += _drained(self._new)
-        flush = settle or exiting or now_ns >= self._next_flush_ns
+        flush = complete or exiting or now_ns >= self._next_flush_ns
         if flush:
             self._next_flush_ns = now_ns + FLUSH_INTERVAL_NS
         for recording in urgent:
             recording.tick(now_ns, urgent=True)
         for recording in self._active if flush else self._silent(now_ns):
-            recording.tick(now_ns, settle=settle, exiting=exiting)
+            recording.tick(now_ns, complete=complete, exiting=exiting)
         self._active = [recording for recording in self._active if not recording.done]
         if not self._active:
             return None
@@ -172,18 +172,18 @@ class Flusher:
         while not self._stopped:
             now_ns = self._clock_ns()
             next_ns: int | None = now_ns + FLUSH_INTERVAL_NS
-            settling = _drained(self._settling)
-            exiting = any(asked.exiting for asked in settling)
+            completing = _drained(self._completing)
+            exiting = any(asked.exiting for asked in completing)
             exiting |= self._leave_ns is not None and now_ns >= self._leave_ns
             try:
-                next_ns = self.step(now_ns, settle=bool(settling), exiting=exiting)
+                next_ns = self.step(now_ns, complete=bool(completing), exiting=exiting)
                 if next_ns is not None:
                     busy_ns = now_ns
                 elif now_ns - busy_ns < LINGER_NS:
                     next_ns = now_ns + FLUSH_INTERVAL_NS
             except Exception as bug:  # noqa: BLE001  a recording guards itself; any other failure must not end the thread
                 host_log.say(logging.DEBUG, "otel_llm could not cut its streams: %s", bug)
-            for asked in settling:
+            for asked in completing:
                 asked.done = True
             self._idle = next_ns is None
             if self._idle and (self._new or self._urgent):  # added before the line above took effect

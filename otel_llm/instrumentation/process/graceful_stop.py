@@ -47,7 +47,7 @@ class Stoppable(Protocol):
     def exit_s(self) -> float:
         """Return the longest wait of an ending process for queued records."""
 
-    def settle(self, *, exiting: bool = False, within_s: float | None = None) -> None:
+    def complete(self, *, exiting: bool = False, within_s: float | None = None) -> None:
         """Send the recorded data, within `within_s` or `exit_s`; `exiting`: end the open streams too. Blocks."""
 
     def leave_in(self, seconds: float) -> None:
@@ -133,7 +133,7 @@ class Stops:
 
     def _celery_stops(self, *_: object, **__: object) -> None:
         if (running := self._running()) is not None:
-            running.settle(exiting=True)
+            running.complete(exiting=True)
 
 
 async def _send_before_signal(running: Stoppable, server: Any) -> None:
@@ -142,10 +142,10 @@ async def _send_before_signal(running: Stoppable, server: Any) -> None:
         await asyncio.wait(tasks, timeout=CANCELLED_S)
     # After a signal the process ends by it next. A server stopped by a program may leave other streams open.
     exiting = bool(getattr(server, "_captured_signals", ()))
-    await settled(running, exiting=exiting, within_s=FORCED_S if hurry else None)
+    await completed(running, exiting=exiting, within_s=FORCED_S if hurry else None)
 
 
-async def settled(running: Stoppable, *, exiting: bool = False, within_s: float | None = None) -> None:
+async def completed(running: Stoppable, *, exiting: bool = False, within_s: float | None = None) -> None:
     """Wait until the recorded data is sent, at most `within_s` or the recorder's `exit_s`.
 
     The event loop, asyncio's or trio's, runs on.
@@ -153,12 +153,12 @@ async def settled(running: Stoppable, *, exiting: bool = False, within_s: float 
     within_s = running.exit_s if within_s is None else min(within_s, running.exit_s)
     done: list[bool] = []
 
-    def settle() -> None:
-        running.settle(exiting=exiting, within_s=within_s)
+    def complete() -> None:
+        running.complete(exiting=exiting, within_s=within_s)
         done.append(True)
 
     # A thread of our own: those of the loop's executor may all be busy for as long as the server stops.
-    threads.start(settle)
+    threads.start(complete)
     until_s = monotonic_s() + within_s
     while not done and monotonic_s() < until_s:
         await _pause(POLL_S)

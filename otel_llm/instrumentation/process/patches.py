@@ -49,9 +49,12 @@ class Patches:
             hook = functools.wraps(original)(_of_its_kind(replacement(original), original))
             self._hooks.append((original, hook))
         self._set(owner, name, type(found)(hook) if isinstance(found, classmethod | staticmethod) else hook)
-        home, told = sys.modules.get(getattr(original, "__module__", None) or ""), getattr(original, "__name__", name)
-        if inspect.ismodule(owner) and getattr(home, told, None) is original:  # pickle looks there
-            self._set(home, told, hook)
+        home, own_name = (
+            sys.modules.get(getattr(original, "__module__", None) or ""),
+            getattr(original, "__name__", name),
+        )
+        if inspect.ismodule(owner) and getattr(home, own_name, None) is original:  # pickle looks there
+            self._set(home, own_name, hook)
 
     def _set(self, owner: Any, name: str, ours: object) -> None:
         self._made.append((owner, name, owner.__dict__.get(name, _ABSENT), ours))

@@ -24,7 +24,7 @@ from otel_llm.export.settings import exit_timeout_s
 from otel_llm.export.undelivered import tell
 from otel_llm.instrumentation.core.genai_metrics import Metrics
 from otel_llm.instrumentation.core.renamed_attributes import NAMES, named
-from otel_llm.instrumentation.core.tally import Tally
+from otel_llm.instrumentation.core.stats import Stats
 from otel_llm.instrumentation.process.flusher import Flusher
 from otel_llm.instrumentation.process.graceful_stop import Stops
 from otel_llm.instrumentation.process.unrecorded import Unrecorded
@@ -98,9 +98,9 @@ class Runtime:
         self.refused_replies = 0  # replies of a server's recorded paths that were no streams
         self.metrics = None if metrics == "off" else Metrics(meter_provider, names, chunks=metrics == "chunks")
         self._names = names
-        self.tally = Tally()
+        self.stats = Stats()
         self.models = KnownModels()
-        self.unrecorded = Unrecorded(self.tally, clock_ns)
+        self.unrecorded = Unrecorded(self.stats, clock_ns)
         self.outbox: Outbox | RoutedOutbox = (
             outbox_for(usable_settings(), queue_segments)
             if exporter is None
@@ -195,30 +195,30 @@ class Runtime:
     def flush(self, timeout_s: float) -> bool:
         """Cut all streams and send what is queued; return whether all of it was settled in time."""
         until_s = monotonic_s() + timeout_s
-        settled = self.flusher.settle(timeout_s)
-        return self.outbox.flush(max(until_s - monotonic_s(), 0.0)) and settled
+        completed = self.flusher.complete(timeout_s)
+        return self.outbox.flush(max(until_s - monotonic_s(), 0.0)) and completed
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """Stop recording: send the recorded data within `timeout_s` or `exit_s`, forget the streams that go on."""
         until_s = monotonic_s() + (self.exit_s if timeout_s is None else timeout_s)
-        self.flusher.settle(max(until_s - monotonic_s(), 0.0))
+        self.flusher.complete(max(until_s - monotonic_s(), 0.0))
         self.flusher.stop(max(until_s - monotonic_s(), 0.0))
-        self.unrecorded.settle()
+        self.unrecorded.complete()
         atexit.unregister(self.leave)
         self._cancel_finalizer()
-        settled = self.outbox.close(max(until_s - monotonic_s(), 0.0))
+        completed = self.outbox.close(max(until_s - monotonic_s(), 0.0))
         self._tell_lost()
-        return settled
+        return completed
 
-    def settle(self, *, exiting: bool = False, within_s: float | None = None) -> None:
+    def complete(self, *, exiting: bool = False, within_s: float | None = None) -> None:
         """Send the recorded data before a server stops, within `within_s` or `exit_s`; wait for no endpoint that fails.
 
         `exiting`: the process ends, and with it the open streams.
         """
         within_s = self.exit_s if within_s is None else within_s
         with contextlib.suppress(Exception):
-            settled = self.flusher.settle(min(self.stop_time_left_s(), within_s), exiting=exiting)
-            if self.outbox.flush(min(self.stop_time_left_s(), within_s), patient=False) and settled:
+            completed = self.flusher.complete(min(self.stop_time_left_s(), within_s), exiting=exiting)
+            if self.outbox.flush(min(self.stop_time_left_s(), within_s), patient=False) and completed:
                 self._stop_by_s = None  # nothing of this stop is left to be waited for
             elif exiting:
                 self._tell_lost()
@@ -233,7 +233,7 @@ class Runtime:
     def leave(self) -> None:
         """Send the recorded data, and end the open streams: the process ends."""
         with contextlib.suppress(Exception):
-            self.flusher.settle(self.stop_time_left_s(), exiting=True)
+            self.flusher.complete(self.stop_time_left_s(), exiting=True)
             self.outbox.close(self.stop_time_left_s())
             self._tell_lost()
 
@@ -257,9 +257,9 @@ class Runtime:
         self._told_lost = False
         self.log = HostLog(self.log.clock_s)
         self._random.seed()
-        self.tally = Tally()
+        self.stats = Stats()
         self.models = KnownModels()
-        self.unrecorded = Unrecorded(self.tally, self.clock_ns)
+        self.unrecorded = Unrecorded(self.stats, self.clock_ns)
         self.flusher.after_fork()
         if self.metrics is not None:
             self.metrics.after_fork()

@@ -18,14 +18,14 @@ from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
 from otel_llm.export import host_log
 from otel_llm.export.host_log import Shown, shown
-from otel_llm.instrumentation.core.covering import is_covered
+from otel_llm.instrumentation.core.suppressing import is_nested
 from otel_llm.instrumentation.parse.sse_chunks import api_of, media_type
 from otel_llm.instrumentation.parse.wires import WIRES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.instrumentation.core.tally import Tally
+    from otel_llm.instrumentation.core.stats import Stats
 
 STREAMED: Final = ("text/event-stream", "application/x-ndjson", "application/ndjson", "application/jsonl")
 """Content types of streamed replies."""
@@ -71,8 +71,8 @@ class Unrecorded:
     follows its advice calls `track` after the answer, and then gets no warning.
     """
 
-    def __init__(self, tally: Tally, clock_ns: Callable[[], int]) -> None:
-        self._tally = tally
+    def __init__(self, stats: Stats, clock_ns: Callable[[], int]) -> None:
+        self._stats = stats
         self._clock_ns = clock_ns
         self._first: _Passed | None = None
         self._warned = False
@@ -92,7 +92,7 @@ class Unrecorded:
         """
         try:
             kind = media_type(content_type)
-            if kind not in STREAMED or is_covered() or not is_instrumentation_enabled():
+            if kind not in STREAMED or is_nested() or not is_instrumentation_enabled():
                 return
             if api_of(path, WIRES) is None and is_prompt(
                 path, body
@@ -110,9 +110,9 @@ class Unrecorded:
         _latest.set(None)
         if not passed.claimed and self._clock_ns() - passed.at_ns < SETTLES_NS:
             passed.claimed = True
-            self._tally.pass_by(passed.what, -1)
+            self._stats.pass_by(passed.what, -1)
 
-    def settle(self) -> None:
+    def complete(self) -> None:
         """Warn now of the first stream, unless `track` claimed it."""
         first = self._first
         if first is None or first.claimed or self._warned:
@@ -121,16 +121,16 @@ class Unrecorded:
         host_log.warning(_WARNING, first.what)
 
     def _pass(self, what: Shown) -> None:
-        self._tally.pass_by(what)
+        self._stats.pass_by(what)
         passed = _Passed(what, self._clock_ns())
         _latest.set(passed)
         first = self._first
         if first is None:
-            atexit.register(self.settle)
+            atexit.register(self.complete)
         if first is None or first.claimed:
             self._first = passed
         elif passed.at_ns - first.at_ns >= SETTLES_NS:
-            self.settle()
+            self.complete()
 
 
 def is_prompt(path: str, body: object) -> bool:

@@ -38,7 +38,7 @@ class Reader(Protocol):
     plain: bool
 
     @property
-    def said(self) -> Statements:
+    def reported(self) -> Statements:
         """Return the reply's statements so far."""
 
     def plain_size(self, chunk: object, /) -> int:
@@ -161,7 +161,7 @@ class Choices:
             timeline.take_marked(at_ns, kind, count)
 
     def _estimate(self, choice: int) -> TokenEstimate:
-        return self._estimates.of(choice, self.reader.said.response_model)
+        return self._estimates.of(choice, self.reader.reported.response_model)
 
     def _take_marked(self, items: Iterable[tuple[int, Reading]]) -> list[Segment]:
         commits = []
@@ -244,7 +244,7 @@ class Choices:
         timeline.state(basis, self._estimates.learned(timeline.choice))
         if outcome == COMPLETED:
             self._learn(timeline, basis)
-        if (reason := self.reader.said.finish_reasons.get(timeline.choice)) is not None:
+        if (reason := self.reader.reported.finish_reasons.get(timeline.choice)) is not None:
             more = {**more, semconv.GEN_AI_RESPONSE_FINISH_REASONS: (reason,)}
         return timeline.last(end_ns, outcome, basis, more)
 
@@ -257,7 +257,7 @@ class Choices:
 
     def _learn(self, timeline: Timeline, basis: str) -> None:
         """Teach the model by the only choice of a whole reply, if the reply states its length."""
-        estimate, (output, reasoning) = self._estimates.known(timeline.choice), self.reader.said.total
+        estimate, (output, reasoning) = self._estimates.known(timeline.choice), self.reader.reported.total
         if estimate is None or output is None or self.count != 1 or self.reader.basis(timeline.choice) != "chunk":
             return
         thinks = REASONING in estimate.kinds

@@ -230,10 +230,10 @@ class ChunkReader:
     only check that the common chunk needs.
     """
 
-    __slots__ = ("_choices", "plain", "said")
+    __slots__ = ("_choices", "plain", "reported")
 
     def __init__(self) -> None:
-        self.said = Statements()
+        self.reported = Statements()
         self.plain = False
         self._choices: defaultdict[int, ChoiceState] = defaultdict(ChoiceState)
 
@@ -245,7 +245,7 @@ class ChunkReader:
         `chunk`: the server counted none. `estimated`: not every chunk, or its counts contradict its own total.
         """
         basis = self._counted_basis(choice)
-        total = self.said.output_tokens
+        total = self.reported.output_tokens
         if basis == "exact" and total not in (None, sum(one.tokens for one in self._choices.values())):
             return "estimated"
         return basis
@@ -261,14 +261,14 @@ class ChunkReader:
 
     def __call__(self, chunk: Any) -> Reading:
         """Return the reading of a chunk; anything that is no chunk has no token."""
-        said = self.said
-        if not said.named:
-            said.name(getattr(chunk, "id", None), getattr(chunk, "model", None))
+        reported = self.reported
+        if not reported.named:
+            reported.name(getattr(chunk, "id", None), getattr(chunk, "model", None))
         usage = getattr(chunk, "usage", None)
         choices = getattr(chunk, "choices", None)
         if not isinstance(choices, list) or not choices:
             if usage is not None:
-                said.use(usage)
+                reported.use(usage)
             return FRAMING
         running = count_of(getattr(usage, "completion_tokens", None))
         marks: list[Mark] = []
@@ -278,32 +278,34 @@ class ChunkReader:
                 marks += self._marks(index, choice, running if len(choices) == 1 else None)
         if usage is not None:
             # With choices it is of one of them, and before its end of its tokens so far.
-            said.use(usage, total=[one.finished for one in self._choices.values()] == [True])
+            reported.use(usage, total=[one.finished for one in self._choices.values()] == [True])
         if getattr(chunk, "error", None):
             return self._failed(chunk, marks)
         return tuple(m for m in marks if m[2] or m[3])
 
     def _failed(self, chunk: Any, marks: list[Mark]) -> Reading:
         """Return the reading of a chunk with an error: whatever reasons it has, it completes no choice."""
-        self.said.failure = error_of(chunk)
+        self.reported.failure = error_of(chunk)
         for choice, _, _, finished in marks:
             self._choices[choice].finished &= not finished
         return tuple((choice, kind, count, False) for choice, kind, count, _ in marks if count)
 
     def _marks(self, index: int, choice: Any, running: int | None) -> list[Mark]:
         if index not in self._choices:
-            self.said.output_tokens = self.said.reasoning_tokens = None  # a total before it is not of this choice
+            self.reported.output_tokens = self.reported.reasoning_tokens = (
+                None  # a total before it is not of this choice
+            )
         one = self._choices[index]
         delta = getattr(choice, "delta", None) or getattr(choice, "message", None)  # of a reply that comes at once
         kind, size = text_of_delta(delta)
         text = getattr(delta, "content", None)
         parts = [] if kind is None else one.parts(kind, size, text)
         if size:
-            self.said.goes_on(index)
+            self.reported.goes_on(index)
             one.finished = False
-        finished = self.said.finish(index, getattr(choice, "finish_reason", None))
+        finished = self.reported.finish(index, getattr(choice, "finish_reason", None))
         if error := getattr(choice, "error", None):
-            finished, self.said.failure = False, kind_of(error)
+            finished, self.reported.failure = False, kind_of(error)
         one.finished |= finished
         count = one.count(_listed(choice), running, size, closes=finished and kind is None)
         # If it counted a chunk before, it may count again, from a total that no chunk may be missing in.

@@ -19,11 +19,11 @@ LATER_SILENCE_NS: Final = 1000 * MS
 """The intervals of empty segments of a silent stream, then once a second: a stalled model is no dead sender."""
 
 
-def silence_ns(said: int) -> int:
-    """Return how long (ns) a stream with `said` empty segments so far must be silent to send the next."""
-    if said < len(FIRST_SILENCES_NS):
-        return FIRST_SILENCES_NS[said]
-    return FIRST_SILENCES_NS[-1] + (said - len(FIRST_SILENCES_NS) + 1) * LATER_SILENCE_NS
+def silence_ns(sent: int) -> int:
+    """Return how long (ns) a stream with `sent` empty segments so far must be silent to send the next."""
+    if sent < len(FIRST_SILENCES_NS):
+        return FIRST_SILENCES_NS[sent]
+    return FIRST_SILENCES_NS[-1] + (sent - len(FIRST_SILENCES_NS) + 1) * LATER_SILENCE_NS
 
 
 class Timeline:
@@ -40,9 +40,9 @@ class Timeline:
         "_marks",
         "_origin",
         "_quiet_since_ns",
-        "_said",
+        "_sent",
         "_state",
-        "_state_told",
+        "_state_sent",
         "_times",
         "choice",
         "closed",
@@ -67,20 +67,20 @@ class Timeline:
         self._times: list[int] = []
         self._marks: list[int] | None = None
         self._quiet_since_ns = commit_ns
-        self._said = 0
-        self._state = self._state_told = ("", False)
+        self._sent = 0
+        self._state = self._state_sent = ("", False)
 
     @property
     def quiet(self) -> bool:
         """Return whether the newest segment is an empty one, after which the next token is flushed at once."""
-        return self._said > 0 and self.due_ns is not None
+        return self._sent > 0 and self.due_ns is not None
 
     @property
     def due_ns(self) -> int | None:
         """Return when a silent stream must send its next empty segment, None when it is closed."""
         if self.closed or self.ended_ns is not None:
             return None
-        return self._quiet_since_ns + silence_ns(self._said)
+        return self._quiet_since_ns + silence_ns(self._sent)
 
     def commit(self, identity: Mapping[str, AttributeValue]) -> Segment:
         """Return segment 0, which has no length: a user waits from now on."""
@@ -124,10 +124,10 @@ class Timeline:
         if self._times:
             return self._cut(now_ns, {})
         silent_ns = now_ns - self._quiet_since_ns
-        if self.due_ns is None or silent_ns < silence_ns(self._said):
+        if self.due_ns is None or silent_ns < silence_ns(self._sent):
             return []
-        while silence_ns(self._said) <= silent_ns:  # one segment after a late check stands for several
-            self._said += 1
+        while silence_ns(self._sent) <= silent_ns:  # one segment after a late check stands for several
+            self._sent += 1
         return self._cut(now_ns, {semconv.SEGMENT_LAST_BYTE: min(last_byte_ns, now_ns)} if last_byte_ns else {})
 
     def last(self, end_ns: int, outcome: str, basis: str, more: Mapping[str, AttributeValue]) -> list[Segment]:
@@ -138,18 +138,18 @@ class Timeline:
         )
 
     def _cut(self, now_ns: int, more: dict[str, AttributeValue]) -> list[Segment]:
-        pieces = self._pieces()
+        parts = self._parts()
         self._times, self._marks = [], None
         segments = []
-        for times, marks in pieces[:-1]:
+        for times, marks in parts[:-1]:
             segments.append(self._segment(times[-1], times, marks, {}))
-        times, marks = pieces[-1]
+        times, marks = parts[-1]
         if self.closed:
             more[semconv.SEGMENTS] = self.seq + 1
         segments.append(self._segment(max(now_ns, self.end_ns, *times[-1:]), times, marks, more))
         return segments
 
-    def _pieces(self) -> list[tuple[list[int], list[int] | None]]:
+    def _parts(self) -> list[tuple[list[int], list[int] | None]]:
         times, marks = self._times, self._marks
         if times:
             # A thread interrupted between its clock reading and its append is later than a cut that did not see it: the
@@ -157,7 +157,7 @@ class Timeline:
             if times[0] < self.end_ns:
                 times = [max(time_ns, self.end_ns) for time_ns in times]
             self._quiet_since_ns = times[-1]
-            self._said = 0
+            self._sent = 0
         if marks is None:
             starts = range(0, max(len(times), 1), semconv.MAX_SEGMENT_EVENTS)
             return [(times[i : i + semconv.MAX_SEGMENT_EVENTS], None) for i in starts]
@@ -172,8 +172,8 @@ class Timeline:
         }
         if self.choice:
             attributes[semconv.CHOICE] = self.choice
-        if times and self._state != self._state_told:
-            attributes[semconv.TOKEN_BASIS], attributes[semconv.TOKEN_RATIO_LEARNED] = self._state_told = self._state
+        if times and self._state != self._state_sent:
+            attributes[semconv.TOKEN_BASIS], attributes[semconv.TOKEN_RATIO_LEARNED] = self._state_sent = self._state
         attributes.update(more)
         segment = Segment(self._origin, self._getrandbits(64) or 1, self.end_ns, end_ns, times, marks, attributes)
         self.seq += 1
@@ -184,17 +184,17 @@ class Timeline:
 
 def _marked_pieces(times: list[int], marks: list[int]) -> list[tuple[list[int], list[int] | None]]:
     # A chunk of more tokens than a segment holds becomes two events at its one time.
-    pieces: list[tuple[list[int], list[int]]] = [([], [])]
+    parts: list[tuple[list[int], list[int]]] = [([], [])]
     room = semconv.MAX_SEGMENT_TOKENS
     for time_ns, packed in zip(times, marks, strict=True):
         kind, left = packed & 3, packed >> 2
         while left:
-            if not room or len(pieces[-1][0]) == semconv.MAX_SEGMENT_EVENTS:
-                pieces.append(([], []))
+            if not room or len(parts[-1][0]) == semconv.MAX_SEGMENT_EVENTS:
+                parts.append(([], []))
                 room = semconv.MAX_SEGMENT_TOKENS
-            told = min(left, room)
-            pieces[-1][0].append(time_ns)
-            pieces[-1][1].append(mark(kind, told))
-            left -= told
-            room -= told
-    return [(piece_times, piece_marks) for piece_times, piece_marks in pieces]
+            taken = min(left, room)
+            parts[-1][0].append(time_ns)
+            parts[-1][1].append(mark(kind, taken))
+            left -= taken
+            room -= taken
+    return [(part_times, part_marks) for part_times, part_marks in parts]

@@ -36,7 +36,7 @@ class TokenEstimate:
         "_first",
         "_mean",
         "_rates",
-        "_told",
+        "_reported",
         "chunks",
         "kinds",
         "learned",
@@ -57,7 +57,7 @@ class TokenEstimate:
         self._first = FIRST_CHUNKS if known is None else 0
         self._mean = 0.0  # estimated tokens of all chunks
         self._estimated: dict[int, float] = {}  # tokens by kind, of the chunks that were not taken for one
-        self._told: dict[int, int] = {}  # and the tokens that these were counted as
+        self._reported: dict[int, int] = {}  # and the tokens that these were counted as
 
     def counts(self, kind: int, sizes: Sequence[int]) -> list[int]:
         """Return the tokens of further chunks with text of a kind: their sizes are above 0."""
@@ -114,9 +114,9 @@ class TokenEstimate:
         self.one_each = False
         tokens = min(tokens, MOST_A_CHUNK)
         estimated = self._estimated[kind] = self._estimated.get(kind, 0.0) + tokens
-        told = self._told.get(kind, 0)
-        self._told[kind] = max(told, ceil(estimated - _ROUNDING))
-        return self._told[kind] - told
+        reported = self._reported.get(kind, 0)
+        self._reported[kind] = max(reported, ceil(estimated - _ROUNDING))
+        return self._reported[kind] - reported
 
 
 def _unknown(_model: str | None) -> ModelChunks:

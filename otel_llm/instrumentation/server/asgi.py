@@ -89,7 +89,7 @@ class StreamMiddleware(Middleware):
             if message["type"] in LAST_WORDS and UVICORN not in sys.modules:
                 with contextlib.suppress(Exception):
                     if (running := runtime.running()) is not None:
-                        await graceful_stop.settled(running)
+                        await graceful_stop.completed(running)
             await send(message)
 
         return sends

@@ -1,4 +1,4 @@
-"""One HTTP exchange of a server, reported by a middleware: the request's body, the reply's pieces, the end."""
+"""One HTTP exchange of a server, reported by a middleware: the request's body, the reply's chunks, the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NO_STREAM: Final = "not_a_stream"
 """The `error.type` of a requested stream that was answered with something else."""
 REQUEST_ID_HEADERS: Final = (b"x-request-id", b"request-id")
 
-# A piece of a reply whose tokens the engine counts is not parsed but searched: inside text these patterns have their
+# A chunk of a reply whose tokens the engine counts is not parsed but searched: inside text these patterns have their
 # quotes escaped.
 _TELLING: Final = (b'"finish_reason":"', b'"error":')
 _KINDS: Final = (
@@ -61,7 +61,7 @@ _KINDS: Final = (
 class Exchange:
     """One exchange; the reply is recorded if it is a stream.
 
-    The middleware of ASGI or WSGI reports each piece of the request and of the reply as it passes. Errors of `take`,
+    The middleware of ASGI or WSGI reports each chunk of the request and of the reply as it passes. Errors of `take`,
     `starts` and `sends` are ours and go to `broken`, which ends the recording, never the exchange. `deaf`: that
     happened, and nothing more need be reported. The other methods raise nothing.
     """
@@ -91,7 +91,7 @@ class Exchange:
         self._route: str | None = None
         self._wishes = NO_WISHES
         self._gone = False  # whether the client was seen to leave
-        self._last = False  # whether the server is taking the last piece
+        self._last = False  # whether the server is taking the last chunk
         self._over = False  # whether the reply was sent to its end
         self._ended: tuple[str, str | None] | None = None  # the end that was seen first, perhaps before the recording
         self._streams = False  # whether the reply is a stream of events, or may be one
@@ -115,7 +115,7 @@ class Exchange:
         return self.server_context.open or self._unsure
 
     def take(self, body: bytes, *, more: bool) -> None:
-        """Apply a piece of the request's body; `more` follow."""
+        """Apply a chunk of the request's body; `more` follow."""
         asking = self._asking
         if asking is None:
             return
@@ -144,15 +144,15 @@ class Exchange:
                 self._begin()  # streamed unasked, or asked for in an unknown way
 
     def sends(self, body: bytes) -> None:
-        """Apply a piece of the reply, which is about to be sent."""
+        """Apply a chunk of the reply, which is about to be sent."""
         if not self._streams:
             return
         if self._unpacker is None:
             self._apply(body)
             return
         try:
-            for piece in self._unpacker.feed(body):
-                self._apply(piece)
+            for chunk in self._unpacker.feed(body):
+                self._apply(chunk)
         except BodyError:  # the client can make no more of it
             self._streams = False
 
@@ -192,7 +192,7 @@ class Exchange:
         return reading
 
     def ending(self) -> None:
-        """Note that the last piece is about to be sent: the server may say that the client left while it takes it."""
+        """Note that the last chunk is about to be sent: the server may say that the client left while it takes it."""
         self._last = True
 
     def completed(self) -> None:
@@ -206,7 +206,7 @@ class Exchange:
         self._end(COMPLETED)
 
     def unsent(self, error: BaseException) -> None:
-        """Note that the server raised `error` for a piece that was sent to it."""
+        """Note that the server raised `error` for a chunk that was sent to it."""
         broke = isinstance(error, OSError) or outcome_of(error) == DISCONNECTED
         if self._last and self._gone and not broke:
             self.completed()  # the application was stopped because the server had taken all
@@ -332,7 +332,7 @@ class Exchange:
         if self._unsure and not self.server_context.reader.adopted:
             self._end(ERROR, NO_STREAM)
 
-    def _settle(self) -> None:
+    def _complete(self) -> None:
         """Do the remaining work before the recording ends."""
 
     def _end(self, outcome: str, error: str | None = None) -> None:
@@ -342,7 +342,7 @@ class Exchange:
             return
         outcome, error = self._ended
         try:
-            self._settle()
+            self._complete()
             if error == NO_STREAM:
                 where = next(ending for ending, api in APIS if api is self._api)
                 remedy = "A stream was asked for: it is recorded as an error."
@@ -364,7 +364,7 @@ def _members_of(body: bytes, coding: str) -> dict[str, Any] | None:
 
 
 def _unpacker_of(coding: str) -> HttpBody | None:
-    """Return what unpacks a reply's pieces, None if they are not compressed, or not in a known way."""
+    """Return what unpacks a reply's chunks, None if they are not compressed, or not in a known way."""
     try:
         return HttpBody(chunked=False, length=None, coding=coding) if coding else None
     except BodyError:

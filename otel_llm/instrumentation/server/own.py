@@ -95,7 +95,7 @@ class OwnReader:
         self._callbacks = CallbackReader(kind, count, "exact") if kind or count else None
         self._counts = count is not None
         self._api: TextReader | MessagesReader | ResponsesReader | None = None
-        self.said = Statements()
+        self.reported = Statements()
         self.failure: str | None = None
         self.seen = self.complete = False
         self._several = False  # whether the reply holds several replies of a known API
@@ -156,12 +156,12 @@ class OwnReader:
         begins = self.complete and (members.get("choices") or members.get("type") in _BEGINS)
         if self._api is None or type(self._api) is not kind or begins:
             self._api = kind()
-            self._api.said = self.said
+            self._api.reported = self.reported
         marks = self._api(view)
         tokens = tuple((choice, code, count, False) for choice, code, count, _ in marks if count)
         self._several |= self.complete and bool(tokens)
         if self._several:  # what they state is of one of them
-            self.said.input_tokens = self.said.output_tokens = self.said.reasoning_tokens = None
+            self.reported.input_tokens = self.reported.output_tokens = self.reported.reasoning_tokens = None
         if marks:
             self.complete = any(finished for _, _, _, finished in marks)
         return tokens
@@ -333,7 +333,7 @@ class OwnExchange(Exchange):
         if self._name is None or not self._posts:
             self._asking = None  # it may be anything
         self._form: Form | None = None
-        self._told = False  # whether a chunk was a token
+        self._reported = False  # whether a chunk was a token
         self.server_context.hold(self._recording())
 
     def _asked(self, asked: dict[str, Any] | None) -> None:
@@ -383,10 +383,10 @@ class OwnExchange(Exchange):
         """Apply what the reply's end left unfinished."""
         if self._form is not None:
             self._count(self._form.end())
-            if self.server_context.open and self._text.seen and not self._told:
+            if self.server_context.open and self._text.seen and not self._reported:
                 self._running.refuse_reply(self._pattern, "streamed", _NAME_IT)
 
-    def _settle(self) -> None:
+    def _complete(self) -> None:
         if self._form is not None or self._posts:
             self._asked(None)  # of a body that was not read
         if self._form is not None:
@@ -416,7 +416,7 @@ class OwnExchange(Exchange):
             return
         for chunk in chunks:
             if reading := self._text(chunk):
-                self._told = True
+                self._reported = True
                 recording.append((now_ns, reading))
             if self._text.failure is not None:
                 self._end(outcomes.ERROR, self._text.failure)

@@ -2,8 +2,8 @@
 
     app.wsgi_app = StreamMiddleware(app.wsgi_app, paths=["/chat"])
 
-The reply's pieces pass through one for one, as the server asks for them. The application's code runs on the server's
-thread, a piece at a time: its context is set for each turn, and removed afterwards.
+The reply's chunks pass through one for one, as the server asks for them. The application's code runs on the server's
+thread, a chunk at a time: its context is set for each turn, and removed afterwards.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StreamMiddleware(Middleware):
                 return self._app(environ, start_response)  # type: ignore[no-any-return]
             turns = Turns(context, None)
             body = turns.run(self._app, environ, start_response)
-            return body if _at_hand(body, environ) else _pieces(body, turns, None)
+            return body if _at_hand(body, environ) else _chunks(body, turns, None)
         if heard.reads_request and INPUT in environ:
             environ[INPUT] = Input(environ[INPUT], heard, _number(environ.get("CONTENT_LENGTH")))
         turns = Turns(propagation.around(heard.server_context.context, heard.server_context.span), heard.server_context)
@@ -79,10 +79,10 @@ class StreamMiddleware(Middleware):
         if starting.called and not heard.listens:  # a reply that is not recorded
             return body  # type: ignore[no-any-return]
         if not _at_hand(body, environ):
-            return _pieces(body, turns, heard)
+            return _chunks(body, turns, heard)
         if isinstance(body, list | tuple):
-            for piece in body:
-                _sends(heard, piece)
+            for chunk in body:
+                _sends(heard, chunk)
         heard.completed()
         return body  # type: ignore[no-any-return]
 
@@ -109,7 +109,7 @@ class Turns:
 
 
 class Pieces:
-    """A reply's pieces on their way from the application to the server."""
+    """A reply's chunks on their way from the application to the server."""
 
     def __init__(self, body: Iterable[bytes], turns: Turns, heard: Exchange | None) -> None:
         self._body = body
@@ -126,7 +126,7 @@ class Pieces:
     def __next__(self) -> bytes:
         heard = self._heard
         try:
-            piece: bytes = self._turns.run(self._next)
+            chunk: bytes = self._turns.run(self._next)
         except BaseException as error:
             self._ended = True
             if heard is not None and isinstance(error, StopIteration):
@@ -135,9 +135,9 @@ class Pieces:
                 heard.raised(error)
             raise
         if heard is not None:
-            _sends(heard, piece)
+            _sends(heard, chunk)
             self._watch()
-        return piece
+        return chunk
 
     def _next(self) -> bytes:
         if self._iterator is None:
@@ -161,7 +161,7 @@ class Pieces:
 
 
 class SizedPieces(Pieces):
-    """Pieces of a known number: servers make one into a reply with a length."""
+    """Chunks of a known number: servers make one into a reply with a length."""
 
     def __len__(self) -> int:
         return len(self._body)  # type: ignore[arg-type]
@@ -263,7 +263,7 @@ class Starting:
         return writes
 
 
-def _pieces(body: Iterable[bytes], turns: Turns, heard: Exchange | None) -> Pieces:
+def _chunks(body: Iterable[bytes], turns: Turns, heard: Exchange | None) -> Pieces:
     return (SizedPieces if hasattr(body, "__len__") else Pieces)(body, turns, heard)
 
 
@@ -273,10 +273,10 @@ def _at_hand(body: object, environ: Environ) -> bool:
     return isinstance(body, list | tuple) or (isinstance(wrapper, type) and isinstance(body, wrapper))
 
 
-def _sends(heard: Exchange, piece: bytes) -> None:
+def _sends(heard: Exchange, chunk: bytes) -> None:
     if not heard.deaf:
         try:
-            heard.sends(octets(piece))
+            heard.sends(octets(chunk))
         except Exception as bug:  # noqa: BLE001
             heard.broken(bug)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import context as otel_context
 
-from otel_llm.instrumentation.core.covering import attempting, is_covered
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import attempting, is_nested
 from otel_llm.instrumentation.parse.sse_chunks import MESSAGES
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
@@ -110,7 +110,7 @@ def _commit(client: Any, options: Any, kwargs: dict[str, Any]) -> Call | None:
         running = runtime.running()
         if running is None or kwargs.get("stream") is not True or options.url.partition("?")[0] != PATH:
             return None
-        if is_covered() or is_suppressed(running, "anthropic"):
+        if is_nested() or is_suppressed(running, "anthropic"):
             return None
         body = _body(options)
         name = type(client).__name__

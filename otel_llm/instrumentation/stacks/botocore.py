@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
 
-from otel_llm.instrumentation.core.covering import covering, is_covered
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import is_nested, suppressing
 from otel_llm.instrumentation.parse.bedrock import ConverseReader, InvokeReader
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
@@ -126,7 +126,7 @@ def _commit(client: Any, operation_name: str, api_params: Any, stack: str) -> _C
         return None
     try:
         running = runtime.running()
-        if running is None or is_covered() or client.meta.service_model.service_name != SERVICE:
+        if running is None or is_nested() or client.meta.service_model.service_name != SERVICE:
             return None
         if is_suppressed(running, stack):
             return None
@@ -157,7 +157,7 @@ def _calling(call: _Call) -> Iterator[None]:
     """Make the client's call inside: its error is the request's end, and no inner hook records it again."""
     token = _pending.set(call)
     try:
-        with covering():
+        with suppressing():
             yield
     except BaseException as error:
         _failed(call.recording, error)  # nothing where no request was sent: wrong arguments, or no credentials
@@ -250,8 +250,8 @@ async def _events_async(inner: AsyncIterator[Any], recording: Recording) -> Asyn
 def _failed(recording: Recording, error: BaseException) -> None:
     """End a recording by an error of Bedrock's, named by its code, or by any other."""
     response = getattr(error, "response", None)
-    said = response.get("Error") if isinstance(response, dict) else None
-    code = text_of(said.get("Code")) if isinstance(said, dict) else None
+    reported = response.get("Error") if isinstance(response, dict) else None
+    code = text_of(reported.get("Code")) if isinstance(reported, dict) else None
     if code is not None:
         recording.ended(ERROR, code)
     else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context as otel_context
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 
-from otel_llm.instrumentation.core.covering import carrier, is_covered
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import carrier, is_nested
 from otel_llm.instrumentation.parse.http_body import unpacked
 from otel_llm.instrumentation.parse.json_bodies import SniffedBody
 from otel_llm.instrumentation.parse.sse_chunks import Tap, api_of, media_type
@@ -192,7 +192,7 @@ def call(path: str, body: object, scheme: str, host: str | None, port: int | Non
     """
     try:
         running = runtime.running()
-        if running is None or (api := api_of(path, WIRES)) is None or is_covered() or not is_instrumentation_enabled():
+        if running is None or (api := api_of(path, WIRES)) is None or is_nested() or not is_instrumentation_enabled():
             return None
         wants = stream_request(api, path, body)
         return None if wants is None else Call(running, api, path, wants, scheme, host, port, stack)

@@ -48,7 +48,7 @@ class StatedReader:
         self._theirs = theirs
         self._stated = stated
         self._silent = silent
-        self.said = theirs.said
+        self.reported = theirs.reported
         self.basis = stated.basis if stated.counts else theirs.basis
 
     def plain_size(self, chunk: object) -> int:  # noqa: ARG002
@@ -61,11 +61,11 @@ class StatedReader:
         if self._silent:
             return FRAMING  # also for a complete choice: the outer stream's last chunk is still to come
         choice = theirs[0][0] if theirs else 0
-        told = [count for _, _, count, _ in theirs if count]
+        reported = [count for _, _, count, _ in theirs if count]
         tokens = tuple(
             (choice, kind, own, False)
             for _, kind, count, _ in self._stated(chunk)
-            for own in ([count] if self._stated.counts else told or [count])
+            for own in ([count] if self._stated.counts else reported or [count])
         )
         return (*tokens, *((done, kind, 0, True) for done, kind, _, finished in theirs if finished))
 

@@ -303,8 +303,8 @@ class _WatchedFile:
         body, tap = self._body, self._tap
         try:
             data, ends = look()
-            for piece in body.feed(data):
-                tap.take(piece)
+            for chunk in body.feed(data):
+                tap.take(chunk)
             if ends or body.complete:
                 tap.ended()
         except BodyError:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from otel_llm.instrumentation.core.covering import attempt_answered, attempting, covering
+from otel_llm.instrumentation.core.suppressing import attempt_answered, attempting, suppressing
 from otel_llm.instrumentation.parse.http_body import coding_of
 from otel_llm.instrumentation.parse.sse_chunks import api_of
 from otel_llm.instrumentation.parse.wires import WIRES
@@ -120,7 +120,7 @@ def _sending(call: Call, request: Any) -> Iterator[None]:
     added = _inject(call, request)
     attached = None if call.recording is None else propagation.attach(call.recording)
     try:
-        with covering():
+        with suppressing():
             yield
     except BaseException as error:
         call.failed(error)
@@ -240,12 +240,12 @@ class _Decoder:
         if isinstance(decoded, bytes):
             self._take(decoded)
             return decoded
-        return self._see_pieces(decoded)  # httpx2 returns an iterator of pieces
+        return self._see_chunks(decoded)  # httpx2 returns an iterator of chunks
 
-    def _see_pieces(self, pieces: Any) -> Any:
-        for piece in pieces:
-            self._take(piece)
-            yield piece
+    def _see_chunks(self, chunks: Any) -> Any:
+        for chunk in chunks:
+            self._take(chunk)
+            yield chunk
 
     def decode(self, data: bytes) -> Any:
         self.asked = True
@@ -269,7 +269,7 @@ def _seen(body_type: Any) -> Any:
 def watching(
     body_type: Any,
     recording_of: Callable[[Any], Recording],
-    pieces: Callable[[Any, Any], Any],
+    chunks: Callable[[Any, Any], Any],
     async_pieces: Callable[[Any, Any], Any],
 ) -> Any:
     """Return a body's class that notes its closing, and whose iterators are these functions of theirs and the body."""
@@ -278,7 +278,7 @@ def watching(
     # the connection until a garbage collection, or to hold it weakly, which fails during one.
     class Watched(body_type):  # type: ignore[misc]
         def __iter__(self) -> Any:
-            return pieces(super().__iter__(), self)
+            return chunks(super().__iter__(), self)
 
         def __aiter__(self) -> Any:
             return async_pieces(super().__aiter__(), self)

@@ -20,8 +20,8 @@ from opentelemetry import context as otel_context
 
 from otel_llm import semconv
 from otel_llm.export import host_log
-from otel_llm.instrumentation.core.covering import attempt_failed, attempting, carrier, covering, is_covered
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import attempt_failed, attempting, carrier, is_nested, suppressing
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches, disguised
 from otel_llm.instrumentation.request import request_builder
@@ -100,7 +100,7 @@ def _hook_router(patches: Patches, module: Any) -> None:
 
 def _completion(bound: int, original: Callable[..., Any]) -> Callable[..., Any]:
     def completion(*args: Any, **kwargs: Any) -> Any:
-        # `acompletion` calls this in a thread of its own, where its cover is seen as well.
+        # `acompletion` calls this in a thread of its own, where its suppression is seen as well.
         call = _commit(args[bound:], kwargs, routed=bool(bound))
         if call is None:
             return original(*args, **kwargs)
@@ -137,7 +137,7 @@ def _commit(args: tuple[Any, ...], kwargs: dict[str, Any], *, routed: bool) -> _
             return None
         model = kwargs.get("model", args[0] if args else None)
         model = model if isinstance(model, str) else None
-        if is_covered():
+        if is_nested():
             above = carrier()
             return None if above is None else _Attempt(above, model)
         if is_suppressed(running, "litellm"):
@@ -182,7 +182,7 @@ class _Call:
     def calling(self) -> Iterator[None]:
         """Make the call inside; its error is the request's end."""
         try:
-            with covering(self.recording), attempting(self._model):
+            with suppressing(self.recording), attempting(self._model):
                 yield
         except BaseException as error:
             self.recording.failed(error)
@@ -236,8 +236,8 @@ class _Attempt:
     def failed(self, error: Exception) -> None:
         """Note that the stream raised an error; what litellm wraps for its Router counts as what it was."""
         cause = getattr(error, "original_exception", None)
-        told = error_type(cause if isinstance(cause, Exception) else error)
-        attempt_failed(self._recording, told, self._model)
+        reported = error_type(cause if isinstance(cause, Exception) else error)
+        attempt_failed(self._recording, reported, self._model)
 
 
 def _served(stream: Any) -> dict[str, AttributeValue]:
@@ -245,13 +245,13 @@ def _served(stream: Any) -> dict[str, AttributeValue]:
     hidden = getattr(stream, "_hidden_params", None) or {}
     provider = str(stream.custom_llm_provider or "") or None
     address = urlsplit(str(hidden.get("api_base") or ""))
-    told = {
+    reported = {
         semconv.GEN_AI_PROVIDER_NAME: PROVIDERS.get(provider, provider) if provider else None,
         semconv.SERVER_ADDRESS: address.hostname,
         semconv.SERVER_PORT: address.port,
     }
     running = runtime.running()
-    known: dict[str, AttributeValue] = {name: value for name, value in told.items() if value is not None}
+    known: dict[str, AttributeValue] = {name: value for name, value in reported.items() if value is not None}
     return known if running is None else running.named(known)
 
 
@@ -287,7 +287,7 @@ def _seen(stream_type: Any) -> Any:
             self.__dict__[READING] = True
             try:
                 if self.completion_stream is None or self.__dict__[ROUTED]:  # a request may be sent
-                    with covering(recording):
+                    with suppressing(recording):
                         chunk = super().__next__()
                 else:
                     chunk = super().__next__()
@@ -307,7 +307,7 @@ def _seen(stream_type: Any) -> Any:
             self.__dict__[READING] = True
             try:
                 if self.completion_stream is None or self.__dict__[ROUTED]:
-                    with covering(recording):
+                    with suppressing(recording):
                         chunk = await super().__anext__()
                 else:
                     chunk = await super().__anext__()

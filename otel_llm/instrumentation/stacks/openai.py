@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from opentelemetry import context as otel_context
 
-from otel_llm.instrumentation.core.covering import attempting, is_covered
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import attempting, is_nested
 from otel_llm.instrumentation.parse.sse_chunks import CHAT, RESPONSES
 from otel_llm.instrumentation.parse.wires import AZURE, provider_of
 from otel_llm.instrumentation.process import runtime
@@ -98,7 +98,7 @@ def _commit(resource: Any, kwargs: dict[str, Any], api: Api) -> Call | None:
     """Return the call of a streamed reply, None for one that is not recorded."""
     try:
         running = runtime.running()
-        if running is None or kwargs.get("stream") is not True or is_covered() or is_suppressed(running, "openai"):
+        if running is None or kwargs.get("stream") is not True or is_nested() or is_suppressed(running, "openai"):
             return None
         url = resource._client.base_url
         headers = kwargs.get("extra_headers") or {}

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
 
-from otel_llm.instrumentation.core.covering import attempting, covering
 from otel_llm.instrumentation.core.reading import recorded, recorded_async
+from otel_llm.instrumentation.core.suppressing import attempting, suppressing
 from otel_llm.instrumentation.request.propagation import attach, detach, inject
 from otel_llm.instrumentation.segments.outcomes import ABANDONED
 from otel_llm.instrumentation.stacks import client_request, httpx
@@ -101,7 +101,7 @@ def calling(call: Call) -> Iterator[None]:
     """
     token = pending.set(call)
     try:
-        with covering(tried=call.recording), attempting(call.model):
+        with suppressing(tried=call.recording), attempting(call.model):
             yield
     except BaseException as error:
         call.refused(error)

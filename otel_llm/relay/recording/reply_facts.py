@@ -142,7 +142,7 @@ class ReplyFacts:
         return self.basis(choice) == "exact" and fluidity.first_deadline_ns(self.input_tokens) is not None
 
     @property
-    def said(self) -> Statements:
+    def reported(self) -> Statements:
         """Return the reply's statements so far; its length is counted here if no backend states that of all of it."""
         said = copy(self._said)
         said.input_tokens = self.input_tokens
@@ -153,6 +153,6 @@ class ReplyFacts:
 
     def statement(self, choice: int, basis: str, queue_s: float | None, *, alone: bool) -> Statement:
         """Return what is known of a choice at its end; `alone`: the request has no other choice."""
-        said = self.said
+        said = self.reported
         total = said.total if alone else (None, None)
         return Statement(basis, *total, finish_reason(said.finish_reasons.get(choice)), queue_s, self._lag_s)

@@ -200,7 +200,7 @@ def test_the_time_between_chunks_is_the_same_however_they_are_cut(cuts: tuple[in
     recording = host.begin()
     for i, ms in enumerate([100, 102, 105, 109, 139]):
         if i in cuts:
-            host.flusher.step(host.now_ns, settle=True)
+            host.flusher.step(host.now_ns, complete=True)
         if i == 0:
             framing(host, recording, ms)
         else:

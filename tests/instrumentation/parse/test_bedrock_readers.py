@@ -43,13 +43,13 @@ def test_what_bedrock_counted_ends_a_reply_and_the_model_s_own_count_goes_first(
     metrics = {METRICS: {"inputTokenCount": 5, "outputTokenCount": 2}}
     reader = InvokeReader()
     assert totals(reader, [chunk({"text": "a", "is_finished": False}), chunk({"text": "", **metrics})]) == (1, True)
-    assert reader.said.span_attributes() == {
+    assert reader.reported.span_attributes() == {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: 5,
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: 2,
     }
     nova = InvokeReader()
     nova(chunk({"metadata": {"usage": {"inputTokens": 3, "cacheReadInputTokens": 4, "outputTokens": 9}}, **metrics}))
-    assert nova.said.span_attributes() == {
+    assert nova.reported.span_attributes() == {
         semconv.GEN_AI_USAGE_INPUT_TOKENS: 7,
         semconv.GEN_AI_USAGE_CACHE_READ_TOKENS: 4,
         semconv.GEN_AI_USAGE_OUTPUT_TOKENS: 9,

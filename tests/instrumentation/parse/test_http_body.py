@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from otel_llm.instrumentation.parse.http_body import (
+    MAX_BLOCK_BYTES,
     MAX_LINE_BYTES,
-    MAX_PIECE_BYTES,
     BodyError,
     HttpBody,
     coding_of,
@@ -68,7 +68,7 @@ def test_a_small_piece_cannot_fill_the_memory() -> None:
     body = HttpBody(chunked=False, length=None, coding=" GZIP ")
     packer = zlib.compressobj(wbits=31)
     sizes = [len(piece) for piece in body.feed(packer.compress(bytes(1 << 20)) + packer.flush())]
-    assert (sum(sizes), max(sizes)) == (1 << 20, MAX_PIECE_BYTES)
+    assert (sum(sizes), max(sizes)) == (1 << 20, MAX_BLOCK_BYTES)
 
 
 @pytest.mark.parametrize("wire", [b"x\r\n", b"-1\r\n", b"1" * (MAX_LINE_BYTES + 1)])

@@ -352,7 +352,7 @@ def test_a_body_tells_how_it_ended_and_what_it_says_of_itself(name: str) -> None
     tap.ended()
     outcomes = {record.attributes.get("otel_llm.outcome") for record in host.sent} - {None}
     assert outcomes == {case.outcome}
-    said = tap.recording.reader.said.span_attributes()
+    said = tap.recording.reader.reported.span_attributes()
     assert said.get("gen_ai.usage.output_tokens") == case.output
     if case.output is not None and "candidates" not in name and case.path != TGI:
         assert said["gen_ai.usage.input_tokens"] == 7
@@ -381,4 +381,4 @@ def test_whatever_a_server_sends_is_read_as_something(name: str, chunks: list[An
         tap.ended()
         assert host.bugs == []
         assert tap.recording.reader.basis(0) in {"exact", "chunk", "estimated"}
-        tap.recording.reader.said.span_attributes()
+        tap.recording.reader.reported.span_attributes()

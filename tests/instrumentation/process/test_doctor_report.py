@@ -13,13 +13,13 @@ FORKS = """
 import os, sys, threading
 from pathlib import Path
 from types import SimpleNamespace
-from otel_llm.instrumentation.core.tally import Tally
+from otel_llm.instrumentation.core.stats import Stats
 from otel_llm.instrumentation.process.doctor_report import Reporter
 from otel_llm.instrumentation.segments.model_chunks import KnownModels
 
-tally = Tally()
+stats = Stats()
 runtime = SimpleNamespace(
-    tally=tally, dropped=0, refused_classes=0, slo_class=None, slo_classes=None, sampling="always",
+    stats=stats, dropped=0, refused_classes=0, slo_class=None, slo_classes=None, sampling="always",
     provider=lambda: None, models=KnownModels(),
 )
 Reporter(runtime, Path(sys.argv[1])).begin()
@@ -31,13 +31,13 @@ def slow(self, *args, **more):
     return write_text(self, *args, **more)
 
 Path.write_text = slow
-thread = threading.Thread(target=tally.begin, args=("openai", None))
+thread = threading.Thread(target=stats.begin, args=("openai", None))
 thread.start()
 writing.wait(60)
 Path.write_text = write_text
 child = os.fork()
 if not child:
-    tally.begin("httpx", None)
+    stats.begin("httpx", None)
     os._exit(0)
 os.waitpid(child, 0)
 go_on.set()

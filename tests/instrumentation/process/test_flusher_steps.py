@@ -325,11 +325,11 @@ def running(clock_ns: Callable[[], int] = time.monotonic_ns) -> tuple[FakeEnviro
 
 def test_settling_has_the_thread_end_what_was_left() -> None:
     host, flusher = running()
-    assert flusher.settle(20.0)  # without a thread there is nothing to wait for
+    assert flusher.complete(20.0)  # without a thread there is nothing to wait for
     read = Read(host)
-    assert flusher.settle(20.0)
+    assert flusher.complete(20.0)
     assert not read.recording.done
-    assert flusher.settle(20.0, exiting=True)
+    assert flusher.complete(20.0, exiting=True)
     assert read.recording.done
     assert host.told()[-1][3] == "abandoned"
     flusher.stop(WAIT_S)
@@ -339,7 +339,7 @@ def test_what_is_open_when_a_grace_ends_is_ended() -> None:
     host, flusher = running()
     read = Read(host)
     flusher.leave_at(host.clock_ns() + 3600 * 1000 * MS)
-    assert flusher.settle(20.0)
+    assert flusher.complete(20.0)
     assert not read.recording.done
     flusher.leave_at(host.clock_ns())
     assert threads.wait_until(lambda: read.recording.done, 20.0)
@@ -357,6 +357,6 @@ def test_a_thread_that_cannot_start_costs_one_stream(monkeypatch: pytest.MonkeyP
         lost = host.record()
     assert (lost.done, flusher.in_flight, len(host.bugs)) == (True, 0, 1)
     read = Read(host)
-    assert flusher.settle(20.0, exiting=True)
+    assert flusher.complete(20.0, exiting=True)
     assert read.recording.done
     flusher.stop(WAIT_S)

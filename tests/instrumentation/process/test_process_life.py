@@ -244,9 +244,9 @@ def test_what_is_lost_is_said_once_a_stop(
     running = runtime.Runtime(stuck)
     record(running, 2)
     assert stuck.entered.wait(WAIT_S)
-    running.settle()  # a server stops, and its process goes on
+    running.complete()  # a server stops, and its process goes on
     assert capsys.readouterr().err == ""
-    running.settle(exiting=True)
+    running.complete(exiting=True)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("otel_llm: 4 segments of 2 streams were not delivered to Stuck, since 2")
     running.leave()
@@ -308,7 +308,7 @@ def test_the_handlers_of_one_stop_share_their_time() -> None:
         "otel_llm.instrument()\n"
         "list(ask('whole'))\n"
         "running = runtime.running()\n"
-        "running.settle()\n"
+        "running.complete()\n"
         "left = [running.stop_time_left_s()]\n"
         "list(ask('whole'))\n"  # the server goes on: what comes next is another stop
         "left.append(running.stop_time_left_s())\n"
@@ -329,14 +329,14 @@ import asyncio, os, sys, time
 from otel_llm.instrumentation.process import graceful_stop
 class Recorder:
     exit_s = 600.0
-    def settle(self, *, exiting=False, within_s=None):
+    def complete(self, *, exiting=False, within_s=None):
         print("settled", exiting)
     def leave_in(self, seconds):
         pass
 async def main():
     loop = asyncio.get_running_loop()
     jobs = [loop.run_in_executor(None, time.sleep, 3600) for _ in range(64)]
-    await graceful_stop.settled(Recorder(), exiting=True)
+    await graceful_stop.completed(Recorder(), exiting=True)
 asyncio.new_event_loop().run_until_complete(main())
 sys.stdout.flush()
 os._exit(0)

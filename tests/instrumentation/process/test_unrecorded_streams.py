@@ -24,7 +24,7 @@ from support.sse_server import SseServer, whole
 import otel_llm
 from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.core.tally import MAX_NAMES, OTHERS, Tally
+from otel_llm.instrumentation.core.stats import MAX_NAMES, OTHERS, Stats
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.unrecorded import SETTLES_NS, Unrecorded, is_prompt
 
@@ -40,7 +40,7 @@ def replies(server: SseServer) -> None:
 def counted() -> dict[str, int]:
     running = runtime.running()
     assert running is not None
-    return dict(running.tally.snapshot()["unrecorded"])
+    return dict(running.stats.snapshot()["unrecorded"])
 
 
 def test_each_http_client_counts_an_api_that_is_not_known(recorder: Recorded, server: SseServer) -> None:
@@ -84,10 +84,10 @@ def test_what_track_records_is_not_counted(
     assert counted() == {}
     running = runtime.running()
     assert running is not None
-    running.unrecorded.settle()
+    running.unrecorded.complete()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
     httpx.post(f"{server.url}/answers", json=body).read()
-    running.unrecorded.settle()  # warns, and counts as before
+    running.unrecorded.complete()  # warns, and counts as before
     with httpx.stream("POST", f"{server.url}/answers", json=body) as reply:
         list(otel_llm.track(reply.iter_lines()))
     assert list(counted().values()) == [1]
@@ -121,7 +121,7 @@ def test_a_process_warns_once_and_says_what_to_do(times: int) -> None:
 
 def test_a_long_lived_process_warns_at_the_next_such_stream(caplog: pytest.LogCaptureFixture) -> None:
     now_ns = 0
-    unrecorded = Unrecorded(Tally(), lambda: now_ns)
+    unrecorded = Unrecorded(Stats(), lambda: now_ns)
 
     def passes() -> int:
         unrecorded.answered("httpx", "h", "/answers", b'{"prompt": 1}', SSE)
@@ -130,15 +130,15 @@ def test_a_long_lived_process_warns_at_the_next_such_stream(caplog: pytest.LogCa
     assert [passes(), passes()] == [0, 0]
     now_ns = SETTLES_NS
     assert [passes(), passes()] == [1, 1]
-    unrecorded.settle()
+    unrecorded.complete()
     assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(("waited_ns", "claims", "left"), [(0, 1, 1), (0, 3, 1), (SETTLES_NS, 1, 2)])
 def test_track_claims_one_stream_that_just_came(waited_ns: int, claims: int, left: int) -> None:
     now_ns = 0
-    tally = Tally()
-    unrecorded = Unrecorded(tally, lambda: now_ns)
+    stats = Stats()
+    unrecorded = Unrecorded(stats, lambda: now_ns)
 
     def passes_and_is_tracked() -> None:
         nonlocal now_ns
@@ -149,8 +149,8 @@ def test_track_claims_one_stream_that_just_came(waited_ns: int, claims: int, lef
             unrecorded.claim()
 
     contextvars.copy_context().run(passes_and_is_tracked)
-    assert sum(tally.unrecorded.values()) == left
-    unrecorded.settle()  # now, and not at the end of the tests' process
+    assert sum(stats.unrecorded.values()) == left
+    unrecorded.complete()  # now, and not at the end of the tests' process
 
 
 @pytest.mark.parametrize(
@@ -183,22 +183,22 @@ def test_what_looks_like_a_prompt(body: object) -> None:
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/html", "", "application/grpc"])
 def test_an_answer_that_is_no_stream_is_not_looked_at(content_type: str) -> None:
-    tally = Tally()
-    Unrecorded(tally, lambda: 0).answered("httpx", "h", "/answers", b'{"prompt": 1}', content_type)
-    assert tally.snapshot()["unrecorded"] == {}
+    stats = Stats()
+    Unrecorded(stats, lambda: 0).answered("httpx", "h", "/answers", b'{"prompt": 1}', content_type)
+    assert stats.snapshot()["unrecorded"] == {}
 
 
 def test_a_path_is_counted_without_its_ids_and_names_are_bounded() -> None:
-    tally = Tally()
-    unrecorded = Unrecorded(tally, lambda: 0)
+    stats = Stats()
+    unrecorded = Unrecorded(stats, lambda: 0)
     for number in range(1000):
         unrecorded.answered("httpx", "h", f"/chats/{number + 1000}/answers", b'{"prompt": 1}', SSE)
-    assert tally.snapshot()["unrecorded"] == {"POST h/chats/*/answers (text/event-stream) over httpx": 1000}
-    unrecorded.settle()  # now, and not at the end of the tests' process
+    assert stats.snapshot()["unrecorded"] == {"POST h/chats/*/answers (text/event-stream) over httpx": 1000}
+    unrecorded.complete()  # now, and not at the end of the tests' process
     for number in range(200):
-        tally.pass_by(f"kind {number}")
-    assert len(tally.unrecorded) == MAX_NAMES + 1
-    assert tally.unrecorded[OTHERS] == 200 - MAX_NAMES + 1
+        stats.pass_by(f"kind {number}")
+    assert len(stats.unrecorded) == MAX_NAMES + 1
+    assert stats.unrecorded[OTHERS] == 200 - MAX_NAMES + 1
 
 
 def test_the_tally_counts_streams_by_stack(recorder: Recorded, server: SseServer) -> None:
@@ -207,7 +207,7 @@ def test_the_tally_counts_streams_by_stack(recorder: Recorded, server: SseServer
     recorder.streams()
     running = runtime.running()
     assert running is not None
-    found = running.tally.snapshot()
+    found = running.stats.snapshot()
     assert found["begun"] == found["ended"] == {"httpx": 1, "track": 1}
     assert found["tokens"] == {"httpx": 3, "track": 2}
     assert (found["outcomes"], found["classes"]) == ({"completed": 2}, {"chat": 1})
@@ -218,6 +218,6 @@ def test_a_recording_that_is_given_up_counts_as_ended_only_if_it_was_announced()
     never = Recording(host, Request("chat m", host.now_ns, OFFSET_NS), WordReader())
     never.begin(context.get_current())
     never.give_up()
-    assert host.tally.snapshot()["ended"] == {}
+    assert host.stats.snapshot()["ended"] == {}
     host.record().give_up()
-    assert sum(host.tally.ended.values()) == sum(host.tally.begun.values()) == 1
+    assert sum(host.stats.ended.values()) == sum(host.stats.begun.values()) == 1

@@ -22,8 +22,8 @@ from support.sse_server import Reply, SseServer, whole
 
 import otel_llm
 from otel_llm import semconv
-from otel_llm.instrumentation.core.covering import covering
 from otel_llm.instrumentation.core.recording import Recording
+from otel_llm.instrumentation.core.suppressing import suppressing
 from otel_llm.instrumentation.parse.callback_reader import CallbackReader
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.request import request_builder
@@ -223,7 +223,7 @@ def test_requests_that_are_not_streamed_carry_nothing(client: Any, server: SseSe
 
 
 def test_what_is_covered_is_recorded_once_by_its_cover(client: Any, server: SseServer, recorder: Recorded) -> None:
-    with covering():
+    with suppressing():
         consume(client)
     assert recorder.spans() == ()
     assert sent(server, "traceparent") == []

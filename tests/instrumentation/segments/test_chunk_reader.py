@@ -116,7 +116,7 @@ def test_running_usage_counts_tokens_held_back_text_included() -> None:
         ((0, CONTENT, 1, True),),
         FRAMING,
     ]
-    assert (reader.basis(0), reader.said.input_tokens) == ("exact", 7)
+    assert (reader.basis(0), reader.reported.input_tokens) == ("exact", 7)
 
 
 def test_token_ids_count_tokens() -> None:
@@ -170,16 +170,16 @@ def test_a_total_on_the_closing_chunk_alone_is_the_replys() -> None:
     # transformers serve sends it so, and no chunk of usage behind it.
     reader = ChunkReader()
     read(reader, ROLE, chunk({"content": "a"}), chunk({"content": "b"}), chunk({}, finish="length", usage=usage_of(3)))
-    assert reader.said.span_attributes()[TOTAL] == 3
+    assert reader.reported.span_attributes()[TOTAL] == 3
     read(reader, usage(4))
-    assert reader.said.span_attributes()[TOTAL] == 4, "that of all choices counts more"
+    assert reader.reported.span_attributes()[TOTAL] == 4, "that of all choices counts more"
 
 
 def test_totals_on_the_closing_chunks_of_several_choices_are_not_known_to_be_of_one() -> None:
     reader = ChunkReader()
     first, second = chunk({"content": "a"}), chunk({"content": "b"}, index=1)
     read(reader, first, second, chunk({}, finish="stop", usage=usage_of(3)))
-    assert TOTAL not in reader.said.span_attributes()
+    assert TOTAL not in reader.reported.span_attributes()
 
 
 def test_tokens_that_nobody_saw_come_at_no_time() -> None:
@@ -221,7 +221,7 @@ def test_counts_that_do_not_add_up_are_not_called_exact(contradiction: list[Json
 def test_the_reply_says_who_it_is() -> None:
     reader = ChunkReader()
     read(reader, ROLE, usage(5, prompt_tokens=11))
-    assert reader.said.span_attributes() == {
+    assert reader.reported.span_attributes() == {
         "gen_ai.response.id": "chatcmpl-1",
         "gen_ai.response.model": "served",
         "gen_ai.usage.input_tokens": 11,

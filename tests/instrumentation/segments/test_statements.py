@@ -168,7 +168,7 @@ def said_by(case: Case, *, views: bool) -> Statements:
     reader: Reader = case.reader()
     for one in case.chunks:
         reader(json.loads(json.dumps(one), object_hook=View) if views else one)
-    return reader.said
+    return reader.reported
 
 
 @pytest.mark.parametrize("name", [*CASES, *BEDROCK])
@@ -192,7 +192,7 @@ def test_a_text_of_a_reply_is_cut() -> None:
     reader = ChunkReader()
     reader(viewed({"id": "x" * 1000, "model": "x" * 1000, "choices": [{"index": 0, "finish_reason": "stop"}]}))
     reader(viewed({"choices": [{"index": 1, "finish_reason": "y" * 1000}]}))
-    said = reader.said
+    said = reader.reported
     assert [len(text or "") for text in (said.response_id, said.response_model)] == [256, 256]  # no more is kept
     assert said.span_attributes() == {
         semconv.GEN_AI_RESPONSE_ID: "x" * 256,

@@ -16,5 +16,5 @@ def recorder(recorder: Recorded) -> Iterator[Recorded]:
     yield recorder
     if (running := runtime.running()) is not None:
         recorder.spans()  # which ends those whose reply was collected
-        counts = running.tally.snapshot()
+        counts = running.stats.snapshot()
         assert counts["begun"] == counts["ended"], "a recording outlives its request"

@@ -86,7 +86,7 @@ def test_a_reply_is_recorded_once_and_the_caller_gets_what_it_got(recorder: Reco
     assert "traceparent" not in without
     running = runtime.running()
     assert running is not None
-    assert running.tally.snapshot()["begun"] == {"aiobotocore": 1}
+    assert running.stats.snapshot()["begun"] == {"aiobotocore": 1}
 
 
 def test_an_invoked_model(recorder: Recorded) -> None:

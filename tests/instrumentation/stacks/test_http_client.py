@@ -22,7 +22,7 @@ from support.patience import WAIT_S
 from support.sse_server import Gate
 
 from otel_llm import semconv
-from otel_llm.instrumentation.core.covering import covering
+from otel_llm.instrumentation.core.suppressing import suppressing
 
 CHAT = "/v1/chat/completions"
 
@@ -136,7 +136,7 @@ def test_reads_of_what_is_not_recorded_are_those_of_the_bare_library(server: Wir
         unseen = open_requests(server.url + CHAT)
     assert type(unseen.raw._fp.fp) is io.BufferedReader
     assert unseen.content
-    with covering():
+    with suppressing():
         assert open_requests(server.url + CHAT).content
     assert recorder.spans() == ()
     assert all("traceparent" not in sent.headers for sent in server.requests)

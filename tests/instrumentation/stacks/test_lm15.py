@@ -100,7 +100,7 @@ def test_a_stream_is_counted_for_the_package_that_holds_the_copy(
         CLIENTS[client].ways["read"](f"{server.url}/v1/chat/completions")
         running = runtime.running()
         assert running is not None
-        assert running.tally.snapshot()["begun"] == {"dspy": 1}
+        assert running.stats.snapshot()["begun"] == {"dspy": 1}
     finally:
         patches.undo()
         otel_llm.uninstrument()

@@ -37,7 +37,7 @@ def exchanged(pieces: list[tuple[int, bytes]], number: int = 0) -> ObservedReque
     reply = exchange.reply
     assert reply.end_ns is not None
     assert reply.outcome is not None
-    counts = reply.reader.said.input_tokens, *reply.reader.said.total
+    counts = reply.reader.reported.input_tokens, *reply.reader.reported.total
     request.end(Ended(number, reply.end_ns, reply.outcome, reply.error, reply.basis, *counts))
     return request
 

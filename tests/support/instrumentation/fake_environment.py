@@ -15,7 +15,7 @@ from otel_llm.instrumentation.core.committed_request import Request
 from otel_llm.instrumentation.core.genai_metrics import Metrics
 from otel_llm.instrumentation.core.recorder_environment import Flushable
 from otel_llm.instrumentation.core.recording import Recording
-from otel_llm.instrumentation.core.tally import Tally
+from otel_llm.instrumentation.core.stats import Stats
 from otel_llm.instrumentation.process.flusher import Flusher
 from otel_llm.instrumentation.segments.chunks import FRAMING, Reading
 from otel_llm.instrumentation.segments.model_chunks import KnownModels
@@ -32,7 +32,7 @@ class WordReader:
     plain = True
 
     def __init__(self) -> None:
-        self.said = Statements()
+        self.reported = Statements()
 
     def plain_size(self, chunk: object) -> int:
         return 0 if chunk is None else 1
@@ -60,7 +60,7 @@ class FakeEnvironment:
         self.urged: list[Flushable] = []
         """Who asked to be looked at since the last look."""
         self.flusher = Flusher(self.clock_ns, start=lambda run: None)
-        self.tally = Tally()
+        self.stats = Stats()
         self._ids = itertools.count(1)
 
     def clock_ns(self) -> int:

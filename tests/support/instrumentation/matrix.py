@@ -119,8 +119,11 @@ class Stack:
     async def aclose(self, stream: Any) -> None:
         await stream.close()
 
+    def aentered(self, client: Any) -> contextlib.AbstractAsyncContextManager[Any]:
+        return self._aentered(client)
+
     @contextlib.asynccontextmanager
-    async def aentered(self, client: Any) -> AsyncIterator[Any]:
+    async def _aentered(self, client: Any) -> AsyncIterator[Any]:
         async with await self.aopen(client) as stream:
             yield stream
 

@@ -37,8 +37,8 @@ class _NoThread(Flusher):
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         super().__init__(clock_ns, start=lambda run: None)
 
-    def settle(self, timeout_s: float, *, exiting: bool = False) -> bool:
-        self.step(self._clock_ns(), settle=True, exiting=exiting)
+    def complete(self, timeout_s: float, *, exiting: bool = False) -> bool:
+        self.step(self._clock_ns(), complete=True, exiting=exiting)
         return True
 
     def stop(self, timeout_s: float) -> None:

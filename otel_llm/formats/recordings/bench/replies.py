@@ -129,7 +129,7 @@ def read_events(events: Iterable[tuple[int, bytes]]) -> Reply:
         stream.token_basis = stream.estimate.basis(reader.basis(stream.choice))
     found = sorted(streams.values(), key=lambda stream: stream.choice)
     engine = (lasted(getattr(metrics, name, None), 1e-3) for name in _ENGINE_MS)
-    return Reply(found or [ReplyStream()], reader.said.input_tokens, *reader.said.total, *engine)
+    return Reply(found or [ReplyStream()], reader.reported.input_tokens, *reader.reported.total, *engine)
 
 
 def read_whole(at_ns: int, body: str) -> Reply:

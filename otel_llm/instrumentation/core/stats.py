@@ -19,7 +19,7 @@ GIVEN_UP: Final = "given up"
 
 
 @dataclass(slots=True)
-class Tally:
+class Stats:
     """Plain counters of one process.
 
     `begun`, `ended`: streams, by stack. `tokens`, `segments`: of ended streams, by stack. `outcomes`: of ended streams.

@@ -1,4 +1,4 @@
-"""Covers: a request that an outer instrumentation records already is not recorded again by hooks further down."""
+"""Suppression inside a recorded call: its requests are not recorded again by hooks further down."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ T = TypeVar("T")
 HTTP_ERRORS: Final = 400
 
 
-class Cover:
+class Suppression:
     """One call, or one tracked stream, whose requests an outer instrumentation records already.
 
-    `live` until it ends: a task that begins meanwhile inherits the context, and with it the cover, for its own life.
+    `live` until it ends: a task that begins meanwhile inherits the context for its own life, and with it this.
     `recording`: whose trace the requests' headers carry; `tried`: whose attempts they are.
     """
 
@@ -33,37 +33,37 @@ class Cover:
         self.tried = tried or recording
 
 
-cover: Final[ContextVar[Cover | None]] = ContextVar("otel_llm_cover", default=None)
-"""The cover of the next request; set and reset in one frame around its call. Read it by `is_covered`."""
+suppression: Final[ContextVar[Suppression | None]] = ContextVar("otel_llm_suppression", default=None)
+"""The suppression of the next request; set and reset in one frame around its call. Read it by `is_nested`."""
 
 
-def is_covered() -> bool:
+def is_nested() -> bool:
     """Return whether an outer instrumentation records the next request."""
-    present = cover.get()
+    present = suppression.get()
     return present is not None and present.live and (present.recording is None or not present.recording.done)
 
 
 def carrier() -> Recording | None:
     """Return the recording whose trace the next request's headers carry, None for none."""
-    present = cover.get()
-    return None if present is None or not is_covered() else present.recording
+    present = suppression.get()
+    return None if present is None or not is_nested() else present.recording
 
 
 @contextlib.contextmanager
-def covering(recording: Recording | None = None, tried: Recording | None = None) -> Iterator[None]:
+def suppressing(recording: Recording | None = None, tried: Recording | None = None) -> Iterator[None]:
     """Keep hooks further down from recording requests made inside; these carry the trace of `recording`.
 
     They are attempts of it, or of `tried`, whose headers are put in otherwise.
     """
-    present = Cover(recording, tried)
-    token = cover.set(present)
+    present = Suppression(recording, tried)
+    token = suppression.set(present)
     try:
         yield
     finally:
         present.live = False
         # A dropped coroutine is closed in the context of the garbage collector.
         with contextlib.suppress(ValueError):
-            cover.reset(token)
+            suppression.reset(token)
 
 
 _model: Final[ContextVar[object]] = ContextVar("otel_llm_model", default=None)
@@ -72,9 +72,9 @@ _model: Final[ContextVar[object]] = ContextVar("otel_llm_model", default=None)
 
 @contextlib.contextmanager
 def attempting(model: object = None) -> Iterator[None]:
-    """Make a call for `model` inside, by default the outer call's: an attempt of the recording that covers it."""
-    present = cover.get()
-    recording = None if present is None or not is_covered() else present.tried
+    """Make a call for `model` inside, by default the outer call's: an attempt of the recording that suppresses it."""
+    present = suppression.get()
+    recording = None if present is None or not is_nested() else present.tried
     if recording is None:
         yield
         return
@@ -88,16 +88,16 @@ def attempting(model: object = None) -> Iterator[None]:
         attempt_failed(recording, error_type(error))
         raise
     finally:
-        with contextlib.suppress(ValueError):  # as in `covering`
+        with contextlib.suppress(ValueError):  # as in `suppressing`
             _model.reset(token)
 
 
 def attempt_answered(status: object) -> None:
     """Note the HTTP status of the answer to an attempt."""
-    present = cover.get()
+    present = suppression.get()
     if present is None or present.tried is None or not isinstance(status, int) or status < HTTP_ERRORS:
         return
-    if is_covered():
+    if is_nested():
         attempt_failed(present.tried, str(status))
 
 
@@ -111,38 +111,38 @@ def attempt_failed(recording: Recording, error: str, model: object = None) -> No
     recording.failed_attempt = recording.clock_ns(), {**asked, semconv.ERROR_TYPE: error}
 
 
-# Between two chunks, while the application runs, nothing is covered.
+# Between two chunks, while the application runs, nothing is suppressed.
 
 
 def beneath(inner: Iterator[T], recording: Recording) -> Generator[T, None, None]:
     """Yield what `inner` yields; the requests that it makes meanwhile carry the recording's trace, unrecorded."""
-    present = Cover(recording)
-    token: Any = cover.set(present)
+    present = Suppression(recording)
+    token: Any = suppression.set(present)
     try:
         for chunk in inner:
-            cover.reset(token)
+            suppression.reset(token)
             token = None
             yield chunk
-            token = cover.set(present)
+            token = suppression.set(present)
     finally:
         present.live = False
         if token is not None:
-            cover.reset(token)
+            suppression.reset(token)
 
 
 async def beneath_async(inner: AsyncIterator[T], recording: Recording) -> AsyncGenerator[T, None]:
     """Yield what `inner` yields; the requests that it makes meanwhile carry the recording's trace, unrecorded."""
-    present = Cover(recording)
-    token: Any = cover.set(present)
+    present = Suppression(recording)
+    token: Any = suppression.set(present)
     try:
         async for chunk in inner:
-            cover.reset(token)
+            suppression.reset(token)
             token = None
             yield chunk
-            token = cover.set(present)
+            token = suppression.set(present)
     finally:
         present.live = False
         if token is not None:
             # A dropped coroutine is closed in the context of the garbage collector.
             with contextlib.suppress(ValueError):
-                cover.reset(token)
+                suppression.reset(token)
