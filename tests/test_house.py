@@ -187,9 +187,9 @@ THEIRS = {
     "tests/export/test_otlp_settings.py": "the standard exporters keep what they were set up with to themselves",
     "tests/export/test_wire_bytes.py": "a resource of the SDK takes only values that OTLP can carry",
     "tests/instrumentation/stacks/test_aiohttp_streams.py": "methods of the library that are hooked",
+    "tests/instrumentation/stacks/test_litellm_streams.py": "whether a stream of the library is closed",
     "tests/instrumentation/stacks/test_lm15.py": "methods of the library that are hooked",
     "tests/instrumentation/test_track_recorded_calls.py": "the HTTP client below the SDK's",
-    "tests/support/instrumentation/stack_litellm.py": "whether a stream of the library is closed",
 }
 """Tests that touch what is private in a library, under a name that something private of ours has too, and why."""
 

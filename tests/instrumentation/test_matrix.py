@@ -23,7 +23,6 @@ from support.instrumentation.matrix import CASES, HOLDS, MODEL, Stack
 from support.instrumentation.recorded import Recorded
 from support.instrumentation.stack_anthropic import QUESTION, AnthropicHelper, AnthropicMessages
 from support.instrumentation.stack_botocore import STACKS as BEDROCK
-from support.instrumentation.stack_http_client import STACKS as HTTP_CLIENT
 from support.instrumentation.stack_openai import (
     OpenAIChat,
     OpenAIChatHelper,
@@ -50,7 +49,6 @@ STACKS: list[Stack] = [
     AnthropicMessages(),
     AnthropicHelper(),
     *SSE,
-    *HTTP_CLIENT,
     *BEDROCK,
 ]
 STREAMS = int(os.environ.get("OTEL_LLM_MATRIX_STREAMS", "60"))

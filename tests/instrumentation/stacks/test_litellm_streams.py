@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import subprocess
 import sys
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
+from importlib.metadata import version
+from typing import Any, ClassVar
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.commands import wait_until
 from support.instrumentation import matrix, wire_bodies
-from support.instrumentation.matrix import CASES, HOLDS
+from support.instrumentation.matrix import CASES, HOLDS, MODEL
 from support.instrumentation.recorded import Recorded, ids
-from support.instrumentation.stack_litellm import LiteLLM
+from support.instrumentation.stack_sse import RawChat
 from support.instrumentation.wire_server import WireServer
 from support.patience import WAIT_S
 from support.requirements import require
@@ -23,6 +26,73 @@ from support.sse_server import SseServer
 
 import otel_llm
 from otel_llm import semconv
+
+UNCLOSED = frozenset(
+    {"close, sync", "break, sync", "cancel, sync", "with, sync", "with, async", "caller, sync", "caller, async"}
+)
+"""What a stream of litellm before 1.108 cannot be done to: it is no context manager, and a sync one has no `close`."""
+
+
+class LiteLLM(RawChat):
+    """`litellm.completion(stream=True)`."""
+
+    name = "litellm"
+    # `iter(stream)` is the stream: that a loop over it was left is not seen until the stream is closed or dropped.
+    # A connection that breaks is the same error of litellm's to its caller as a server that fails.
+    outcomes: ClassVar[dict[str, str]] = {"gc": "abandoned", "caller, no with": "abandoned", "cut": "error"}
+
+    def why_not(self, case: str, mode: str) -> str | None:
+        """Return why there is no such case in the litellm that is installed, None where there is."""
+        from litellm import CustomStreamWrapper
+
+        if hasattr(CustomStreamWrapper, "close") or f"{case}, {mode}" not in UNCLOSED:
+            return None
+        return f"this litellm has no close: {version('litellm')}"
+
+    def ask(self, url: str) -> dict[str, Any]:
+        return {
+            "model": f"openai/{MODEL}",
+            "messages": [{"role": "user", "content": "?"}],
+            "stream": True,
+            "api_base": url,
+            "api_key": "none",
+            "num_retries": 0,
+            "max_retries": 0,
+        }
+
+    @contextlib.contextmanager
+    def client(self, url: str) -> Iterator[Any]:
+        yield url
+
+    def open(self, client: Any) -> Any:
+        import litellm
+
+        return litellm.completion(**self.ask(client))
+
+    @contextlib.asynccontextmanager
+    async def aclient(self, url: str) -> AsyncIterator[Any]:
+        yield url
+
+    async def aopen(self, client: Any) -> Any:
+        import litellm
+
+        return await litellm.acompletion(**self.ask(client))
+
+    async def aclose(self, stream: Any) -> None:
+        await stream.aclose()
+
+    def pulls(self, stream: Any) -> Iterator[Any]:
+        return iter(stream)
+
+    def apulls(self, stream: Any) -> AsyncIterator[Any]:
+        return aiter(stream)
+
+    def look(self, item: Any) -> str:
+        return str(item.model_dump_json(exclude={"created"}))
+
+    def closed(self, stream: Any) -> object:
+        return getattr(stream, "_closed", None)
+
 
 # Its own and pydantic's deprecations, and the sockets that it leaves to the garbage collector, bare as well.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -1,25 +1,29 @@
-"""Raw server-sent events in the matrix: httpx, httpx2, aiohttp and lm15, read line by line as applications do."""
+"""Raw server-sent events in the matrix: read by each HTTP client as applications do."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import urllib.request
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, ClassVar
 
 import aiohttp
 import httpx
 import httpx2
+import requests
+import urllib3
 from lm15.transports import StdlibAsyncTransport, StdlibTransport, TransportRequest
 from support.instrumentation.matrix import MODEL, Stack
 from support.patience import WAIT_S
 from support.sse_server import DONE, Raw, Step, chunk, words
 
+JSON = {"Content-Type": "application/json"}
 BODY: dict[str, Any] = {"model": MODEL, "messages": [], "stream": True}
 
 
 class RawChat(Stack):
-    """What the server of all three sends."""
+    """What the server of all these sends."""
 
     # One reads from an iterator over the response: dropping it is leaving the loop, whatever becomes of the response.
     outcomes: ClassVar[dict[str, str]] = {"gc": "cancelled"}
@@ -130,8 +134,7 @@ class Lm15Lines(RawChat):
 
     @staticmethod
     def _request(url: str) -> TransportRequest:
-        headers = [("Content-Type", "application/json")]
-        return TransportRequest("POST", f"{url}/chat/completions", headers, json.dumps(BODY).encode())
+        return TransportRequest("POST", f"{url}/chat/completions", list(JSON.items()), json.dumps(BODY).encode())
 
     @contextlib.contextmanager
     def client(self, url: str) -> Iterator[Any]:
@@ -166,4 +169,90 @@ class Lm15Lines(RawChat):
         return opened
 
 
-STACKS: list[Stack] = [HttpxLines(httpx), HttpxLines(httpx2), AiohttpLines(), Lm15Lines()]
+class OverHttpClient(RawChat):
+    modes = ("sync",)
+
+
+class RequestsLines(OverHttpClient):
+    """`requests.Session.post(..., stream=True)` and `iter_lines`."""
+
+    name = "requests"
+
+    @contextlib.contextmanager
+    def client(self, url: str) -> Iterator[Any]:
+        with requests.Session() as session:
+            yield session, url
+
+    def open(self, client: Any) -> Any:
+        session, url = client
+        response = session.post(f"{url}/chat/completions", json=BODY, stream=True, timeout=WAIT_S)
+        response.raise_for_status()
+        return response
+
+    def items(self, stream: Any) -> Iterator[Any]:
+        lines: Iterator[Any] = stream.iter_lines(chunk_size=None)
+        return lines
+
+    def closed(self, stream: Any) -> object:
+        return stream.raw.closed
+
+
+class Urllib3Pieces(OverHttpClient):
+    """`PoolManager.request(..., preload_content=False)` and `stream`."""
+
+    name = "urllib3"
+
+    @contextlib.contextmanager
+    def client(self, url: str) -> Iterator[Any]:
+        with urllib3.PoolManager(timeout=WAIT_S, retries=False) as pool:
+            yield pool, url
+
+    def open(self, client: Any) -> Any:
+        pool, url = client
+        body = json.dumps(BODY).encode()
+        return pool.request("POST", f"{url}/chat/completions", body=body, headers=JSON, preload_content=False)
+
+    @contextlib.contextmanager
+    def entered(self, client: Any) -> Iterator[Any]:
+        with self.open(client) as response:
+            yield response
+
+    def items(self, stream: Any) -> Iterator[Any]:
+        pieces: Iterator[Any] = stream.stream()
+        return pieces
+
+    def closed(self, stream: Any) -> object:
+        return stream.closed
+
+
+class UrllibLines(OverHttpClient):
+    """`urllib.request.urlopen` and its lines."""
+
+    name = "urllib.request"
+    # The response is its own iterator: that a loop was left does not show, and its end is that of the response.
+    outcomes: ClassVar[dict[str, str]] = {"caller, no with": "abandoned"}
+
+    @contextlib.contextmanager
+    def client(self, url: str) -> Iterator[Any]:
+        yield url
+
+    def open(self, client: Any) -> Any:
+        question = urllib.request.Request(f"{client}/chat/completions", json.dumps(BODY).encode(), JSON)
+        return urllib.request.urlopen(question, timeout=WAIT_S)
+
+    def items(self, stream: Any) -> Iterator[Any]:
+        return iter(stream)
+
+    def closed(self, stream: Any) -> object:
+        return stream.isclosed()
+
+
+STACKS: list[Stack] = [
+    HttpxLines(httpx),
+    HttpxLines(httpx2),
+    AiohttpLines(),
+    Lm15Lines(),
+    RequestsLines(),
+    Urllib3Pieces(),
+    UrllibLines(),
+]
