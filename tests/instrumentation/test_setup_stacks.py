@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support.logs import ours
 from support.patience import WAIT_S
 
 import otel_llm
@@ -157,7 +157,7 @@ def answers() -> tuple[int, int]:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return ours(caplog)
 
 
 def test_hooks_are_made_with_the_hosts_import_and_undone(toy: str) -> None:

@@ -75,7 +75,7 @@ BYTES = [name for name in CLIENTS if "lm15" not in name]
 """lm15 refuses some codings itself."""
 
 
-@pytest.mark.parametrize(("client", "api", "situation"), list(cases(BYTES, 3)))
+@pytest.mark.parametrize(("client", "api", "situation"), list(cases(BYTES, 2)))
 def test_a_client_that_reads_bytes(client: str, api: Api, situation: Situation, recorder: Recorded) -> None:
     pieces = situation.body(api)
     with WireServer([piece for piece in pieces if piece], situation.headers) as server:

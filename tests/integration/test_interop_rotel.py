@@ -16,6 +16,7 @@ from support.commands import collector, environment, wait_until
 from support.integration import interop_rows
 from support.integration.interop_journal import received_spans
 from support.integration.interop_sdk import deliver
+from support.patience import WAIT_S
 from support.ports import free_ports
 from support.requirements import require
 
@@ -54,7 +55,7 @@ def rotel(folder: Path, endpoint: str, protocol: str) -> Iterator[tuple[str, str
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

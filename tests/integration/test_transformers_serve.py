@@ -111,7 +111,7 @@ def serving(log: Path, *options: str) -> Iterator[Server]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             try:
-                process.wait(20)
+                process.wait(WAIT_S)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()

@@ -12,6 +12,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from support.instrumentation.work import bounded_work
+from support.logs import ours
 
 from otel_llm.instrumentation.request.propagation import (
     BAGGAGE_MEMBER_CHARS,
@@ -44,7 +45,7 @@ def read(**headers: str) -> Context:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+    return ours(caplog, logging.INFO)
 
 
 class Hearing(logging.Handler):

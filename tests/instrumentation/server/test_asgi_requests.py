@@ -24,6 +24,7 @@ from support.instrumentation.asgi_by_hand import (
     serve,
 )
 from support.instrumentation.recorded import Recorded
+from support.logs import ours
 
 from otel_llm import semconv
 from otel_llm.instrumentation.server.asgi import StreamMiddleware
@@ -146,7 +147,7 @@ def test_a_request_that_cannot_be_read_is_recorded_by_its_answer(
     server = Server({**ASKED, "body": body})
     serve(replies(START, piece("one"), END), server, scope_of(headers=[(b"content-encoding", coding)]))
     assert recorded(recorder) == ("completed", 1)
-    assert caplog.messages == []
+    assert ours(caplog) == []
 
 
 # A reply that does not say what it is.
@@ -169,7 +170,7 @@ def test_events_are_told_by_their_content(
     serve(replies(*mine), server)
     assert server.sent == mine
     assert recorded(recorder) == ("completed", 2)
-    assert caplog.messages == []
+    assert ours(caplog) == []
 
 
 @pytest.mark.parametrize("body", [b"", b"plain words", b'{"choices": []}', b"data: of a table\n\n"])
@@ -181,7 +182,7 @@ def test_a_reply_without_an_event_is_no_stream(
     with caplog.at_level(logging.WARNING, "otel_llm"):
         serve(replies(unsaid(b"text/plain"), {**END, "body": body}), server)
     assert [stream.outcome for stream in recorder.streams()] == ["error"] * asked
-    assert len(caplog.messages) == asked
+    assert len(ours(caplog)) == asked
 
 
 def test_an_event_that_the_end_cuts_off_is_read(recorder: Recorded) -> None:
@@ -210,4 +211,4 @@ def test_a_reply_that_cannot_be_unpacked(coding: bytes, recorder: Recorded, capl
     head = unsaid(b"text/event-stream", (b"content-encoding", coding))
     serve(replies(head, {**END, "body": b"\x8b\x02\x80", "more_body": True}, END), Server())
     assert recorded(recorder) == ("completed", 0)
-    assert caplog.messages == []
+    assert ours(caplog) == []

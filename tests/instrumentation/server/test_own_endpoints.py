@@ -18,6 +18,7 @@ from starlette.routing import Route
 from support.instrumentation.asgi_server import AsgiServer, until
 from support.instrumentation.gateways import by_async_sdk
 from support.instrumentation.recorded import Recorded, ids
+from support.logs import ours
 from support.patience import WAIT_S
 from support.sse_server import Gate, Reply, SseServer, whole, words
 
@@ -246,7 +247,7 @@ def test_a_model_that_fails_costs_the_name_alone(recorder: Recorded, caplog: pyt
         assert b"two" in ask(reading(late=False), model=model)
     assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 2)
     assert semconv.GEN_AI_REQUEST_MODEL not in identity(recorder)[1]
-    assert len(caplog.messages) == 1
+    assert len(ours(caplog)) == 1
 
 
 # What is no stream.
@@ -277,7 +278,7 @@ def test_a_reply_that_is_no_stream_is_said_once_and_not_recorded(
         for _ in range(2):
             ask(application, paths=["/ch*"])
     assert recorder.spans() == ()
-    [warned] = caplog.messages
+    [warned] = ours(caplog)
     assert "/ch*" in warned
     assert sort in warned
     assert "application/x-ndjson" in warned
@@ -294,7 +295,7 @@ def test_a_page_or_a_preflight_is_passed_over(
         assert connection.getresponse().status == 200
         connection.close()
     assert recorder.spans() == ()
-    assert caplog.messages == []
+    assert ours(caplog) == []
 
 
 @pytest.mark.parametrize(("content_type", "tokens"), [("text/html", []), ("text/event-stream", [3])])
@@ -316,14 +317,14 @@ def test_a_reply_without_a_body_is_passed_over(
 
     ask(app(answer))
     assert recorder.spans() == ()
-    assert caplog.messages == []
+    assert ours(caplog) == []
 
 
 def test_a_stream_without_a_token_is_said(recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "otel_llm"):
         ask(streaming(EVENTS, "text/event-stream"), kind=lambda chunk: None)
     assert recorder.stream().last[semconv.TOKENS] == 0
-    [warned] = caplog.messages
+    [warned] = ours(caplog)
     assert "`kind`" in warned
 
 
@@ -335,7 +336,7 @@ def test_a_known_path_that_answers_with_json_though_asked_to_stream(
     assert recorder.stream().outcome == "error"
     [request] = recorder.requests()
     assert (request.attributes or {})[semconv.ERROR_TYPE] == "not_a_stream"
-    [warned] = caplog.messages
+    [warned] = ours(caplog)
     assert "/chat/completions" in warned
 
 
@@ -358,7 +359,7 @@ def test_a_callback_that_fails_costs_the_row_alone(recorder: Recorded, caplog: p
 
     with caplog.at_level(logging.WARNING, "otel_llm"):
         assert b"three" in ask(streaming(EVENTS, "text/event-stream"), kind=kind)
-    assert len(caplog.messages) == 1
+    assert len(ours(caplog)) == 1
 
 
 def test_segment_0_leaves_with_the_head(recorder: Recorded) -> None:

@@ -14,6 +14,7 @@ import pytest
 from opentelemetry.instrumentation.utils import suppress_instrumentation
 from support.instrumentation.recorded import Recorded, ids
 from support.instrumentation.wire_server import WireServer
+from support.patience import WAIT_S
 from support.sse_server import Gate
 from support.wires import bedrock
 
@@ -134,7 +135,7 @@ def test_a_reader_that_leaves(way: str, recorder: Recorded) -> None:
             else:
                 del loop
                 gc.collect()
-            assert await asyncio.to_thread(otel_llm.flush, 20)
+            assert await asyncio.to_thread(otel_llm.flush, WAIT_S)
             gate.open()
 
     with WireServer(first, STREAM) as server:

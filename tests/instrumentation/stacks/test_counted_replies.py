@@ -30,6 +30,7 @@ from support.instrumentation.cut_replies import (
 )
 from support.instrumentation.stack_anthropic import event, start, stop
 from support.live import Live
+from support.pairwise import pairwise
 from support.sse_server import DONE, Reply, SseServer, Step, chunk, usage_of
 from support.sse_server import usage as usage_chunk
 
@@ -224,9 +225,7 @@ BURSTS: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("api", ["openai", "anthropic"])
-@pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("bursts", BURSTS)
+@pytest.mark.parametrize(*pairwise({"api": TOKENIZERS, "name": TEXTS, "bursts": BURSTS}))
 def test_a_reply_that_states_its_length_is_judged_right_from_the_first_on(
     asked: Asked, api: str, name: str, bursts: str
 ) -> None:

@@ -18,6 +18,7 @@ from support.instrumentation.http_clients import BODY, CLIENTS, JSON, open_bare,
 from support.instrumentation.recorded import Recorded
 from support.instrumentation.wire_bodies import QUESTION
 from support.instrumentation.wire_server import EVENT_STREAM, WireServer
+from support.logs import ours
 from support.patience import WAIT_S
 from support.sse_server import Gate
 
@@ -128,7 +129,7 @@ def test_a_body_that_cannot_be_unpacked_is_given_up(
         assert open_bare(server.url + CHAT).read() == b"neither"
     [stream] = recorder.streams()
     assert (stream.outcome, stream.times_ns) == (None, [])
-    assert [one for one in caplog.records if one.name == "otel_llm"] == []
+    assert ours(caplog) == []
 
 
 def test_reads_of_what_is_not_recorded_are_those_of_the_bare_library(server: WireServer, recorder: Recorded) -> None:
@@ -162,4 +163,4 @@ def test_a_socket_that_does_not_wait_gives_what_it_gave(recorder: Recorded, capl
         gate.open()
         response.read()
     assert (recorder.stream().outcome, len(recorder.stream().times_ns)) == ("completed", 4)
-    assert [one for one in caplog.records if one.name == "otel_llm"] == []
+    assert ours(caplog) == []

@@ -19,6 +19,7 @@ from support.instrumentation.matrix import Caller, Case, Stack, ends_as_bare, re
 from support.instrumentation.matrix import whole as whole_reply
 from support.instrumentation.recorded import Recorded
 from support.instrumentation.stack_openai import OpenAIChat
+from support.logs import ours
 from support.patience import WAIT_S
 from support.sse_server import (
     DONE,
@@ -322,7 +323,7 @@ def test_a_stream_ends_once_as_it_did_and_the_caller_sees_the_bare_sdk(
     name: str, mode: str, server: SseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     ends_as_bare(OpenAIChat(), CASES[name], mode, server)
-    assert [record.getMessage() for record in caplog.records if record.name == "otel_llm"] == []
+    assert ours(caplog) == []
 
 
 @pytest.mark.parametrize("mode", ["headers", "chunk"])

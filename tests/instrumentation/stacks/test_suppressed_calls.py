@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -19,6 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from support.instrumentation.recorded import Recorded
 from support.instrumentation.stack_anthropic import QUESTION, AnthropicMessages
+from support.logs import ours
 from support.sse_server import Reply, SseServer, whole
 
 import otel_llm
@@ -94,7 +94,7 @@ def outcomes(recorder: Recorded) -> list[tuple[object, object]]:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return ours(caplog)
 
 
 @pytest.fixture
