@@ -136,7 +136,7 @@ REFUSED: list[tuple[Stack, Asks]] = [
 """Calls whose arguments the SDK itself refuses."""
 
 
-@pytest.mark.parametrize(("stack", "ask"), UNSTREAMED + REFUSED)
+@pytest.mark.parametrize(("stack", "ask"), UNSTREAMED + REFUSED, ids=lambda one: getattr(one, "name", ""))
 def test_a_call_that_asks_for_no_stream_is_left_alone(
     stack: Stack, ask: Asks, server: SseServer, recorder: Recorded
 ) -> None:

@@ -111,7 +111,7 @@ class Sampler:
             name = _names(nvml, devices)
             while devices and self._wanted > 0:
                 self._wanted -= 1
-                self.newest = _look(nvml, devices, name, self.newest)
+                self.newest = _sample(nvml, devices, name, self.newest)
                 self._wake.wait(self._period_s)
                 if self._stopping:
                     break
@@ -147,7 +147,7 @@ def _names(nvml: Any, devices: list[Any]) -> str:
     return ", ".join(sorted({name.decode() if isinstance(name, bytes) else str(name) for name in names}))
 
 
-def _look(nvml: Any, devices: list[Any], name: str, before: Sample | None) -> Sample:
+def _sample(nvml: Any, devices: list[Any], name: str, before: Sample | None) -> Sample:
     samples, busy = (before.samples, before.busy) if before is not None else (0, 0.0)
     used = total = None
     with contextlib.suppress(nvml.NVMLError):  # a MIG slice has no utilisation

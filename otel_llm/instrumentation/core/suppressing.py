@@ -107,8 +107,8 @@ def attempt_failed(recording: Recording, error: str, model: object = None) -> No
     Of attempts inside an attempt, the outermost is noted last. The model is by default that of the present attempt.
     """
     stated = model or _model.get()
-    asked = {semconv.ATTEMPT_MODEL: stated} if isinstance(stated, str) else {}
-    recording.failed_attempt = recording.clock_ns(), {**asked, semconv.ERROR_TYPE: error}
+    attributes = {semconv.ATTEMPT_MODEL: stated} if isinstance(stated, str) else {}
+    recording.failed_attempt = recording.clock_ns(), {**attributes, semconv.ERROR_TYPE: error}
 
 
 # Between two chunks, while the application runs, nothing is suppressed.

@@ -71,7 +71,7 @@ class Answer:
     ahead_s: float | None = None
 
 
-def ask(settings: OtlpSettings) -> Answer:
+def probe(settings: OtlpSettings) -> Answer:
     """Send one empty export."""
     began_s = monotonic_s()
     answer = _ask_grpc(settings) if settings.protocol == "grpc" else _ask_http(settings)
@@ -191,7 +191,7 @@ def check_endpoint(situation: Situation) -> Iterator[Finding]:
 
 def _check(settings: OtlpSettings) -> Iterator[Finding]:
     where = f"{settings.shown} over {settings.protocol}"
-    answer = ask(settings)
+    answer = probe(settings)
     facts: dict[str, object] = {
         "endpoint": settings.shown,
         "protocol": settings.protocol,
@@ -241,7 +241,7 @@ def _read(situation: Situation) -> Generator[Finding, None, Mapping[str, OtlpSet
 def _speaks(settings: OtlpSettings) -> OtlpSettings | None:
     """Return the settings with which the same address takes OTLP, None where it does not."""
     for other in others(replace(settings, timeout_s=min(settings.timeout_s, PROBE_S))):
-        if ask(other).kind in {"accepted", "denied"}:
+        if probe(other).kind in {"accepted", "denied"}:
             return replace(other, timeout_s=settings.timeout_s)
     return None
 

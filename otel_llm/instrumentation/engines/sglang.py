@@ -192,12 +192,12 @@ class Plugin:
 
 def _samples(manager: Any, rids: list[str]) -> int:
     """Return the number of replies to a prompt, from the parameters that SGLang keeps with a request."""
-    asked = 1
+    requested = 1
     for rid in rids:
         parameters = getattr(manager.rid_to_state[rid].obj, "sampling_params", None)
         if isinstance(parameters, dict):
-            asked = max(asked, parameters.get("n") or 1)
-    return asked
+            requested = max(requested, parameters.get("n") or 1)
+    return requested
 
 
 def _headers(obj: Any, request: Any) -> Iterator[tuple[bytes, bytes]]:

@@ -278,7 +278,7 @@ LONGEST_WAY_S: Final = 60.0
 """A request that claims to have arrived longer ago than this, or later than now, arrived now: the clock was set."""
 
 _PROMPT: Final = re.compile(r"-(\d{1,4})$")
-_asked: Final[ContextVar[tuple[str | None, Mapping[str, str] | None] | None]] = ContextVar(
+_requested: Final[ContextVar[tuple[str | None, Mapping[str, str] | None] | None]] = ContextVar(
     "otel_llm_vllm_asked", default=None
 )
 """Model and trace headers of the added request: vLLM drops the latter without `--otlp-traces-endpoint`."""
@@ -366,12 +366,12 @@ def _engine_init(original: Callable[..., Any]) -> Callable[..., Any]:
 def _engine_add_request(original: Callable[..., Any]) -> Callable[..., Any]:
     async def add_request(self: Any, *args: Any, **kwargs: Any) -> Any:
         model = getattr(getattr(self, "model_config", None), "served_model_name", None)
-        token = _asked.set((model if isinstance(model, str) else None, kwargs.get("trace_headers")))
+        token = _requested.set((model if isinstance(model, str) else None, kwargs.get("trace_headers")))
         try:
             return await original(self, *args, **kwargs)
         finally:
             with contextlib.suppress(ValueError):  # dropped halfway, and closed in another context
-                _asked.reset(token)
+                _requested.reset(token)
 
     return add_request
 
@@ -492,7 +492,7 @@ def _facts(upstream: ServerContext, stream: Stream) -> dict[str, AttributeValue]
 
 
 def _recording(running: runtime.Runtime, request: Any, choices: int, reader: EngineReader) -> Recording:
-    model, headers = _asked.get() or (None, None)
+    model, headers = _requested.get() or (None, None)
     headers = headers or request.trace_headers or {}
     context = propagation.extract([(name.encode(), value.encode("latin-1")) for name, value in headers.items()])
     waited_s = wall_s() - request.arrival_time

@@ -142,7 +142,7 @@ SSE: Final[Mapping[str, MakeParser]] = {"text/event-stream": SniffedBody}
 class Api(NamedTuple):
     """One kind of streamed reply: its operation in the conventions, its reader, and its provider.
 
-    `text` matches the text of a plain chunk, if a reader allows that. `asks` is how a request asks for a stream:
+    `text` matches the text of a plain chunk, if a reader allows that. `streams_by` is how a request asks for a stream:
     `"stream": true` in its body (`flag`), its path (`path`), no `"stream": false` there (`default`). `parsers` has the
     parser for each content type of a streamed answer; for any other the content decides.
     """
@@ -151,7 +151,7 @@ class Api(NamedTuple):
     reader: Callable[[], Reader]
     text: re.Pattern[bytes] | None = None
     provider: str = "openai"
-    asks: Literal["flag", "path", "default"] = "flag"
+    streams_by: Literal["flag", "path", "default"] = "flag"
     parsers: Mapping[str, MakeParser] = SSE
 
 

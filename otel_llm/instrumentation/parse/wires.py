@@ -231,17 +231,17 @@ GEMINI: Final = Api(
     "generate_content",
     GeminiReader,
     provider="gcp.gemini",
-    asks="path",
+    streams_by="path",
     parsers={**SSE, "application/json": JsonArray},  # events only where `alt=sse` asks for them
 )
 WIRES: Final[tuple[tuple[str, Api], ...]] = (
     *APIS,
     (":streamGenerateContent", GEMINI),
-    ("/api/chat", Api("chat", OllamaReader, provider="ollama", asks="default", parsers=_NDJSON)),
-    ("/api/generate", Api("text_completion", OllamaReader, provider="ollama", asks="default", parsers=_NDJSON)),
+    ("/api/chat", Api("chat", OllamaReader, provider="ollama", streams_by="default", parsers=_NDJSON)),
+    ("/api/generate", Api("text_completion", OllamaReader, provider="ollama", streams_by="default", parsers=_NDJSON)),
     ("/completion", COMPLETIONS),
     ("/v2/chat", Api("chat", CohereReader, provider="cohere")),
-    ("/generate_stream", Api("text_completion", TgiReader, provider="tgi", asks="path")),
+    ("/generate_stream", Api("text_completion", TgiReader, provider="tgi", streams_by="path")),
 )
 """The end of a path, and a client's API there; the first match counts. A server's middleware uses `APIS` only."""
 

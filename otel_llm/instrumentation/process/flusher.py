@@ -37,7 +37,7 @@ def next_look(now_ns: int, flush_ns: int, due_ns: int | None) -> int:
 
 
 @dataclass(slots=True)
-class _Settling:
+class _Completion:
     """A request to cut all streams; `exiting`: and to end them all. `done` is set afterwards."""
 
     exiting: bool
@@ -49,7 +49,7 @@ class Flusher:
 
     The thread is started by the first stream, sleeps without a time limit while none is in flight, and is a daemon: the
     process's end is the runtime's affair. It alone looks at streams and ends those that were left, so no lock is held
-    while a span processor of the application runs. `after` is called after each look, for what can wait until then;
+    while a span processor of the application runs. `after` is called after each step, for what can wait until then;
     `start` starts the thread.
     """
 
@@ -69,7 +69,7 @@ class Flusher:
         self._active: list[Flushable] = []
         self._new: deque[Flushable] = deque()
         self._urgent: deque[Flushable] = deque()
-        self._completing: deque[_Settling] = deque()
+        self._completing: deque[_Completion] = deque()
         self._wake = threads.Wake()
         self._lock = threads.lock()
         self._started = False
@@ -104,10 +104,10 @@ class Flusher:
         """
         if not self._running:
             return True
-        asked = _Settling(exiting)
-        self._completing.append(asked)
+        completion = _Completion(exiting)
+        self._completing.append(completion)
         self._wake.set()
-        return threads.wait_until(lambda: asked.done, timeout_s)
+        return threads.wait_until(lambda: completion.done, timeout_s)
 
     def leave_at(self, at_ns: int) -> None:
         """End every stream that is open at `at_ns` (monotonic), at the next round after it."""
@@ -173,7 +173,7 @@ class Flusher:
             now_ns = self._clock_ns()
             next_ns: int | None = now_ns + FLUSH_INTERVAL_NS
             completing = _drained(self._completing)
-            exiting = any(asked.exiting for asked in completing)
+            exiting = any(completion.exiting for completion in completing)
             exiting |= self._leave_ns is not None and now_ns >= self._leave_ns
             try:
                 next_ns = self.step(now_ns, complete=bool(completing), exiting=exiting)
@@ -183,8 +183,8 @@ class Flusher:
                     next_ns = now_ns + FLUSH_INTERVAL_NS
             except Exception as bug:  # noqa: BLE001  a recording guards itself; any other failure must not end the thread
                 host_log.say(logging.DEBUG, "otel_llm could not cut its streams: %s", bug)
-            for asked in completing:
-                asked.done = True
+            for completion in completing:
+                completion.done = True
             self._idle = next_ns is None
             if self._idle and (self._new or self._urgent):  # added before the line above took effect
                 continue

@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
     from otel_llm.instrumentation.process.runtime import Runtime
 
-_asked: Final[ContextVar[bool]] = ContextVar("otel_llm_asked", default=False)
+_requested: Final[ContextVar[bool]] = ContextVar("otel_llm_requested", default=False)
 """Whether the application called while nothing was suppressed."""
 
 
 @contextlib.contextmanager
-def asking() -> Iterator[None]:
+def requesting() -> Iterator[None]:
     """Make the application's call inside: what is suppressed further down, another instrumentation suppresses."""
-    token = _asked.set(is_instrumentation_enabled())
+    token = _requested.set(is_instrumentation_enabled())
     try:
         yield
     finally:
         # A dropped coroutine is closed in the context of the garbage collector.
         with contextlib.suppress(ValueError):
-            _asked.reset(token)
+            _requested.reset(token)
 
 
 def is_suppressed(running: Runtime, stack: str) -> bool:
@@ -41,7 +41,7 @@ def is_suppressed(running: Runtime, stack: str) -> bool:
 
     Under an open span of the inference itself, its instrumentation suppresses: our segments hang from that span.
     """
-    if is_instrumentation_enabled() or _asked.get() or stands_for_inference(trace.get_current_span()):
+    if is_instrumentation_enabled() or _requested.get() or stands_for_inference(trace.get_current_span()):
         return False
     running.unrecorded.suppressed(stack)
     return True

@@ -24,18 +24,18 @@ class Wishes:
 NO_WISHES: Final = Wishes()
 
 
-def wishes_of(asked: Mapping[str, Any]) -> Wishes:
+def wishes_of(request: Mapping[str, Any]) -> Wishes:
     """Return the wishes of a request: the arguments of an SDK's call, or the JSON of a body.
 
     OpenAI's names, Anthropic's `output_config`, Gemini's `generationConfig`.
     """
-    config = asked.get("generationConfig")
-    count = asked.get("n") if config is None else member(config, "candidateCount")
-    conversation = asked.get("conversation")
+    config = request.get("generationConfig")
+    count = request.get("n") if config is None else member(config, "candidateCount")
+    conversation = request.get("conversation")
     level = (
-        text_of(asked.get("reasoning_effort"))
-        or text_of(member(asked.get("reasoning"), "effort"))
-        or text_of(member(asked.get("output_config"), "effort"))
+        text_of(request.get("reasoning_effort"))
+        or text_of(member(request.get("reasoning"), "effort"))
+        or text_of(member(request.get("output_config"), "effort"))
         or text_of(member(member(config, "thinkingConfig"), "thinkingLevel"))
     )
     return Wishes(

@@ -176,7 +176,7 @@ class ChoiceState:
         if self.tag.over or kind != CONTENT or not isinstance(text, str) or not text:
             found = [(kind if size or self.tag.over else self.kind, size)]
         else:
-            found = [(part, size_of(piece)) for part, piece in self.tag.parts(text)]
+            found = [(part, size_of(text_part)) for part, text_part in self.tag.parts(text)]
         self.kind = found[-1][0]
         return found
 

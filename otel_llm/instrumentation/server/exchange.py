@@ -86,7 +86,7 @@ class Exchange:
         self._server = server
         self._request_id = header(headers, REQUEST_ID_HEADERS)
         self._coding = content_coding(headers)
-        self._asking: bytearray | None = bytearray()  # the request's body, None when it is read, or too long
+        self._request_body: bytearray | None = bytearray()  # the request's body, None when it is read, or too long
         self._model: str | None = None
         self._route: str | None = None
         self._wishes = NO_WISHES
@@ -107,7 +107,7 @@ class Exchange:
     @property
     def reads_request(self) -> bool:
         """Return whether the request's body is wanted."""
-        return self._asking is not None
+        return self._request_body is not None
 
     @property
     def listens(self) -> bool:
@@ -116,15 +116,15 @@ class Exchange:
 
     def take(self, body: bytes, *, more: bool) -> None:
         """Apply a chunk of the request's body; `more` follow."""
-        asking = self._asking
-        if asking is None:
+        request_body = self._request_body
+        if request_body is None:
             return
-        whole = len(asking) + len(body) <= MAX_BODY
+        whole = len(request_body) + len(body) <= MAX_BODY
         if whole:
-            asking += body
+            request_body += body
         if not (more and whole):
-            self._asking = None
-            self._asked(_members_of(bytes(asking), self._coding) if whole else None)
+            self._request_body = None
+            self._requested(_members_of(bytes(request_body), self._coding) if whole else None)
 
     def starts(self, status: int, headers: Headers) -> None:
         """Apply the reply's head."""
@@ -247,21 +247,21 @@ class Exchange:
         else:
             runtime.warn(bug)
 
-    def _asked(self, asked: dict[str, Any] | None) -> None:
+    def _requested(self, members: dict[str, Any] | None) -> None:
         """Apply the request's JSON object; None: it is another body, or too long."""
-        if asked is None:
+        if members is None:
             return  # the application will answer that
-        model, prompt = asked.get("model"), asked.get("prompt")
+        model, prompt = members.get("model"), members.get("prompt")
         self._model = model if isinstance(model, str) else None
         if (recording := self.server_context.recording) is not None:  # the reply began before its request was read
             recording.identify(self._late())
             return
-        wishes = wishes_of(asked)
+        wishes = wishes_of(members)
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
             self.server_context.prompts = len(prompt)
         choices = wishes.choices * self.server_context.prompts
         self._wishes = replace(wishes, choices=choices if choices <= semconv.MAX_CHOICES else 1)
-        if asked.get("stream") is True:
+        if members.get("stream") is True:
             self._begin()
 
     def _late(self) -> dict[str, AttributeValue]:

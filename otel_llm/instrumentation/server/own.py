@@ -331,18 +331,18 @@ class OwnExchange(Exchange):
             self._model = own.model
         self._name = own.model if callable(own.model) else None  # until it was called
         if self._name is None or not self._posts:
-            self._asking = None  # it may be anything
+            self._request_body = None  # it may be anything
         self._form: Form | None = None
         self._reported = False  # whether a chunk was a token
         self.server_context.hold(self._recording())
 
-    def _asked(self, asked: dict[str, Any] | None) -> None:
+    def _requested(self, members: dict[str, Any] | None) -> None:
         """Ask the application for the model's name; a failure of it costs the name alone."""
         name, self._name = self._name, None
         if name is None:
             return
         try:
-            self._model = name(asked)
+            self._model = name(members)
         except Exception as bug:  # noqa: BLE001
             self._running.warn(bug)
         recording = self.server_context.recording
@@ -351,7 +351,7 @@ class OwnExchange(Exchange):
 
     def _announce(self) -> None:
         if not self._posts:
-            self._asked(None)  # no body follows
+            self._requested(None)  # no body follows
         self.server_context.announce(self._late())
 
     def starts(self, status: int, headers: Headers) -> None:
@@ -388,7 +388,7 @@ class OwnExchange(Exchange):
 
     def _complete(self) -> None:
         if self._form is not None or self._posts:
-            self._asked(None)  # of a body that was not read
+            self._requested(None)  # of a body that was not read
         if self._form is not None:
             return
         if self._posts:  # it failed before its head, or its client left: a user waited for a stream

@@ -18,7 +18,7 @@ from otel_llm.instrumentation.parse.sse_chunks import MESSAGES
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.suppression import asking, is_suppressed
+from otel_llm.instrumentation.request.suppression import requesting, is_suppressed
 from otel_llm.instrumentation.request.wishes import wishes_of
 from otel_llm.instrumentation.stacks import sdk_stream
 from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
@@ -61,7 +61,7 @@ def _is_ours(options: Any) -> bool:  # noqa: ARG001
 
 def _post(original: Callable[..., Any]) -> Callable[..., Any]:
     def post(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with asking():
+        with requesting():
             return original(self, *args, **kwargs)
 
     return post
@@ -69,7 +69,7 @@ def _post(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _post_async(original: Callable[..., Any]) -> Callable[..., Any]:
     async def post(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with asking():
+        with requesting():
             return await original(self, *args, **kwargs)
 
     return post

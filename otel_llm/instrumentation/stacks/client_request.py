@@ -65,22 +65,22 @@ def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
         if body.lstrip()[:1] != b"{":  # of another form: the answer shows whether it streams
             return UNSEEN if body else None
         # Parsing a long body takes time, so most bodies are decided by a search alone.
-        if api.asks == "flag" and _STREAMS.search(body) is None:
+        if api.streams_by == "flag" and _STREAMS.search(body) is None:
             return None
-        if api.asks == "path" and _CANDIDATES not in body:
+        if api.streams_by == "path" and _CANDIDATES not in body:
             return StreamRequest(stream=True, model=model)
         try:
             body = json.loads(body)
         except (ValueError, RecursionError):
             return None
     if not isinstance(body, dict):
-        return StreamRequest(stream=True, model=model) if api.asks == "path" else UNSEEN
+        return StreamRequest(stream=True, model=model) if api.streams_by == "path" else UNSEEN
     stated, stream = body.get("model"), body.get("stream")
     if isinstance(stated, str):
         model = stated
-    if api.asks == "flag" and stream is not True:
+    if api.streams_by == "flag" and stream is not True:
         return None
-    if api.asks == "default" and (stream is False or model is None):  # without a model it is another API's path
+    if api.streams_by == "default" and (stream is False or model is None):  # without a model it is another API's path
         return None
     return StreamRequest(stream=True, model=model, wishes=wishes_of(body))
 

@@ -296,13 +296,13 @@ class _WatchedFile:
             self._recording.closed()
         return self._file.close()
 
-    def _see(self, given: object, look: Callable[[], tuple[bytes, bool]]) -> None:
-        """Apply the result of `look`: the read bytes, and whether the body ends there; `given` None: nothing read."""
+    def _see(self, given: object, inspect: Callable[[], tuple[bytes, bool]]) -> None:
+        """Apply the result of `inspect`: the read bytes, and whether the body ends there; `given` None: nothing read."""
         if given is None or self._recording.done:
             return
         body, tap = self._body, self._tap
         try:
-            data, ends = look()
+            data, ends = inspect()
             for chunk in body.feed(data):
                 tap.take(chunk)
             if ends or body.complete:

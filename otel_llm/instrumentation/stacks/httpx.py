@@ -229,10 +229,10 @@ def unwatch(response: Any) -> None:
 
 
 class _Decoder:
-    """The decoder of a compressed body; its output is seen. `asked`: whether it was ever called."""
+    """The decoder of a compressed body; its output is seen. `used`: whether it was ever called."""
 
     def __init__(self, decoder: Any, tap: Tap) -> None:
-        self.asked = False
+        self.used = False
         self.inner = decoder
         self._take = tap.take
 
@@ -248,7 +248,7 @@ class _Decoder:
             yield chunk
 
     def decode(self, data: bytes) -> Any:
-        self.asked = True
+        self.used = True
         return self._see(self.inner.decode(data))
 
     def flush(self) -> Any:
@@ -315,7 +315,7 @@ class _Seeing:
         self._recording.entered(self)
 
     def _ended(self) -> None:
-        if self._decoder is None or self._decoder.asked:
+        if self._decoder is None or self._decoder.used:
             self._tap.ended()
         elif not self._recording.done:  # compressed, and read raw: its contents are not known
             self._recording.give_up()
