@@ -18,7 +18,7 @@ from otel_llm.instrumentation.parse.sse_chunks import MESSAGES
 from otel_llm.instrumentation.process import runtime
 from otel_llm.instrumentation.process.patches import Patches
 from otel_llm.instrumentation.request import request_builder
-from otel_llm.instrumentation.request.suppression import requesting, is_suppressed
+from otel_llm.instrumentation.request.suppression import is_suppressed, requesting
 from otel_llm.instrumentation.request.wishes import wishes_of
 from otel_llm.instrumentation.stacks import sdk_stream
 from otel_llm.instrumentation.stacks.sdk_stream import RAW_RESPONSE_HEADER, Call
