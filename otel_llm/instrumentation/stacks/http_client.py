@@ -297,7 +297,7 @@ class _WatchedFile:
         return self._file.close()
 
     def _see(self, given: object, inspect: Callable[[], tuple[bytes, bool]]) -> None:
-        """Apply the result of `inspect`: the bytes that were read, whether the body ends there; `given` None: nothing."""
+        """Apply the result of `inspect`: the bytes, and whether the body ends there; `given` None: nothing was read."""
         if given is None or self._recording.done:
             return
         body, tap = self._body, self._tap
