@@ -1,4 +1,4 @@
-"""A gateway's request and the model calls that its handler makes: one trace, one class, one end."""
+"""A gateway's request and the model calls that its handler makes: one trace, one class, one end, in every framework."""
 
 from __future__ import annotations
 
@@ -6,29 +6,204 @@ import asyncio
 import sys
 import threading
 import types
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from socketserver import ThreadingMixIn
+from typing import Any, Self
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+import django
+import flask
 import openai
 import pytest
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.urls import path
 from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
-from support.instrumentation.asgi_server import AsgiServer, until
-from support.instrumentation.gateways import BODIES, QUESTION, SETTINGS, by_async_sdk, event, gateway
+from support.instrumentation.asgi_server import AsgiServer, Served, until
+from support.instrumentation.gateways import BODIES, QUESTION, SETTINGS, by_async_sdk, by_sync_sdk, event, gateway
 from support.instrumentation.recorded import Recorded, Stream, ids
-from support.sse_server import DONE, Gate, Reply, SseServer, chunk, whole, words
+from support.logs import ours
+from support.pairwise import pairwise
+from support.patience import WAIT_S
+from support.sse_server import DONE, Gate, Reply, SseServer, Wait, chunk, whole, words
 
 import otel_llm
 from otel_llm import semconv
 from otel_llm.instrumentation.request import propagation
+from otel_llm.instrumentation.server import wsgi
 from otel_llm.instrumentation.server.asgi import StreamMiddleware
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-CAME = {"traceparent": f"00-{TRACE}-{SPAN}-01", "x_slo_class": "voice"}
+CAME = {"traceparent": f"00-{TRACE}-{SPAN}-01", "x_slo_class": "voice", "content_type": "application/json"}
 STREAMED = {**QUESTION, "stream": True}
+
+
+# At import: a look at all objects of the process, as some tests take, fails on settings that are not configured.
+settings.configure(
+    ROOT_URLCONF=__name__,
+    ALLOWED_HOSTS=["*"],
+    SECRET_KEY="of no use",
+    MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
+    LOGGING_CONFIG=None,
+)
+django.setup()
+
+MODEL: list[str] = []
+"""The URL of the model that Django's views call: the newest."""
+
+
+def flask_gateway(url: str) -> flask.Flask:
+    """Return a Flask application that streams at `/chat` and at the API's path."""
+    app = flask.Flask("gateway")
+
+    @app.post("/v1/chat/completions")
+    @app.post("/chat")
+    def chat() -> flask.Response:
+        flask.request.get_json(force=True)
+        return flask.Response(flask.stream_with_context(by_sync_sdk(url)), mimetype="text/event-stream")
+
+    @app.post("/whole")
+    def whole() -> dict[str, Any]:
+        return {"answer": "all of it"}
+
+    return app
+
+
+def chat(_request: HttpRequest) -> HttpResponseBase:
+    return StreamingHttpResponse(by_sync_sdk(MODEL[-1]), content_type="text/event-stream")
+
+
+async def async_chat(_request: HttpRequest) -> HttpResponseBase:
+    async def body() -> AsyncIterator[str]:
+        async for data in by_async_sdk(MODEL[-1]):
+            yield data
+
+    return StreamingHttpResponse(body(), content_type="text/event-stream")
+
+
+def text(_request: HttpRequest) -> HttpResponseBase:
+    def body() -> Iterator[str]:
+        yield from ("one ", "two ", "three")
+
+    return StreamingHttpResponse(body())
+
+
+def whole_answer(_request: HttpRequest) -> HttpResponseBase:
+    return JsonResponse({"answer": "all of it"})
+
+
+urlpatterns = [
+    path("chat", chat),
+    path("v1/chat/completions", chat),
+    path("async/chat", async_chat),
+    path("async/chat/completions", async_chat),
+    path("text", text),
+    path("whole", whole_answer),
+]
+
+
+def django_wsgi(url: str) -> WSGIHandler:
+    """Return Django's application for WSGI."""
+    MODEL.append(url)
+    return get_wsgi_application()
+
+
+def django_asgi(url: str) -> ASGIHandler:
+    """Return Django's application for ASGI."""
+    MODEL.append(url)
+    return get_asgi_application()
+
+
+class QuietServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away."""
+
+
+class QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+    def get_stderr(self) -> Any:
+        return Nowhere()
+
+
+class Nowhere:
+    def write(self, text: str) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+
+class WsgiServer(Served):
+    """Runs a WSGI application on a free port, in a thread of its own."""
+
+    def __init__(self, app: Any) -> None:
+        self._server = QuietServer(("127.0.0.1", 0), QuietHandler)
+        self._server.set_app(app)
+        self.port = self._server.server_address[1]
+        self.base_url = f"http://127.0.0.1:{self.port}/v1"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(WAIT_S)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """An application of one framework in our middleware, and its two paths: an own one, and one that is known."""
+
+    app: Callable[[str], Any]
+    own: str = "/chat"
+    known: str = "/v1/chat/completions"
+    wsgi: bool = False
+    """Whether it is served by WSGI, whose server sees that a client left when it writes to it."""
+
+
+def in_flask(url: str) -> Any:
+    app: Any = flask_gateway(url)
+    app.wsgi_app = wsgi.StreamMiddleware(app.wsgi_app, paths=["/chat", "/whole"])
+    return app
+
+
+def in_fastapi(body: str) -> Framework:
+    return Framework(lambda url: StreamMiddleware(gateway(url, BODIES[body]), paths=["/chat"]))
+
+
+GATEWAYS = {
+    **{f"FastAPI, {body}": in_fastapi(body) for body in BODIES},
+    "Flask": Framework(in_flask, wsgi=True),
+    "Django, WSGI": Framework(
+        lambda url: wsgi.StreamMiddleware(django_wsgi(url), paths=["/chat", "/text", "/whole"]), wsgi=True
+    ),
+    "Django, ASGI": Framework(
+        lambda url: StreamMiddleware(django_asgi(url), paths=["/async/chat"]), "/async/chat", "/async/chat/completions"
+    ),
+}
+
+
+def served(name: str, url: str) -> Any:
+    app = GATEWAYS[name].app(url)
+    if GATEWAYS[name].wsgi:
+        return WsgiServer(app)
+    return AsgiServer(app, lifespan="off") if name.startswith("Django") else AsgiServer(app)
 
 
 @pytest.fixture
@@ -49,26 +224,33 @@ def classes(sides: dict[str, tuple[ReadableSpan, Stream]]) -> set[object]:
     return {(stream.segments[0].attributes or {}).get(semconv.SLO_CLASS) for _, stream in sides.values()}
 
 
-@pytest.mark.parametrize("came", [CAME, {}], ids=["from a traced client", "from a browser"])
-@pytest.mark.parametrize("body", BODIES)
-def test_both_rows_share_trace_and_class(body: str, came: dict[str, str], model: SseServer, recorder: Recorded) -> None:
-    with AsgiServer(StreamMiddleware(gateway(model.url, BODIES[body]))) as server:
-        assert b"[DONE]" in server.post(STREAMED, **came)
+CLIENTS_HEADERS = {"from a traced client": CAME, "from a browser": {"content_type": "application/json"}}
+
+
+@pytest.mark.parametrize(*pairwise({"name": GATEWAYS, "own": (True, False), "client": CLIENTS_HEADERS}))
+def test_both_rows_share_trace_and_class(
+    name: str, own: bool, client: str, model: SseServer, recorder: Recorded
+) -> None:
+    came = CLIENTS_HEADERS[client]
+    with served(name, model.url) as server:
+        assert b"[DONE]" in server.post(STREAMED, GATEWAYS[name].own if own else GATEWAYS[name].known, **came)
     sides = rows(recorder)
-    (calling, called), (serving, served) = sides["client"], sides["server"]
+    (calling, called), (serving, replied) = sides["client"], sides["server"]
     assert ids(calling.parent) == ids(serving.context)
-    assert (called.outcome, served.outcome) == ("completed", "completed")
-    assert (called.last[semconv.TOKENS], served.last[semconv.TOKENS]) == (3, 3)
-    assert classes(sides) == {"voice" if came else None}
+    assert (called.outcome, replied.outcome) == ("completed", "completed")
+    # An own path reads the chunks of the known APIs, too.
+    assert (called.last[semconv.TOKENS], replied.last[semconv.TOKENS]) == (3, 3)
+    assert classes(sides) == {came.get("x_slo_class")}
     assert serving.kind is SpanKind.SERVER
-    if came:
-        assert serving.parent is not None
-        assert f"{serving.parent.span_id:016x}" == SPAN
+    if came is CAME:
+        assert f"{ids(serving.parent)[1]:016x}" == SPAN
+    if name == "Flask" and not own:  # whose view reads the request; Django's does not
+        assert serving.name == "chat m"
 
 
 def test_a_sync_endpoint_in_a_thread(model: SseServer, recorder: Recorded) -> None:
     with AsgiServer(StreamMiddleware(gateway(model.url))) as server:
-        assert b"[DONE]" in server.post(STREAMED, "/sync/chat/completions", content_type="application/json", **CAME)
+        assert b"[DONE]" in server.post(STREAMED, "/sync/chat/completions", **CAME)
     sides = rows(recorder)
     assert ids(sides["client"][0].parent) == ids(sides["server"][0].context)
     assert classes(sides) == {"voice"}
@@ -81,6 +263,29 @@ def test_a_path_that_is_not_recorded_hands_trace_and_class_on(model: SseServer, 
     assert calling.parent is not None
     assert (f"{calling.parent.trace_id:032x}", f"{calling.parent.span_id:016x}") == (TRACE, SPAN)
     assert (recorder.stream().segments[0].attributes or {})[semconv.SLO_CLASS] == "voice"
+
+
+def test_so_does_one_of_wsgi(model: SseServer, recorder: Recorded) -> None:
+    with WsgiServer(wsgi.StreamMiddleware(flask_gateway(model.url))) as running:
+        running.post(STREAMED, "/chat", **CAME)
+    [calling] = recorder.requests()
+    assert f"{ids(calling.parent)[1]:016x}" == SPAN
+    assert (recorder.stream().segments[0].attributes or {})[semconv.SLO_CLASS] == "voice"
+
+
+def test_text_that_django_streams(recorder: Recorded) -> None:
+    with served("Django, WSGI", "") as running:
+        assert b"one two three" in running.post({}, "/text")
+    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 3)
+
+
+@pytest.mark.parametrize("name", ["Flask", "Django, WSGI"])
+def test_json_of_its_own_is_said(name: str, recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
+    with served(name, "") as running:
+        assert b"all of it" in running.post({}, "/whole")
+    assert recorder.spans() == ()
+    [warned] = ours(caplog)
+    assert "/whole (application/json)" in warned
 
 
 def test_a_background_task_calls_within_the_request(model: SseServer, recorder: Recorded) -> None:
@@ -127,8 +332,8 @@ def test_nothing_is_current_after_a_request(model: SseServer, recorder: Recorded
             seen.append(baggage.get_baggage(semconv.SLO_CLASS))
 
         headers = [(b"x-slo-class", b"voice")]
-        for path in ("/chat", "/v1/chat/completions"):
-            scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        for route in ("/chat", "/v1/chat/completions"):
+            scope = {"type": "http", "method": "POST", "path": route, "headers": headers}
             await StreamMiddleware(app)(scope, None, None)  # type: ignore[arg-type]
             seen.append(baggage.get_baggage(semconv.SLO_CLASS))
         return seen
@@ -217,21 +422,27 @@ def gate(server: SseServer) -> Iterator[Gate]:
     held.open()
 
 
-def leave_after_three(server: AsgiServer) -> None:
-    with server.connect(STREAMED, **CAME) as connection:
+def leave_after_three(server: Served, path: str = "/v1/chat/completions") -> None:
+    with server.connect(STREAMED, path, **CAME) as connection:
         got = b""
         while b"w2" not in got:
             got += connection.recv(65536)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_a_browser_that_leaves_cancels_both(body: str, gate: Gate, server: SseServer, recorder: Recorded) -> None:
-    with AsgiServer(StreamMiddleware(gateway(server.url, BODIES[body]))) as serving:
-        leave_after_three(serving)
+@pytest.mark.parametrize("name", GATEWAYS)
+def test_a_browser_that_leaves_cancels_both(name: str, server: SseServer, recorder: Recorded) -> None:
+    gate = Gate()
+    more = [step for word in words(300) for step in (word, Wait(0.01))]
+    server.replies["m"] = Reply([*words(3), gate, *more, chunk(finish="stop"), DONE])
+    with served(name, server.url) as running:
+        leave_after_three(running, GATEWAYS[name].own)
+        if GATEWAYS[name].wsgi:
+            gate.open()
         sides = rows(recorder)
         gate.open()
     assert [sides[side][1].outcome for side in ("client", "server")] == ["cancelled", "cancelled"]
-    assert [sides[side][1].last[semconv.TOKENS] for side in ("client", "server")] == [3, 3]
+    if not GATEWAYS[name].wsgi:
+        assert [sides[side][1].last[semconv.TOKENS] for side in ("client", "server")] == [3, 3]
     assert classes(sides) == {"voice"}
 
 

@@ -1,4 +1,4 @@
-"""The WSGI middleware: Flask and Django on a real server, and PEP 3333 to the letter."""
+"""The WSGI middleware: PEP 3333 to the letter. `test_gateways.py` has Flask and Django on a real server."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from wsgiref.validate import validator
 import pytest
 from opentelemetry import baggage, trace
 from opentelemetry import context as otel_context
-from support.instrumentation.asgi_server import AsgiServer, data_of, until
+from support.instrumentation.asgi_server import data_of
 from support.instrumentation.gateways import QUESTION
-from support.instrumentation.recorded import Recorded, ids
-from support.instrumentation.wsgi_apps import django_asgi, django_wsgi, flask_gateway
-from support.instrumentation.wsgi_server import WsgiServer
+from support.instrumentation.recorded import Recorded
 from support.logs import ours
-from support.sse_server import DONE, Gate, Reply, SseServer, Wait, chunk, whole, words
+from support.sse_server import DONE, chunk
 
 import otel_llm
 from otel_llm import semconv
 from otel_llm.instrumentation.core import server_context
-from otel_llm.instrumentation.server import asgi, exchange
+from otel_llm.instrumentation.server import exchange
 from otel_llm.instrumentation.server.wsgi import StreamMiddleware
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -34,85 +32,6 @@ CAME = {"traceparent": f"00-{TRACE}-{SPAN}-01", "x_slo_class": "voice", "content
 STREAMED = {**QUESTION, "stream": True}
 EVENT_STREAM = [("Content-Type", "text/event-stream")]
 REPLY = [data_of(chunk({"content": word})) for word in ("one ", "two ")] + [data_of(DONE)]
-
-
-def flask_wsgi(url: str) -> Any:
-    app: Any = flask_gateway(url)
-    app.wsgi_app = StreamMiddleware(app.wsgi_app, paths=["/chat", "/whole"])
-    return app
-
-
-def django_on_wsgi(url: str) -> Any:
-    return StreamMiddleware(django_wsgi(url), paths=["/chat", "/text", "/whole"])
-
-
-def django_on_asgi(url: str) -> Any:
-    return asgi.StreamMiddleware(django_asgi(url), paths=["/async/chat"])
-
-
-GATEWAYS: dict[str, tuple[Callable[[str], Any], tuple[str, str]]] = {
-    "Flask": (flask_wsgi, ("/chat", "/v1/chat/completions")),
-    "Django, WSGI": (django_on_wsgi, ("/chat", "/v1/chat/completions")),
-    "Django, ASGI": (django_on_asgi, ("/async/chat", "/async/chat/completions")),
-}
-
-
-def serving(name: str, url: str) -> Any:
-    app = GATEWAYS[name][0](url)
-    return AsgiServer(app, lifespan="off") if "ASGI" in name else WsgiServer(app)
-
-
-@pytest.mark.parametrize("came", [CAME, {"content_type": "application/json"}], ids=["from a traced client", "browser"])
-@pytest.mark.parametrize("own", [True, False], ids=["own path", "known path"])
-@pytest.mark.parametrize("name", GATEWAYS)
-def test_both_rows_share_trace_and_class(
-    name: str, own: bool, came: dict[str, str], server: SseServer, recorder: Recorded
-) -> None:
-    server.replies["m"] = whole(3)
-    with serving(name, server.url) as running:
-        assert b"[DONE]" in running.post(STREAMED, GATEWAYS[name][1][0 if own else 1], **came)
-    streams = recorder.streams()
-    assert sorted(str((s.segments[0].attributes or {})[semconv.MEASURED_AT]) for s in streams) == ["client", "server"]
-    assert [stream.outcome for stream in streams] == ["completed", "completed"]
-    assert {(s.segments[0].attributes or {}).get(semconv.SLO_CLASS) for s in streams} == {came.get("x_slo_class")}
-    by_side = {str((span.attributes or {})[semconv.MEASURED_AT]): span for span in recorder.requests()}
-    assert ids(by_side["client"].parent) == ids(by_side["server"].context)
-    if "traceparent" in came:
-        assert f"{ids(by_side['server'].parent)[1]:016x}" == SPAN
-    if name == "Flask" and not own:  # whose view reads the request; Django's does not
-        assert by_side["server"].name == "chat m"
-    assert {s.last[semconv.TOKENS] for s in streams} == {3}  # an own path reads the known APIs' chunks, too
-
-
-@pytest.mark.parametrize("name", GATEWAYS)
-def test_a_browser_that_leaves_cancels_both(name: str, server: SseServer, recorder: Recorded) -> None:
-    gate = Gate()
-    # A WSGI server sees that its client left when it writes to it, so the model goes on.
-    behind = [step for word in words(300) for step in (word, Wait(0.01))]
-    server.replies["m"] = Reply([*words(3), gate, *behind, chunk(finish="stop"), DONE])
-    with serving(name, server.url) as running:
-        with running.connect(STREAMED, GATEWAYS[name][1][0], **CAME) as connection:
-            got = b""
-            while b"w2" not in got:
-                got += connection.recv(65536)
-        gate.open()
-        until(lambda: len([stream for stream in recorder.streams() if stream.outcome]) == 2)
-    assert [stream.outcome for stream in recorder.streams()] == ["cancelled", "cancelled"]
-
-
-def test_text_that_django_streams(recorder: Recorded) -> None:
-    with WsgiServer(django_on_wsgi("")) as running:
-        assert b"one two three" in running.post({}, "/text")
-    assert (recorder.stream().outcome, recorder.stream().last[semconv.TOKENS]) == ("completed", 3)
-
-
-@pytest.mark.parametrize("name", ["Flask", "Django, WSGI"])
-def test_json_of_its_own_is_said(name: str, recorder: Recorded, caplog: pytest.LogCaptureFixture) -> None:
-    with serving(name, "") as running:
-        assert b"all of it" in running.post({}, "/whole")
-    assert recorder.spans() == ()
-    [warned] = ours(caplog)
-    assert "/whole (application/json)" in warned
 
 
 # PEP 3333.
@@ -412,15 +331,6 @@ def test_each_turn_runs_in_the_requests_context_and_leaves_none(recorder: Record
     body.close()
     assert seen == [("voice", None, True), ("voice", 1, True), ("voice", None, True)]
     assert trace.get_current_span() is trace.INVALID_SPAN
-
-
-def test_a_path_that_is_not_recorded_hands_trace_and_class_on(server: SseServer, recorder: Recorded) -> None:
-    server.replies["m"] = whole(3)
-    with WsgiServer(StreamMiddleware(flask_gateway(server.url))) as running:
-        running.post(STREAMED, "/chat", **CAME)
-    [calling] = recorder.requests()
-    assert f"{ids(calling.parent)[1]:016x}" == SPAN
-    assert (recorder.stream().segments[0].attributes or {})[semconv.SLO_CLASS] == "voice"
 
 
 @pytest.mark.parametrize("method", ["__init__", "take", "_begin", "starts", "sends"])
