@@ -217,12 +217,6 @@ def test_injecting_can_be_switched_off(client: Any, server: SseServer) -> None:
     assert [sent(server, name, i) for name in ("traceparent", "x-slo-class") for i in range(2)] == [[]] * 4
 
 
-def test_requests_that_are_not_streamed_carry_nothing(client: Any, server: SseServer, recorder: Recorded) -> None:
-    with pytest.raises(openai.InternalServerError):
-        client.chat.completions.create(model="bad", messages=[])
-    assert sent(server, "traceparent") == []
-
-
 def test_what_is_covered_is_recorded_once_by_its_cover(client: Any, server: SseServer, recorder: Recorded) -> None:
     with suppressing():
         consume(client)

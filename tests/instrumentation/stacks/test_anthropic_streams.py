@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.recorded import Recorded
 from support.instrumentation.stack_anthropic import QUESTION, AnthropicMessages, block, event, start, stop
-from support.logs import ours
 from support.sse_server import Gate, Raw, Reply, SseServer, Step
 
 import otel_llm
@@ -192,26 +191,6 @@ def test_segments_hang_from_the_sdks_own_span_where_it_makes_one(server: SseServ
     assert (request.attributes or {})[semconv.MEASURED_AT] == "client"
     trace_id, span_id = stream.parents[0]
     assert f"{trace_id:032x}-{span_id:016x}" in dict(server.headers[0])["traceparent"]
-
-
-def test_an_sdk_whose_hook_moved_is_one_warning(
-    client: Any, server: SseServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from anthropic import _base_client
-
-    monkeypatch.delattr(_base_client, "BaseClient")
-    exporter = InMemorySpanExporter()
-    otel_llm.instrument(exporter=exporter)
-    try:
-        monkeypatch.undo()
-        assert len(ours(caplog)) == 1
-        server.replies["m"] = Reply([*STACK.before(), *STACK.words(3), *STACK.after()])
-        texts = [
-            e.delta.text for e in client.messages.create(**QUESTION, stream=True) if e.type == "content_block_delta"
-        ]
-        assert texts == ["w0 ", "w1 ", "w2 "]
-    finally:
-        otel_llm.uninstrument()
 
 
 @pytest.mark.usefixtures("own_garbage")
