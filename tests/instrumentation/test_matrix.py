@@ -23,6 +23,7 @@ from support.instrumentation.matrix import CASES, HOLDS, MODEL, Stack
 from support.instrumentation.recorded import Recorded
 from support.instrumentation.stack_anthropic import QUESTION, AnthropicHelper, AnthropicMessages
 from support.instrumentation.stack_botocore import STACKS as BEDROCK
+from support.instrumentation.stack_lm15 import Lm15Lines
 from support.instrumentation.stack_openai import (
     OpenAIChat,
     OpenAIChatHelper,
@@ -50,6 +51,7 @@ STACKS: list[Stack] = [
     AnthropicMessages(),
     AnthropicHelper(),
     *SSE,
+    Lm15Lines(),
     *BEDROCK,
 ]
 STREAMS = int(os.environ.get("OTEL_LLM_MATRIX_STREAMS", "60"))
