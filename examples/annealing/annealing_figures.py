@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from panel_figures import panel_figure
+from resumed_points import select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,10 +60,6 @@ def figures(tables: Mapping[str, Sequence[Row]]) -> dict[str, tuple[str, dict[st
     }
 
 
-def _select(rows: Sequence[Row], **wanted: str) -> list[Row]:
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-
-
 def _line(rows: Sequence[Row], x: str, y: str) -> Line:
     return [float(row[x]) for row in rows], [float(row[y]) for row in rows]
 
@@ -70,7 +67,7 @@ def _line(rows: Sequence[Row], x: str, y: str) -> Line:
 def _by_batch(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     return {
         title: {
-            name: _line(_select(rows, profile="v100x2", max_batch=size, search=search, lengths=lengths), "jobs", "gain")
+            name: _line(select(rows, profile="v100x2", max_batch=size, search=search, lengths=lengths), "jobs", "gain")
             for name, (search, lengths) in LINES_7.items()
         }
         for size, title in PANELS.items()
@@ -80,9 +77,9 @@ def _by_batch(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
 def _by_moves(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     panels = {}
     for jobs, size in (("10", "1"), ("20", "2"), ("40", "4")):
-        mine = _select(rows, profile="v100x2", jobs=jobs, max_batch=size)
-        lines = {f"from {start}": _line(_select(mine, start=start), "moves", "gain") for start in ("100", "200", "500")}
-        scaled = _select(mine, start="scaled")
+        mine = select(rows, profile="v100x2", jobs=jobs, max_batch=size)
+        lines = {f"from {start}": _line(select(mine, start=start), "moves", "gain") for start in ("100", "200", "500")}
+        scaled = select(mine, start="scaled")
         panels[f"{jobs} requests, max batch {size}"] = lines | {"scaled": _line(scaled, "moves", "gain")}
     return panels
 
@@ -96,7 +93,7 @@ def _by_error(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
                 [float(row["gain"]) for row in mine],
             )
             for search, name in (("paper", "paper's schedule"), ("scaled", "scaled"))
-            if (mine := _select(rows, profile=profile, jobs="40", max_batch="4", search=search))
+            if (mine := select(rows, profile=profile, jobs="40", max_batch="4", search=search))
         }
         for profile, title in ENGINES.items()
     }
@@ -106,7 +103,7 @@ def _by_deviation(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     names = list(dict.fromkeys((row["phase"], row["coefficient"]) for row in rows))
     return {
         title: {
-            f"{phase} {name}": _line(_select(rows, phase=phase, coefficient=name, search=search), "deviation", "change")
+            f"{phase} {name}": _line(select(rows, phase=phase, coefficient=name, search=search), "deviation", "change")
             for phase, name in names
         }
         for search, title in (("paper", "paper's schedule"), ("scaled", "scaled"))
@@ -116,7 +113,7 @@ def _by_deviation(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
 def _by_instances(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:
     return {
         title: {
-            name: _line(_select(rows, profile=profile, max_batch="1", search=search), "instances", "search_ms")
+            name: _line(select(rows, profile=profile, max_batch="1", search=search), "instances", "search_ms")
             for search, name in (("paper", "paper's schedule"), ("scaled", "scaled"))
         }
         for profile, title in ENGINES.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from markdown_tables import markdown
+from resumed_points import select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,12 +46,8 @@ def readme_tables(tables: Tables) -> dict[str, str]:
     }
 
 
-def _select(rows: Sequence[Row], **wanted: str) -> list[Row]:
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-
-
 def _only(rows: Sequence[Row], **wanted: str) -> Row:
-    (row,) = _select(rows, **wanted)
+    (row,) = select(rows, **wanted)
     return row
 
 
@@ -78,14 +75,14 @@ def _summary(tables: Tables) -> str:
 
 
 def _claims(tables: Tables, profile: str, search: str) -> tuple[str, ...]:
-    mine = _select(tables["figure-7"], profile=profile, search=search, lengths="gaussian")
+    mine = select(tables["figure-7"], profile=profile, search=search, lengths="gaussian")
     gains = [float(row["gain"]) for row in mine]
     ten = {size: _only(mine, jobs="10", max_batch=size) for size in "12"}
     error = _only(tables["figure-9"], profile=profile, search=search, jobs="40", max_batch="4", lengths="0.025")
-    known = _select(tables["figure-7"], profile=profile, search=search, lengths="0")
+    known = select(tables["figure-7"], profile=profile, search=search, lengths="0")
     exact = {
         (row["max_batch"], row["jobs"]): float(row["g"])
-        for row in _select(tables["figure-7"], profile=profile, search="exact", lengths="0")
+        for row in select(tables["figure-7"], profile=profile, search="exact", lengths="0")
     }
     losses = [
         1 - float(row["g"]) / exact[row["max_batch"], row["jobs"]]
@@ -107,11 +104,11 @@ def _figure_7(rows: Sequence[Row]) -> str:
     for profile, engine in ENGINES.items():
         for size in ("1", "2", "4"):
             for jobs in dict.fromkeys(row["jobs"] for row in rows):
-                mine = _select(rows, profile=profile, max_batch=size, jobs=jobs)
+                mine = select(rows, profile=profile, max_batch=size, jobs=jobs)
                 cells = [f"{100 * float(_only(mine, search='arrival')['attainment']):.0f} %"]
                 for lengths in ("gaussian", "0"):
                     for search in SEARCHES:
-                        found = _select(mine, search=search, lengths=lengths)
+                        found = select(mine, search=search, lengths=lengths)
                         cells.append(_percent(found[0]["gain"], 0) if found else "")
                 lines.append((f"{engine}, batch {size}", jobs, *cells))
     heads = [f"{word}, {length}" for length in ("Gaussian", "known") for word in SEARCHES.values()]
@@ -123,7 +120,7 @@ def _figure_8(rows: Sequence[Row]) -> str:
     coolings = list(dict.fromkeys((row["start"], row["moves"], row["all_moves"]) for row in rows))
     lines = []
     for profile, jobs, size in cases:
-        mine = _select(rows, profile=profile, jobs=jobs, max_batch=size)
+        mine = select(rows, profile=profile, jobs=jobs, max_batch=size)
         gains = [_percent(_only(mine, start=start, moves=moves)["gain"]) for start, moves, _ in coolings]
         lines.append((f"{ENGINES[profile]}, {jobs} requests, batch {size}", *gains))
     heads = [
@@ -139,7 +136,7 @@ def _figure_9(rows: Sequence[Row]) -> str:
         for size in ("1", "2", "4"):
             for jobs in dict.fromkeys(row["jobs"] for row in rows):
                 for search in ("paper", "scaled"):
-                    mine = _select(rows, profile=profile, max_batch=size, jobs=jobs, search=search)
+                    mine = select(rows, profile=profile, max_batch=size, jobs=jobs, search=search)
                     if not mine:
                         continue
                     found = {row["lengths"]: _percent(row["gain"], 0) for row in mine}
@@ -153,7 +150,7 @@ def _figure_10(rows: Sequence[Row]) -> str:
     for name in dict.fromkeys((row["phase"], row["coefficient"]) for row in rows):
         cells = []
         for search in ("paper", "scaled"):
-            mine = _select(rows, phase=name[0], coefficient=name[1], search=search)
+            mine = select(rows, phase=name[0], coefficient=name[1], search=search)
             cells += [_percent(row["change"], 2) for row in mine]
         lines.append((f"{name[1]}, {name[0]}", *cells))
     deviations = dict.fromkeys(row["deviation"] for row in rows)
@@ -166,7 +163,7 @@ def _figure_11(rows: Sequence[Row]) -> str:
     for profile, engine in ENGINES.items():
         for size in ("1", "2", "4"):
             for search in ("paper", "scaled"):
-                mine = _select(rows, profile=profile, max_batch=size, search=search)
+                mine = select(rows, profile=profile, max_batch=size, search=search)
                 times = [f"{float(row['search_ms']):.1f}" for row in mine]
                 gain = _percent(mine[0]["gain"], 0)
                 lines.append((f"{engine}, batch {size}, `{search}`", *times, gain))
@@ -183,7 +180,7 @@ def _table_1(rows: Sequence[Row]) -> str:
         lines.append((words, *(PAPER_TABLE_1[search, count] for count in jobs)))
     for profile, engine in ENGINES.items():
         for search in dict.fromkeys(row["search"] for row in rows):
-            mine = {row["jobs"]: row for row in _select(rows, profile=profile, search=search)}
+            mine = {row["jobs"]: row for row in select(rows, profile=profile, search=search)}
             cells = [
                 f"{float(mine[count]['search_ms']):,.3g} ({float(mine[count]['share']):.3f})" if count in mine else ""
                 for count in jobs

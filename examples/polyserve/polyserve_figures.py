@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from panel_figures import panel_figure
-from polyserve_tables import LEVELS_9, PROFILES, TIERS, carried, select
+from polyserve_tables import LEVELS_9, PROFILES, TIERS, carried
+from resumed_points import select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from markdown_tables import markdown
+from resumed_points import select
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,11 +53,6 @@ def load_at(levels: Sequence[tuple[float, float]], objective: float = OBJECTIVE)
                 further if less >= objective else load + (attained - objective) / (attained - less) * (further - load)
             )
     return found
-
-
-def select(rows: Sequence[Row], **wanted: str) -> list[Row]:
-    """Return the rows with these cells."""
-    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
 
 
 def carried(rows: Sequence[Row], levels: int, x: str = "load_req_s") -> float | None:

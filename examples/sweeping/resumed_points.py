@@ -21,6 +21,11 @@ Row = dict[str, str]
 """Cells by the names of their columns, as the file has them."""
 
 
+def select(rows: Iterable[Row], **wanted: str) -> list[Row]:
+    """Return the rows with these cells."""
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
 def run_points(
     file: Path,
     points: Sequence[Point],

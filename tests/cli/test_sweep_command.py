@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from support.recordings import bursts, json_lines
 
-from otel_llm.audit.compare.sweep import OPTIMUM_COLUMNS, POINT_COLUMNS
+from otel_llm.audit.compare.sweep import OPTIMA, POINTS
 from otel_llm.cli.commands.sweep_command import sweep_command
 from otel_llm.cli.main import COMMANDS
 
@@ -69,8 +69,8 @@ def test_json_and_csv_hold_every_point() -> None:
 
     assert len(found["points"]) == 3 * 11 * 2
     assert len(found["optima"]) == 11 * 2
-    assert list(found["points"][0]) == list(lines[0]) == list(POINT_COLUMNS)
-    assert list(found["optima"][0]) == list(OPTIMUM_COLUMNS)
+    assert list(found["points"][0]) == list(lines[0]) == list(POINTS)
+    assert list(found["optima"][0]) == list(OPTIMA)
     assert len(lines) == 33
 
 

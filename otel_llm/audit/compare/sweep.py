@@ -29,47 +29,36 @@ if TYPE_CHECKING:
     from otel_llm.audit.kernel.samples import Floats
     from otel_llm.slo.metrics import Kind
 
-POINT_COLUMNS: Final = (
-    "recording",
-    "load_req_s",
-    "measured_at",
-    "reading_speed_tok_s",
-    "alpha",
-    "requests",
-    "incomplete",
-    "aborted_share",
-    "attainment",
-    "idle_p50_s",
-    "idle_p99_s",
-    "throughput_tok_s",
-    "smooth_goodput_tok_s",
-    "smooth_goodput_low",
-    "smooth_goodput_high",
-)
-"""The columns of `Sweep.points`: one row for each recording, place, speed and alpha."""
-OPTIMUM_COLUMNS: Final = (
-    "measured_at",
-    "reading_speed_tok_s",
-    "alpha",
-    "load_req_s",
-    "smooth_goodput_tok_s",
-    "load_low",
-    "load_high",
-    "best_share",
-    "at_edge",
-)
-"""The columns of `Sweep.optima`: the load of the highest smooth goodput, for each place, speed and alpha."""
-
-_KINDS: Final[dict[str, Kind]] = {
+POINTS: Final[dict[str, Kind]] = {
     "recording": "text",
+    "load_req_s": "real",
     "measured_at": "text",
+    "reading_speed_tok_s": "real",
+    "alpha": "real",
     "requests": "integer",
     "incomplete": "integer",
+    "aborted_share": "real",
+    "attainment": "real",
+    "idle_p50_s": "real",
+    "idle_p99_s": "real",
+    "throughput_tok_s": "real",
+    "smooth_goodput_tok_s": "real",
+    "smooth_goodput_low": "real",
+    "smooth_goodput_high": "real",
+}
+"""The columns of `Sweep.points` and their types: one row for each recording, place, speed and alpha."""
+OPTIMA: Final[dict[str, Kind]] = {
+    "measured_at": "text",
+    "reading_speed_tok_s": "real",
+    "alpha": "real",
+    "load_req_s": "real",
+    "smooth_goodput_tok_s": "real",
+    "load_low": "real",
+    "load_high": "real",
+    "best_share": "real",
     "at_edge": "truth",
 }
-POINTS: Final[dict[str, Kind]] = {name: _KINDS.get(name, "real") for name in POINT_COLUMNS}
-OPTIMA: Final[dict[str, Kind]] = {name: _KINDS.get(name, "real") for name in OPTIMUM_COLUMNS}
-"""The same with their types, for `write.write_table`."""
+"""Those of `Sweep.optima`: the load of the highest smooth goodput, for each place, speed and alpha."""
 
 
 class SweepError(ValueError):
@@ -145,7 +134,7 @@ def at_speed(classes: SloClasses, speed: float | None) -> SloClasses:
 class Sweep:
     """The points of a sweep and, for two recordings or more, the best load at each alpha.
 
-    `points` have POINT_COLUMNS, `optima` OPTIMUM_COLUMNS; None if a value is unknown.
+    `points` have the columns POINTS, `optima` OPTIMA; None if a value is unknown.
     """
 
     points: list[dict[str, Any]]
@@ -252,7 +241,7 @@ def _point(level: Level, speed: float | None, alpha: float, draws: Floats, drawi
         bounds = drawing.bounds(draws @ (1.0, -alpha) / span)
     return dict(
         zip(
-            POINT_COLUMNS,
+            POINTS,
             (
                 level.name,
                 level.load_req_s,

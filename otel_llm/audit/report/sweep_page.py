@@ -129,7 +129,7 @@ def _values(rows: Sequence[dict[str, Any]]) -> str:
             number(row["load_req_s"]),
             number(row["alpha"]),
             number(row["smooth_goodput_tok_s"]),
-            _between(row["smooth_goodput_low"], row["smooth_goodput_high"]),
+            between(row["smooth_goodput_low"], row["smooth_goodput_high"]),
             number(row["throughput_tok_s"]),
             seconds(row["idle_p50_s"]),
             seconds(row["idle_p99_s"]),
@@ -149,7 +149,7 @@ def _optima(rows: Sequence[dict[str, Any]]) -> str:
             _reader(row["reading_speed_tok_s"]),
             number(row["alpha"]),
             number(row["load_req_s"]),
-            _between(row["load_low"], row["load_high"]),
+            between(row["load_low"], row["load_high"]),
             share(row["best_share"]),
             number(row["smooth_goodput_tok_s"]),
             "lowest or highest recorded" if row["at_edge"] else "",
@@ -160,5 +160,6 @@ def _optima(rows: Sequence[dict[str, Any]]) -> str:
     return f"<details><summary>The values</summary>{table(headings, lines, text_columns=(6,))}</details>"
 
 
-def _between(low: float | None, high: float | None) -> str:
+def between(low: float | None, high: float | None) -> str:
+    """Return the interval as text."""
     return MISSING if low is None or high is None else f"{number(low)} to {number(high)}"

@@ -14,7 +14,7 @@ from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import counting
 from otel_llm.cli.output.terminal_console import wide_console
 from otel_llm.config.yaml_file import ConfigError
-from otel_llm.scheduling.scenario.figures import figure_cells
+from otel_llm.scheduling.scenario.figures import COLUMNS
 from otel_llm.scheduling.scenario.parallel import SweepError, run_sweep
 from otel_llm.scheduling.scenario.running import at_objective, common_optimum, load_cells, optimum_text
 from otel_llm.scheduling.scenario.sweep import load_runs
@@ -125,23 +125,10 @@ def _compile_kernels() -> None:
 
 def _runs_table(settings: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> Table:
     keys = list(settings[0])
-    columns = (
-        "requests",
-        "attained",
-        "goodput\nreq/s",
-        "output\ntok/s",
-        "TTFT\np50",
-        "TTFT\np99",
-        "TBT\np99",
-        "dropped",
-    )
     names = [key.rpartition(".")[2] for key in keys]
-    table = _table("Simulated runs", (*names, *columns, "pre-\nempted", "instance\nhours"), len(keys))
+    table = _table("Simulated runs", (*names, *(column.heading for column in COLUMNS)), len(keys))
     for chosen, row in zip(settings, rows, strict=True):
-        cells = (
-            *(printable(str(chosen[key]), 24) for key in keys),
-            *figure_cells(row),
-        )
+        cells = (*(printable(str(chosen[key]), 24) for key in keys), *(column.text(row) for column in COLUMNS))
         table.add_row(*(Text(cell) for cell in cells))
     return table
 

@@ -22,7 +22,7 @@ from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.formatting import number, seconds, share
 from otel_llm.shared.outputs import Inputs
-from otel_llm.shared.printable import MISSING, printable
+from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _print(found: sweep.Sweep, output_format: str, *, csv_raw: bool) -> None:
     if output_format == "json":
         click.echo(json.dumps({"points": found.points, "optima": found.optima}, allow_nan=False))
     elif output_format == "csv":
-        write_data(write.csv_text(found.points, sweep.POINT_COLUMNS, raw=csv_raw))
+        write_data(write.csv_text(found.points, tuple(sweep.POINTS), raw=csv_raw))
     else:
         console = wide_console()
         console.print(_points_table(found.points))
@@ -156,7 +156,7 @@ def _points_table(rows: Sequence[dict[str, Any]]) -> Table:
             seconds(row["idle_p99_s"]),
             number(row["throughput_tok_s"]),
             number(row["smooth_goodput_tok_s"]),
-            _between(row["smooth_goodput_low"], row["smooth_goodput_high"]),
+            sweep_page.between(row["smooth_goodput_low"], row["smooth_goodput_high"]),
             share(row["aborted_share"]),
         )
         table.add_row(*(Text(cell) for cell in cells))
@@ -175,7 +175,7 @@ def _optima_table(rows: Sequence[dict[str, Any]]) -> Table:
             _speed(row),
             number(row["alpha"]),
             number(row["load_req_s"]),
-            _between(row["load_low"], row["load_high"]),
+            sweep_page.between(row["load_low"], row["load_high"]),
             share(row["best_share"]),
             number(row["smooth_goodput_tok_s"]),
             "edge" if row["at_edge"] else "",
@@ -186,10 +186,6 @@ def _optima_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def _speed(row: dict[str, Any]) -> str:
     return "own" if row["reading_speed_tok_s"] is None else number(row["reading_speed_tok_s"])
-
-
-def _between(low: float | None, high: float | None) -> str:
-    return MISSING if low is None or high is None else f"{number(low)} to {number(high)}"
 
 
 def _table(title: str, headings: Sequence[str], text_columns: Sequence[int]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from otel_llm.slo.classes import OUTCOMES
 from otel_llm.slo.quantiles import P50, P99, rank
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -172,17 +172,24 @@ def _percentile(ordered: Ints, share: tuple[int, int]) -> float | None:
     return int(ordered[rank(len(ordered), share)]) / 1e9 if len(ordered) else None
 
 
-def figure_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the figures of a run as text, in the order of the columns of the table and of the page."""
-    return (
-        number(row["requests"]),
-        share(row["attainment"]),
-        number(row["goodput_req_s"]),
-        number(row["tokens_s"]),
-        seconds(row["ttft_p50_s"]),
-        seconds(row["ttft_p99_s"]),
-        seconds(row["tbt_p99_s"]),
-        number(row["dropped"]),
-        number(row["preemptions"]),
-        number(row["instance_seconds"] / 3600),
-    )
+class Column(NamedTuple):
+    """A figure of a run in the terminal and on the page: its headings, and its text."""
+
+    heading: str
+    page_heading: str
+    text: Callable[[Mapping[str, Any]], str]
+
+
+COLUMNS: Final = (
+    Column("requests", "Requests", lambda row: number(row["requests"])),
+    Column("attained", "Met", lambda row: share(row["attainment"])),
+    Column("goodput\nreq/s", "Goodput, req/s", lambda row: number(row["goodput_req_s"])),
+    Column("output\ntok/s", "Output, tok/s", lambda row: number(row["tokens_s"])),
+    Column("TTFT\np50", "TTFT p50", lambda row: seconds(row["ttft_p50_s"])),
+    Column("TTFT\np99", "TTFT p99", lambda row: seconds(row["ttft_p99_s"])),
+    Column("TBT\np99", "TBT p99", lambda row: seconds(row["tbt_p99_s"])),
+    Column("dropped", "Dropped", lambda row: number(row["dropped"])),
+    Column("pre-\nempted", "Preempted", lambda row: number(row["preemptions"])),
+    Column("instance\nhours", "Instance hours", lambda row: number(row["instance_seconds"] / 3600)),
+)
+"""The figures of a run that the terminal and the page show, in their order."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm.audit.report.charts.line_chart import line_figure, pen
 from otel_llm.audit.report.html_page import page, picture, table, text, values
-from otel_llm.scheduling.scenario.figures import figure_cells
+from otel_llm.scheduling.scenario.figures import COLUMNS
 from otel_llm.scheduling.scenario.running import load_cells, load_of, optimum_text, others_of
 from otel_llm.shared.formatting import number, share
 
@@ -131,9 +131,8 @@ def _by_tier(runs: Sequence[PlannedRun], rows: Sequence[Row]) -> str:
 
 
 def _runs_table(runs: Sequence[PlannedRun], rows: Sequence[Row]) -> str:
-    heads = ["Settings", "Requests", "Met", "Goodput, req/s", "Output, tok/s", "TTFT p50", "TTFT p99", "TBT p99"]
-    cells = [(_label(run), *figure_cells(row)) for run, row in zip(runs, rows, strict=True)]
-    return table([*heads, "Dropped", "Preempted", "Instance hours"], cells)
+    cells = [(_label(run), *(column.text(row) for column in COLUMNS)) for run, row in zip(runs, rows, strict=True)]
+    return table(["Settings", *(column.page_heading for column in COLUMNS)], cells)
 
 
 def _label(run: PlannedRun) -> str:

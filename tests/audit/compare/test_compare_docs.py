@@ -91,8 +91,8 @@ def test_every_column_of_a_comparison_is_named() -> None:
 
 def test_every_column_of_a_sweep_is_named() -> None:
     text = page("calibration.md").split("A best load (")
-    assert named(text[0]) == set(sweep.POINT_COLUMNS)
-    assert named(text[1]) == set(sweep.OPTIMUM_COLUMNS)
+    assert named(text[0]) == sweep.POINTS.keys()
+    assert named(text[1]) == sweep.OPTIMA.keys()
 
 
 def test_the_defaults_of_the_gate_are_those_of_the_page() -> None:

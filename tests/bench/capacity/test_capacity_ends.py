@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from support.bench.loads import MODEL, After, counted
-from support.bench.processes import children_of, ctrl_c, hold_workers, sockets_of, started, waits_of
+from support.bench.processes import children_of, started
 from support.patience import WAIT_S
 from support.sse_server import DONE, Gate, Json, Reply, SseServer, Wait, chunk, words
 
@@ -26,6 +27,51 @@ from otel_llm.cli.commands.audit_command import audit
 QUESTIONS = 2
 SLOW = Reply([*words(2), Wait(30.0), *words(2), chunk(finish="stop"), DONE])
 LOAD = ("--between", "20..40", "--output", "3", "--format", "json")
+
+
+def ctrl_c(process: subprocess.Popen[str]) -> None:
+    """Interrupt a started process as a terminal does: all of its group."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def waits_of(process: subprocess.Popen[str]) -> int:
+    """Return how often a process has waited for something: a measure of how far it is, on a machine of any speed."""
+    found = re.search(r"^voluntary_ctxt_switches:\s*(\d+)$", _proc(process, "status").read_text("ascii"), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def sockets_of(process: subprocess.Popen[str]) -> int:
+    """Return how many sockets a process has open."""
+    found = 0
+    for name in _proc(process, "fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += str(name.readlink()).startswith("socket:")
+    return found
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+if any("otel_llm.bench.client.worker" in word for word in sys.orig_argv):
+    while Path({held!r}).exists():
+        time.sleep(0.01)
+"""
+
+
+def hold_workers(folder: Path) -> Path:
+    """Keep the workers of a command from starting as long as a file is there, which is returned.
+
+    The command is started with this folder as its `path`.
+    """
+    held = folder / "held"
+    held.touch()
+    (folder / "sitecustomize.py").write_text(HOLD.format(held=str(held)), encoding="utf-8")
+    return held
+
+
+def _proc(process: subprocess.Popen[str], name: str) -> Path:
+    return Path(f"/proc/{process.pid}/{name}")
 
 
 def search(

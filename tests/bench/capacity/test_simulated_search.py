@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.bench.fleets import attainment_at, fleet_scenario
+from support.bench.fleets import fleet
 
 from otel_llm.bench.capacity.capacity_answer import answer, as_json
 from otel_llm.bench.capacity.capacity_search import (
@@ -28,11 +28,26 @@ from otel_llm.bench.capacity.simulated_source import SimulatedSource
 from otel_llm.bench.capacity.statistics.error_budget import ProbeLevels
 from otel_llm.bench.capacity.statistics.virtual_queue import Load
 from otel_llm.config.yaml_file import ConfigError
-from otel_llm.scheduling.workload.arrivals import TraceArrivals
+from otel_llm.scheduling.scenario.running import run_scenario
+from otel_llm.scheduling.scenario.scenario import Scenario
+from otel_llm.scheduling.scenario.sweep import load_runs
+from otel_llm.scheduling.workload.arrivals import PoissonArrivals, TraceArrivals
 from otel_llm.scheduling.workload.trace_file import Trace
 
 OBJECTIVE = parse_objective("attainment >= 0.9")
 PLAN = SearchPlan(OBJECTIVE, 2.0, 32.0, precision=0.25, budget=20_000)
+
+
+def fleet_scenario(folder: Path) -> Scenario:
+    """Return the scenario."""
+    return load_runs(fleet(folder))[0].scenario
+
+
+def attainment_at(one: Scenario, rate: float, seed: int = 5) -> float:
+    """Return the attainment that `otel-llm simulate` says at a rate."""
+    workload = replace(one.workload, arrivals=PoissonArrivals(Fraction(rate)))
+    found: float = run_scenario(replace(one, workload=workload), seed)["attainment"]
+    return found
 
 
 def test_intervals_hold_the_truth(tmp_path: Path) -> None:

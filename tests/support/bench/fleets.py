@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 
 from support.scheduling.scenarios import scenario
-
-from otel_llm.scheduling.scenario.running import run_scenario
-from otel_llm.scheduling.scenario.scenario import Scenario
-from otel_llm.scheduling.scenario.sweep import load_runs
-from otel_llm.scheduling.workload.arrivals import PoissonArrivals
 
 FLEET = """\
 version: 1
@@ -46,15 +39,3 @@ def fleet(folder: Path, text: str = FLEET) -> Path:
     """Write the scenario and its profile; return the scenario's path."""
     (folder / "slow.yaml").write_text(PROFILE)
     return scenario(folder, text)
-
-
-def fleet_scenario(folder: Path) -> Scenario:
-    """Return the scenario."""
-    return load_runs(fleet(folder))[0].scenario
-
-
-def attainment_at(one: Scenario, rate: float, seed: int = 5) -> float:
-    """Return the attainment that `otel-llm simulate` says at a rate."""
-    workload = replace(one.workload, arrivals=PoissonArrivals(Fraction(rate)))
-    found: float = run_scenario(replace(one, workload=workload), seed)["attainment"]
-    return found

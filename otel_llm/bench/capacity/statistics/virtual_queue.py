@@ -10,7 +10,7 @@ every rate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -29,14 +29,6 @@ OUTPUT_WEIGHTS: Final = (0.0, 4.0)
 """The work of an output token, in input tokens: engines are bound by prefill or by decode."""
 REFERENCE_REQUESTS: Final = 1_000_000
 _REFERENCE_BLOCKS: Final = 64
-
-
-class LoadLaw(Protocol):
-    """The law of a load: draws of it are independent of those that are sent."""
-
-    def draw(self, requests: int) -> Load:
-        """Return a load at 1 request/s."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
