@@ -19,7 +19,7 @@ from otel_llm.evaluate.tombstones import Tombstones
 from otel_llm.formats.assemble.received_request import ReceivedRequest
 from otel_llm.formats.assemble.received_stream import MAX_HELD_BYTES, ReceivedStream
 from otel_llm.formats.assemble.resolved import shift_ns
-from otel_llm.formats.segment_columns import ids_of, key_suffix, request_of
+from otel_llm.formats.batch import ids_of, key_suffix, request_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,17 +1,125 @@
-"""The contents of one export request: its records, and counts of refused, ignored and odd spans."""
+"""The contents of one export request: its records, as objects or as columns, and counts of refused and odd spans."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from otel_llm.formats.records import DEFAULT_TENANT
-from otel_llm.formats.segment_columns import key_suffix
+import numpy as np
+
+from otel_llm.formats.records import DEFAULT_TENANT, Segment
+from otel_llm.slo.classes import CONTENT
 
 if TYPE_CHECKING:
-    from otel_llm.formats.records import RequestSpan, Segment
-    from otel_llm.formats.segment_columns import SegmentColumns
+    import numpy.typing as npt
+
+    from otel_llm.formats.records import RequestSpan
+
+    Ints = npt.NDArray[np.int64]
+    Bytes = npt.NDArray[np.uint8]
+    from otel_llm.formats.records import RequestKey
+
+    Bools = npt.NDArray[np.bool_]
+
+
+_TRACE_BYTES: Final = 16
+_IDS_BYTES: Final = 24
+_IDS: Final = np.dtype(f"V{_IDS_BYTES}")
+"""Trace id and request span id, concatenated."""
+
+
+@dataclass(slots=True)
+class SegmentColumns:
+    """Segments as columns, in the order of the message.
+
+    `ids`: (S, 3), the halves of the trace id and the id of the request span, each eight bytes as an integer; `seq`,
+    `first_token`, `start_ns`, `end_ns`, `kind`, `last_byte_ns`, `tokens`: (S,); `times_ns`, `counts`: (N,) all token
+    events and how many tokens each stands for, those of segment i at `offsets[i]:offsets[i + 1]`, as received; `kind`
+    is the code of all tokens of a segment. The choice is 0, and there are no attributes.
+    """
+
+    ids: Ints
+    seq: Ints
+    first_token: Ints
+    start_ns: Ints
+    end_ns: Ints
+    kind: Bytes
+    offsets: Ints
+    times_ns: Ints
+    counts: Ints
+    tokens: Ints
+    last_byte_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    @property
+    def keys(self) -> list[bytes]:
+        """Return the ids of each, 24 bytes: trace id and request span id."""
+        return ids_of(self.ids)
+
+    def segment(self, place: int, receipt_ns: int | None, tenant: str) -> Segment:
+        """Return one of them as a record."""
+        (ids,) = ids_of(self.ids[place : place + 1])
+        own = slice(self.offsets[place], self.offsets[place + 1])
+        kind, times_ns = self.kind.item(place), self.times_ns[own].tolist()
+        return Segment(
+            ids[:_TRACE_BYTES],
+            ids[_TRACE_BYTES:],
+            0,
+            self.seq.item(place),
+            self.first_token.item(place),
+            self.start_ns.item(place),
+            self.end_ns.item(place),
+            times_ns,
+            None if kind == CONTENT or not times_ns else bytes((kind,)) * len(times_ns),
+            {},
+            receipt_ns,
+            last_byte_ns=self.last_byte_ns.item(place),
+            counts=None if self.tokens.item(place) == len(times_ns) else self.counts[own].tolist(),
+            tenant=tenant,
+        )
+
+    def only(self, chosen: Bools) -> SegmentColumns:
+        """Return the chosen ones, (S,) bool."""
+        lengths = np.diff(self.offsets)
+        events = np.repeat(chosen, lengths)
+        return SegmentColumns(
+            ids=self.ids[chosen],
+            seq=self.seq[chosen],
+            first_token=self.first_token[chosen],
+            start_ns=self.start_ns[chosen],
+            end_ns=self.end_ns[chosen],
+            kind=self.kind[chosen],
+            offsets=np.concatenate(([0], np.cumsum(lengths[chosen]))),
+            times_ns=self.times_ns[events],
+            counts=self.counts[events],
+            tokens=self.tokens[chosen],
+            last_byte_ns=self.last_byte_ns[chosen],
+        )
+
+
+def ids_of(ids: Ints) -> list[bytes]:
+    """Return rows of three integers as the 24 bytes that they were read from."""
+    found: list[bytes] = ids.view(_IDS).ravel().tolist()
+    return found
+
+
+def key_suffix(tenant: str) -> bytes:
+    """Return what follows the ids in a request's key as bytes: nothing for the default tenant, which most have."""
+    return b"" if tenant == DEFAULT_TENANT else tenant.encode()
+
+
+def key_bytes(key: RequestKey) -> bytes:
+    """Return a request's key as bytes: trace id, span id, tenant."""
+    trace_id, span_id, tenant = key
+    return trace_id + span_id + key_suffix(tenant)
+
+
+def request_of(key: bytes) -> RequestKey:
+    """Return the request's key that `key_bytes` wrote."""
+    return key[:_TRACE_BYTES], key[_TRACE_BYTES:_IDS_BYTES], key[_IDS_BYTES:].decode() or DEFAULT_TENANT
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from otel_llm.bench.client.load_run import LoadRun
 from otel_llm.bench.client.observed_request import ObservedRequest
 from otel_llm.bench.live_figures import LiveFigures
-from otel_llm.cli.output.load_view import view
+from otel_llm.cli.commands.bench_command import view
 from otel_llm.slo.classes import SloClass
 
 SECOND = 10**9

@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from otel_llm.audit import terminal
@@ -23,23 +25,73 @@ from otel_llm.bench.plan.load_plan import LoadPlan, draw_plan
 from otel_llm.bench.plan.prompts import PromptSpec
 from otel_llm.bench.recording.run_folder import make_folder, write_run_file
 from otel_llm.bench.recording.run_journal import RequestRecords
-from otel_llm.cli.load_command import about_run, check_outputs, interrupts, refusing
-from otel_llm.cli.load_options import format_option, judging_options, load_options
+from otel_llm.cli.load_options import (
+    about_run,
+    check_outputs,
+    format_option,
+    interrupts,
+    judging_options,
+    load_options,
+    refusing,
+)
 from otel_llm.cli.option_types import Duration
 from otel_llm.cli.output.echo import echo
-from otel_llm.cli.output.load_view import showing
-from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.cli.output.terminal_console import SafeConsole, wide_console
 from otel_llm.rules.files.slo_file import load_slo
-from otel_llm.shared.clock import MonotonicClock
+from otel_llm.shared.clock import MonotonicClock, monotonic_ns
+from otel_llm.shared.formatting import number, seconds
 from otel_llm.shared.outputs import OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from otel_llm.bench.client.observed_request import ObservedRequest
+    from otel_llm.bench.live_figures import LiveSnapshot
     from otel_llm.bench.load_result import LoadResult
     from otel_llm.bench.load_settings import LoadSettings
     from otel_llm.slo.classes import SloClasses
+
+
+EVERY_NS: Final = 250_000_000
+
+
+@contextlib.contextmanager
+def showing() -> Iterator[Callable[[Callable[[], LiveSnapshot]], None] | None]:
+    """Give a function that shows a snapshot, made when it is time for one; None without a terminal."""
+    console = SafeConsole(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        shown_ns = 0
+
+        def show(snapshot: Callable[[], LiveSnapshot]) -> None:
+            nonlocal shown_ns
+            now_ns = monotonic_ns()
+            if now_ns - shown_ns >= EVERY_NS:
+                shown_ns = now_ns
+                live.update(view(snapshot()), refresh=True)
+
+        yield show
+
+
+def view(now: LiveSnapshot) -> Table:
+    """Return the view of one snapshot: one line of figures under their names."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("sent", "requests/s", "in flight", "waiting now", "ended", "failed", "TTFT", "time left"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_row(
+        f"{now.sent:,}",
+        number(now.rate),
+        f"{now.in_flight:,}",
+        f"{now.waiting:,}",
+        f"{now.ended:,}",
+        f"{now.failed:,}",
+        "-" if now.ttft_s is None else seconds(now.ttft_s),
+        "-" if now.left_s is None else seconds(now.left_s),
+    )
+    return table
+
 
 EXAMPLES = """
 \b

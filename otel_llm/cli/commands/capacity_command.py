@@ -27,8 +27,15 @@ from otel_llm.bench.plan.load_plan import MOST_REQUESTS
 from otel_llm.bench.plan.prompts import PromptSpec
 from otel_llm.bench.recording.run_folder import make_folder
 from otel_llm.bench.recording.run_journal import RequestRecords
-from otel_llm.cli.load_command import about_run, check_outputs, interrupts, refusing
-from otel_llm.cli.load_options import format_option, judging_options, probe_options
+from otel_llm.cli.load_options import (
+    about_run,
+    check_outputs,
+    format_option,
+    interrupts,
+    judging_options,
+    probe_options,
+    refusing,
+)
 from otel_llm.cli.option_types import KnownRange
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole, wide_console

@@ -18,6 +18,10 @@ from otel_llm.scheduling.profiles.grid import Point
 from otel_llm.scheduling.profiles.profile_file import exact_duration_ns
 from otel_llm.scheduling.profiles.profile_fit import duration_text, fit_profile, profile_text, read_requests, table_text
 from otel_llm.scheduling.profiles.profile_page import (
+    PRIORS,
+    batches_of,
+    chunks_of,
+    contexts_of,
     decode_rows,
     facts_of,
     headline,
@@ -25,7 +29,6 @@ from otel_llm.scheduling.profiles.profile_page import (
     prefill_rows,
     render,
 )
-from otel_llm.scheduling.profiles.summary import PRIORS, batches_of, chunks_of, contexts_of
 from otel_llm.shared.formatting import number, share
 from otel_llm.shared.outputs import Inputs, OutputError
 from otel_llm.shared.printable import printable

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from otel_llm.evaluate.streams.stream_table import StreamTable
-    from otel_llm.formats.segment_columns import SegmentColumns
+    from otel_llm.formats.batch import SegmentColumns
 
     Ints = npt.NDArray[np.int64]
     Bools = npt.NDArray[np.bool_]

@@ -11,7 +11,7 @@ from otel_llm import semconv
 from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT, StreamEvent, StreamState, following
 from otel_llm.evaluate.streams.stream_in_flight import UNGROUPED, Grouped
 from otel_llm.evaluate.streams.stream_table import PARTS
-from otel_llm.formats.segment_columns import key_bytes
+from otel_llm.formats.batch import key_bytes
 from otel_llm.formats.spans.attributes import text_of
 from otel_llm.slo.ledger import Ledger
 from otel_llm.slo.stream import Stream

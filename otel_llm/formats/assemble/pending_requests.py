@@ -10,7 +10,7 @@ import numpy as np
 from otel_llm import semconv
 from otel_llm.formats.assemble.received_stream import EVENT_BYTES, record_bytes
 from otel_llm.formats.assemble.stream_rows import Rows, joined
-from otel_llm.formats.segment_columns import request_of
+from otel_llm.formats.batch import request_of
 from otel_llm.formats.spans.attributes import count_of
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from otel_llm.formats.assemble.pending_requests import NO_END, PendingRequests
 from otel_llm.formats.assemble.received_request import ending_overrides
 from otel_llm.formats.assemble.stream_columns import Streams, concatenate
 from otel_llm.formats.assemble.stream_rows import NO_RECEIPT, Rows, joined, merge
+from otel_llm.formats.batch import key_bytes
 from otel_llm.formats.records import InputError
-from otel_llm.formats.segment_columns import key_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -13,7 +13,7 @@ from otel_llm import semconv
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.core.scanning import span_columns as column
 from otel_llm.core.scanning.scan import scan as scan_message
-from otel_llm.formats.batch import Batch
+from otel_llm.formats.batch import Batch, SegmentColumns
 from otel_llm.formats.otlp.attribute_cache import attribute_cache
 from otel_llm.formats.otlp.length_delimited import (
     RESOURCE,
@@ -25,7 +25,6 @@ from otel_llm.formats.otlp.length_delimited import (
 )
 from otel_llm.formats.otlp.span_records import add_span, instance_of
 from otel_llm.formats.records import DecodeError, RequestSpan, Segment
-from otel_llm.formats.segment_columns import SegmentColumns
 from otel_llm.formats.spans.attributes import MAX_VALUE_CHARS
 
 if TYPE_CHECKING:

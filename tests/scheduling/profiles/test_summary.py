@@ -10,8 +10,7 @@ import pytest
 from support.scheduling.profiles import table
 
 from otel_llm.scheduling.profiles import load_profile
-from otel_llm.scheduling.profiles.profile_page import render
-from otel_llm.scheduling.profiles.summary import (
+from otel_llm.scheduling.profiles.profile_page import (
     Most,
     batches_of,
     chunks_of,
@@ -19,6 +18,7 @@ from otel_llm.scheduling.profiles.summary import (
     decodes_ns,
     most_decodes,
     prefills_ns,
+    render,
 )
 
 MS = 1_000_000

@@ -14,12 +14,11 @@ from support.otlp import Event, segment_span
 
 from otel_llm.core.kernel import COMPILED
 from otel_llm.core.scanning import span_columns as column
-from otel_llm.formats.batch import Batch
+from otel_llm.formats.batch import Batch, SegmentColumns
 from otel_llm.formats.otlp import export_request as otlp
 from otel_llm.formats.otlp.length_delimited import refuse_many_parts
 from otel_llm.formats.otlp.scanned import read_scanned, scan
 from otel_llm.formats.records import DecodeError
-from otel_llm.formats.segment_columns import SegmentColumns
 from otel_llm.formats.spans.attributes import DEFAULT_LIMITS, AttributeLimits
 
 LOCAL, REMOTE = 0x101, 0x301
