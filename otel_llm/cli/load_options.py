@@ -189,9 +189,6 @@ _JUDGING: Final = (
     click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given."),
     click.option("--class", "class_name", metavar="NAME", help="The class of all requests."),
 )
-_FORMAT: Final = click.option(
-    "--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True
-)
 
 
 def judging_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -199,11 +196,6 @@ def judging_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_JUDGING):
         command = option(command)
     return command
-
-
-def format_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Add how the answer is printed, `format`."""
-    return _FORMAT(command)
 
 
 def load_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,15 +1,16 @@
-"""The types of options: durations, numbers, lists and ranges of numbers."""
+"""Kinds of options: durations, numbers, lists and ranges of numbers; the format of an output."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from otel_llm.config.durations import exact, parse_duration_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from fractions import Fraction
 
 
@@ -39,6 +40,8 @@ class Duration(click.ParamType[int]):
             self.fail(f"{value!r} is shorter than {self._shortest_ns / 1e6:g}ms", param, ctx)
         return length_ns
 
+
+Callback = TypeVar("Callback", bound="Callable[..., Any] | click.Command")
 
 MOST_POINTS: Final = 1000
 """Numbers in one range."""
@@ -83,3 +86,10 @@ def numbers(text: str, what: str) -> list[float]:
     if any(value < 0 for value in found):
         raise NumbersError(f"{what} {text!r}: none is negative; {advice}")
     return [float(value) for value in sorted(set(found))]
+
+
+def format_option(*formats: str, of: str | None = None) -> Callable[[Callback], Callback]:
+    """Return the option `--format` with these choices, the first by default; the command gets `output_format`."""
+    return click.option(
+        "--format", "output_format", type=click.Choice(formats), default=formats[0], show_default=True, help=of
+    )

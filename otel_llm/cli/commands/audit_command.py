@@ -15,6 +15,7 @@ from otel_llm.audit.input import parquet_streams
 from otel_llm.audit.input.load_inputs import BrokenRecordError, SeveralRunsError, Tokens
 from otel_llm.audit.kernel.workers import WorkerError, cores
 from otel_llm.audit.runs import runs
+from otel_llm.cli.option_types import format_option
 from otel_llm.cli.output import comparison_view, runs_view
 from otel_llm.cli.output.echo import CSV_RAW, echo, write_data
 from otel_llm.cli.output.progress import reading_files
@@ -67,13 +68,8 @@ _FILE = click.Path(path_type=Path)
 @click.argument("paths", nargs=-1, required=True, type=_FILE, metavar="PATH...")
 @click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given.")
 @click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json", "csv"]),
-    default="table",
-    show_default=True,
-    help="The output: a table, one JSON object, or one CSV line for each class and measured_at.",
+@format_option(
+    "table", "json", "csv", of="The output: a table, one JSON object, or one CSV line for each class and measured_at."
 )
 @click.option("--requests", type=_FILE, metavar="OUT", help="Write a row for each request: .parquet, .csv or .jsonl.")
 @click.option("--windows", type=_FILE, metavar="OUT", help="Write a row for each window and group; same formats.")

@@ -28,13 +28,12 @@ from otel_llm.bench.recording.run_journal import RequestRecords
 from otel_llm.cli.load_options import (
     about_run,
     check_outputs,
-    format_option,
     interrupts,
     judging_options,
     load_options,
     refusing,
 )
-from otel_llm.cli.option_types import Duration
+from otel_llm.cli.option_types import Duration, format_option
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.terminal_console import SafeConsole, wide_console
 from otel_llm.rules.files.slo_file import load_slo
@@ -137,7 +136,7 @@ _FILE: Final = click.Path(path_type=Path)
 )
 @click.option("--out", type=_FILE, metavar="DIR", help="Keep the recording there, for `otel-llm audit DIR`.")
 @click.option("--html", type=_FILE, metavar="F", help="Write the report: one page that needs no network.")
-@format_option
+@format_option("table", "json")
 def bench(
     load: LoadSettings,
     slo: Path | None,

@@ -8,24 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.text import Text
 
 from otel_llm.audit import load_streams
 from otel_llm.audit.calibrate import churn, prefill
 from otel_llm.audit.calibrate.alpha_fit import SHAPES
 from otel_llm.audit.kernel.judge_batch import JUDGED, judge_batch
+from otel_llm.cli.option_types import format_option
 from otel_llm.cli.output.echo import echo, write_data
 from otel_llm.cli.output.progress import reading_files
-from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.cli.output.terminal_console import figures_table, wide_console
 from otel_llm.config.durations import exact
 from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.formatting import number, seconds, share
-from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -63,13 +62,7 @@ def calibrate() -> None:
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option(
-            "--format",
-            "output_format",
-            type=click.Choice(["table", "json", "yaml"]),
-            default="table",
-            show_default=True,
-        ),
+        format_option("table", "json", "yaml"),
         click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class."),
         click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given."),
         click.argument("paths", nargs=-1, required=True, type=_FILE, metavar="PATH..."),
@@ -221,7 +214,9 @@ def _show_fits(fits: Fits, tokens: float, readers: churn.Readers, complaints: Pa
         )
         for one in fits.fits
     ]
-    _table("Alpha by shape of the penalty", ("penalty", "alpha", "from", "to", "beta", "base", "AIC +", "weight"), rows)
+    _print_table(
+        "Alpha by shape of the penalty", ("penalty", "alpha", "from", "to", "beta", "base", "AIC +", "weight"), rows
+    )
     if not fits.shown:
         console.print("The data do not show that waiting has an effect: a model without one explains them as well.")
     elif len(fits.indistinguishable) > 1:
@@ -238,7 +233,7 @@ def _show_fits(fits: Fits, tokens: float, readers: churn.Readers, complaints: Pa
             for one in churn.churn_by_idle(readers, fits.best)
         ]
         headings = ("idle time so far", "waited there, all readers", "left", f"expected ({fits.best.penalty})")
-        _table("Where they left", headings, stretches)
+        _print_table("Where they left", headings, stretches)
     console.print(_benefit(fits.best, tokens).strip(), markup=False)
 
 
@@ -255,18 +250,10 @@ def _show_prefill(found: prefill.Prefill, prompts: prefill.Prompts) -> None:
             f"raised by {number(found.lift)}; half of the first tokens are off by {share(found.spread)} at most"
         )
     rows = [(number(tokens), seconds(length_ns / 1e9)) for tokens, length_ns in found.curve.points]
-    _table("First-token target", ("input tokens", "due after"), rows)
+    _print_table("First-token target", ("input tokens", "due after"), rows)
     console.print(f"{found.held:,} of {found.requests:,} hold it; beyond its ends the target is constant", style="dim")
     console.print(found.yaml().strip(), markup=False, soft_wrap=True)
 
 
-def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    wide_console().print(table)
+def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    wide_console().print(figures_table(title, headings, rows, texts=(0,)))

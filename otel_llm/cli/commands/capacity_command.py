@@ -30,15 +30,14 @@ from otel_llm.bench.recording.run_journal import RequestRecords
 from otel_llm.cli.load_options import (
     about_run,
     check_outputs,
-    format_option,
     interrupts,
     judging_options,
     probe_options,
     refusing,
 )
-from otel_llm.cli.option_types import KnownRange
+from otel_llm.cli.option_types import KnownRange, format_option
 from otel_llm.cli.output.echo import echo
-from otel_llm.cli.output.terminal_console import SafeConsole, wide_console
+from otel_llm.cli.output.terminal_console import SafeConsole, figures_table, wide_console
 from otel_llm.config.durations import parse_duration_ns
 from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.slo_file import load_slo
@@ -188,7 +187,7 @@ _FILE: Final = click.Path(path_type=Path)
 @judging_options
 @click.option("--out", type=_FILE, metavar="DIR", help="Keep a recording of each probe there, for `otel-llm audit`.")
 @click.option("--html", type=_FILE, metavar="F", help="Write the probes as charts: one page that needs no network.")
-@format_option
+@format_option("table", "json")
 def capacity(
     load: LoadSettings,
     simulate: Path | None,
@@ -348,17 +347,10 @@ def _show(result: CapacityResult, output_format: str) -> None:
     if output_format == "json":
         click.echo(json.dumps(as_json(result), allow_nan=False))
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     console = wide_console()
     console.print(Text(answer(result), style="bold green" if result.decided else "bold"))
     title = f"Probes: {result.plan.objective.text}"
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in PROBE_HEADINGS:
-        table.add_column(heading, justify="left" if heading == "verdict" else "right", overflow="fold")
-    for row in probe_rows(result):
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
+    texts = (PROBE_HEADINGS.index("verdict"),)
+    console.print(figures_table(title, PROBE_HEADINGS, probe_rows(result), texts=texts, unwrapped=()))
     if (failed := failures(result)) is not None:
         echo(failed)

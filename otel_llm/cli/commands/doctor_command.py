@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from otel_llm.cli.option_types import KnownRange
+from otel_llm.cli.option_types import KnownRange, format_option
 from otel_llm.cli.output.echo import echo
 from otel_llm.instrumentation.doctor.checks import examine
 from otel_llm.instrumentation.doctor.finding import Situation, worst_status
@@ -22,14 +22,7 @@ PROBLEM = 1
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Of the report.",
-)
+@format_option("text", "json", of="Of the report.")
 @click.option("--classes", help="SLO classes that the collector knows, separated by commas.")
 @click.option(
     "--timeout",

@@ -11,7 +11,7 @@ from rich.text import Text
 from otel_llm.audit import load_streams, write
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading_files
-from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.cli.output.terminal_console import figures_table, wide_console
 from otel_llm.config.yaml_file import ConfigError
 from otel_llm.scheduling.profiles import aic_import, load_profile, shipped_profiles
 from otel_llm.scheduling.profiles.grid import Point
@@ -224,10 +224,10 @@ def _print(found: Profile) -> None:
     console.print(Text(found.source, style="dim"))
     contexts = [f"{one:,} tokens" for one in contexts_of(found)]
     decodes = [(f"{size:,}", *map(_ms, line)) for size, line in decode_rows(found, batches_of(found))]
-    _table("Iterations of decodes, by the context of each, ms", ["decodes", *contexts], decodes)
+    _print_table("Iterations of decodes, by the context of each, ms", ["decodes", *contexts], decodes)
     prefills = [(f"{size:,}", *map(_ms, line)) for size, line in prefill_rows(found, chunks_of(found))]
-    _table("Iterations of a prefill chunk alone, ms", ["chunk", *(f"after {one:,}" for one in PRIORS)], prefills)
-    _table("The most decodes that a TPOT allows, overhead included", ["TPOT", *contexts], most_rows(found))
+    _print_table("Iterations of a prefill chunk alone, ms", ["chunk", *(f"after {one:,}" for one in PRIORS)], prefills)
+    _print_table("The most decodes that a TPOT allows, overhead included", ["TPOT", *contexts], most_rows(found))
 
 
 def _print_fit(found: Fit) -> None:
@@ -241,7 +241,7 @@ def _print_fit(found: Fit) -> None:
     points = [Point(size, 0, 0, 0) for size in nodes.decodes[1:]] + [Point(0, 0, size, 0) for size in nodes.chunks[1:]]
     lengths = [duration_text(length_ns) for length_ns in found.curve.lengths_ns(points)]
     sizes = [("decodes", f"{at.decodes:,}") if at.decodes else ("chunk", f"{at.chunk:,}") for at in points]
-    _table(
+    _print_table(
         "Iterations", ["of", "size", "length"], [(*size, length) for size, length in zip(sizes, lengths, strict=True)]
     )
     terms = [
@@ -250,28 +250,20 @@ def _print_fit(found: Fit) -> None:
         ("pauses, part of all of these", share(found.pauses)),
         ("request_overhead", found.request_overhead),
     ]
-    _table("Terms", ["term", "value"], terms)
+    _print_table("Terms", ["term", "value"], terms)
     seen = [(name, f"{low:,}", f"{high:,}") for name, (low, high) in found.ranges.items()]
-    _table("Sizes that were seen", ["", "from", "to"], seen)
+    _print_table("Sizes that were seen", ["", "from", "to"], seen)
     residuals = [
         (kind, f"{one.iterations:,}", share(one.median), share(one.p90), f"{one.bias:+.2%}")
         for kind, one in found.residuals.items()
     ]
     headings = ["iterations", "number", "median of sizes", "p90 of sizes", "median"]
-    _table("Residuals, relative", headings, residuals)
+    _print_table("Residuals, relative", headings, residuals)
 
 
 def _ms(length_ns: int | None) -> str:
     return number(None if length_ns is None else length_ns / 1e6)
 
 
-def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    wide_console().print(table)
+def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    wide_console().print(figures_table(title, headings, rows))

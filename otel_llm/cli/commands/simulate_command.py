@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
+from otel_llm.cli.option_types import format_option
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import counting
-from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.cli.output.terminal_console import figures_table, wide_console
 from otel_llm.config.yaml_file import ConfigError
 from otel_llm.scheduling.scenario.figures import COLUMNS
 from otel_llm.scheduling.scenario.parallel import SweepError, run_sweep
@@ -55,7 +56,7 @@ Exit code: 0 fine; 1 a process of the sweep was killed; 2 bad usage, or a scenar
     help="Write the token times of each run as run-N.parquet, and slo.yaml, for `otel-llm audit`.",
 )
 @click.option("--html", type=click.Path(path_type=Path), metavar="OUT", help="Write the charts: one page, no network.")
-@click.option("--format", "output_format", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@format_option("table", "json")
 def simulate(
     scenario: Path,
     settings: tuple[str, ...],
@@ -125,27 +126,15 @@ def _compile_kernels() -> None:
 
 def _runs_table(settings: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> Table:
     keys = list(settings[0])
-    names = [key.rpartition(".")[2] for key in keys]
-    table = _table("Simulated runs", (*names, *(column.heading for column in COLUMNS)), len(keys))
-    for chosen, row in zip(settings, rows, strict=True):
-        cells = (*(printable(str(chosen[key]), 24) for key in keys), *(column.text(row) for column in COLUMNS))
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    headings = [*(key.rpartition(".")[2] for key in keys), *(column.heading for column in COLUMNS)]
+    cells = [
+        (*(printable(str(chosen[key]), 24) for key in keys), *(column.text(row) for column in COLUMNS))
+        for chosen, row in zip(settings, rows, strict=True)
+    ]
+    return figures_table("Simulated runs", headings, cells, texts=range(len(keys)), unwrapped=range(len(keys)))
 
 
 def _loads_table(cells: Sequence[tuple[str, str, str]]) -> Table:
-    table = _table("The highest load that meets the objective", ("settings", "requests/s", "of the optimum"), 1)
-    for settings, load, of in cells:
-        table.add_row(Text(printable(settings, 80)), Text(load), Text(of))
-    return table
-
-
-def _table(title: str, headings: Sequence[str], text_columns: int) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for index, heading in enumerate(headings):
-        is_text = index < text_columns
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=is_text, overflow="fold")
-    return table
+    title, headings = "The highest load that meets the objective", ("settings", "requests/s", "of the optimum")
+    rows = [(printable(settings, 80), load, of) for settings, load, of in cells]
+    return figures_table(title, headings, rows, texts=(0,), unwrapped=(0,))

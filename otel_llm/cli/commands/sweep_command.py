@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.text import Text
 
 from otel_llm.audit import write
 from otel_llm.audit.compare import sweep
 from otel_llm.audit.compare.bootstrap import RESAMPLES, Drawing
 from otel_llm.audit.input.runs import load_runs
 from otel_llm.audit.report import sweep_page
-from otel_llm.cli.option_types import NumbersError, numbers
+from otel_llm.cli.option_types import NumbersError, format_option, numbers
 from otel_llm.cli.output.echo import CSV_RAW, write_data
 from otel_llm.cli.output.progress import reading_files
-from otel_llm.cli.output.terminal_console import wide_console
+from otel_llm.cli.output.terminal_console import figures_table, wide_console
 from otel_llm.config.yaml_file import ConfigError
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.shared.formatting import number, seconds, share
@@ -26,9 +25,11 @@ from otel_llm.shared.printable import printable
 from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.table import Table
+
+    Columns = Mapping[str, Callable[[dict[str, Any]], str]]
 
 EXAMPLES = """
 \b
@@ -54,9 +55,7 @@ _FILE = click.Path(path_type=Path)
 @click.option("--reading-speed", metavar="NUMBERS", help="Tokens/s, as 3,5,8; each class's own where not given.")
 @click.option("--slo", type=_FILE, metavar="F", help="SLO classes; the shipped ones where not given.")
 @click.option("--class", "class_name", metavar="NAME", help="Judge every request by this class.")
-@click.option(
-    "--format", "output_format", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True
-)
+@format_option("table", "json", "csv")
 @click.option("--csv-raw", is_flag=True, help=CSV_RAW)
 @click.option("--points", type=_FILE, metavar="OUT", help="Write a row for each point: .parquet, .csv or .jsonl.")
 @click.option("--optima", type=_FILE, metavar="OUT", help="Write a row for each best load; same formats.")
@@ -143,56 +142,47 @@ def _print(found: sweep.Sweep, output_format: str, *, csv_raw: bool) -> None:
 
 
 def _points_table(rows: Sequence[dict[str, Any]]) -> Table:
-    headings = ("recording", "at", "requests/s", "reads\ntok/s", "alpha", "idle\np50", "idle\np99", "through-\nput")
-    table = _table("Smooth goodput", (*headings, "smooth\ngoodput", "95 %", "aborted"), text_columns=(0, 1))
-    for row in rows:
-        cells = (
-            printable(Path(row["recording"]).name, 18),
-            printable(row["measured_at"]),
-            number(row["load_req_s"]),
-            _speed(row),
-            number(row["alpha"]),
-            seconds(row["idle_p50_s"]),
-            seconds(row["idle_p99_s"]),
-            number(row["throughput_tok_s"]),
-            number(row["smooth_goodput_tok_s"]),
-            sweep_page.between(row["smooth_goodput_low"], row["smooth_goodput_high"]),
-            share(row["aborted_share"]),
-        )
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+    return figures_table("Smooth goodput", [*_POINTS], _cells(_POINTS, rows), texts=(0, 1))
 
 
 def _optima_table(rows: Sequence[dict[str, Any]]) -> Table:
-    headings = ("at", "reads\ntok/s", "alpha", "best load", "95 %", "best in\nresamples", "smooth\ngoodput", "")
-    table = _table("The load of the highest smooth goodput, requests/s", headings, text_columns=(0, 7))
+    title = "The load of the highest smooth goodput, requests/s"
+    table = figures_table(title, [*_OPTIMA], _cells(_OPTIMA, rows), texts=(0, 7))
     if any(row["at_edge"] for row in rows):
         table.caption = "edge: the lowest or the highest load recorded; the peak may lie beyond"
         table.caption_justify = "left"
-    for row in rows:
-        cells = (
-            printable(row["measured_at"]),
-            _speed(row),
-            number(row["alpha"]),
-            number(row["load_req_s"]),
-            sweep_page.between(row["load_low"], row["load_high"]),
-            share(row["best_share"]),
-            number(row["smooth_goodput_tok_s"]),
-            "edge" if row["at_edge"] else "",
-        )
-        table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def _cells(columns: Columns, rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    return [[text(row) for text in columns.values()] for row in rows]
 
 
 def _speed(row: dict[str, Any]) -> str:
     return "own" if row["reading_speed_tok_s"] is None else number(row["reading_speed_tok_s"])
 
 
-def _table(title: str, headings: Sequence[str], text_columns: Sequence[int]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if index in text_columns else "right", no_wrap=True)
-    return table
+_POINTS: Final[Columns] = {
+    "recording": lambda row: printable(Path(row["recording"]).name, 18),
+    "at": lambda row: printable(row["measured_at"]),
+    "requests/s": lambda row: number(row["load_req_s"]),
+    "reads\ntok/s": _speed,
+    "alpha": lambda row: number(row["alpha"]),
+    "idle\np50": lambda row: seconds(row["idle_p50_s"]),
+    "idle\np99": lambda row: seconds(row["idle_p99_s"]),
+    "through-\nput": lambda row: number(row["throughput_tok_s"]),
+    "smooth\ngoodput": lambda row: number(row["smooth_goodput_tok_s"]),
+    "95 %": lambda row: sweep_page.between(row["smooth_goodput_low"], row["smooth_goodput_high"]),
+    "aborted": lambda row: share(row["aborted_share"]),
+}
+"""The columns of the points in the terminal: heading, and text of a row."""
+_OPTIMA: Final[Columns] = {
+    "at": lambda row: printable(row["measured_at"]),
+    "reads\ntok/s": _speed,
+    "alpha": lambda row: number(row["alpha"]),
+    "best load": lambda row: number(row["load_req_s"]),
+    "95 %": lambda row: sweep_page.between(row["load_low"], row["load_high"]),
+    "best in\nresamples": lambda row: share(row["best_share"]),
+    "smooth\ngoodput": lambda row: number(row["smooth_goodput_tok_s"]),
+    "": lambda row: "edge" if row["at_edge"] else "",
+}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from otel_llm.cli.option_types import Duration
+from otel_llm.cli.option_types import Duration, format_option
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.output.progress import reading
 from otel_llm.cli.rules_commands.decision_file_check import refuse_without_record
@@ -214,14 +214,7 @@ refused; 2 bad usage, or nothing to read.
 @click.option("--window", type=Duration(), default="10s", show_default=True, help="As collect was given it.")
 @click.option("--lateness", type=Duration(), default="5s", show_default=True, help="As collect was given it.")
 @click.option("--lost-after", type=Duration(), default="120s", show_default=True, help="As collect was given it.")
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="The output: a table, or one JSON object.",
-)
+@format_option("table", "json", of="The output: a table, or one JSON object.")
 @click.option("--write", type=_FILE, metavar="OUT", help="Write the decisions of --rules here (JSON lines).")
 @click.option("--fail-on-difference", is_flag=True, help="Exit 1 unless both sides decide exactly the same.")
 def backtest(
