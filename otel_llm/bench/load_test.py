@@ -129,8 +129,8 @@ class LoadTest:
         if isinstance(warm_up, int):
             cut = bisect_left(requests, started_ns + warm_up, key=lambda one: one.intended_ns)
             return cut, f"{warm_up / 1e9:g} s"
-        timed = [place for place, one in enumerate(requests) if one.times_ns]
-        firsts = [(requests[place].times_ns[0] - requests[place].intended_ns) / 1e9 for place in timed]
+        timed = [index for index, one in enumerate(requests) if one.times_ns]
+        firsts = [(requests[index].times_ns[0] - requests[index].intended_ns) / 1e9 for index in timed]
         settled = mser5(firsts)
         if settled is None:
             return 0, "MSER-5: the time to the first token has not settled, run longer"

@@ -113,7 +113,7 @@ class Outbox:
         self._wake.set()
 
     def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
-        """Send the queued records without delay or back-off; return whether all were settled in time.
+        """Send the queued records without delay or back-off; return whether all were delivered or dropped in time.
 
         Not `patient`: stop waiting as soon as an attempt fails; the records stay queued.
         """
@@ -126,12 +126,12 @@ class Outbox:
         return self._settled >= goal
 
     def close(self, timeout_s: float) -> bool:
-        """Send the queued records, each batch once, and stop; return whether all were settled in time."""
+        """Send the queued records, each batch once, and stop; return whether all were delivered or dropped in time."""
         self.hurry(closing=True)
-        settled = self.flush(timeout_s)
-        if settled:
+        complete = self.flush(timeout_s)
+        if complete:
             self._delivery.close()
-        return settled
+        return complete
 
     def undelivered(self) -> list[Undelivered]:
         """Return what the endpoint did not get since it last took everything, empty if it misses no segment."""

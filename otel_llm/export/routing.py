@@ -75,7 +75,7 @@ class RoutedOutbox:
             self._outboxes[name].put(part, urgent=urgent)
 
     def flush(self, timeout_s: float, *, patient: bool = True) -> bool:
-        """Send the queued records without delay or back-off; return whether all were settled in time.
+        """Send the queued records without delay or back-off; return whether all were delivered or dropped in time.
 
         Not `patient`: stop waiting for a collector as soon as an attempt fails; its records stay queued.
         """
@@ -83,17 +83,17 @@ class RoutedOutbox:
         outboxes = self._outboxes.values()
         for outbox in outboxes:
             outbox.hurry()  # all of them, before the wait for one that is away
-        settled = [outbox.flush(max(until_s - monotonic_s(), 0.0), patient=patient) for outbox in outboxes]
-        return all(settled)
+        complete = [outbox.flush(max(until_s - monotonic_s(), 0.0), patient=patient) for outbox in outboxes]
+        return all(complete)
 
     def close(self, timeout_s: float) -> bool:
-        """Send the queued records, each batch once, and stop; return whether all were settled in time."""
+        """Send the queued records, each batch once, and stop; return whether all were delivered or dropped in time."""
         until_s = monotonic_s() + timeout_s
         outboxes = self._outboxes.values()
         for outbox in outboxes:
             outbox.hurry(closing=True)
-        settled = [outbox.close(max(until_s - monotonic_s(), 0.0)) for outbox in outboxes]
-        return all(settled)
+        complete = [outbox.close(max(until_s - monotonic_s(), 0.0)) for outbox in outboxes]
+        return all(complete)
 
     def undelivered(self) -> list[Undelivered]:
         """Return what the collectors did not get, those alone that miss something."""

@@ -1,4 +1,4 @@
-"""What one endpoint did not get: counted while it is away, and told in one line when a process ends."""
+"""What one endpoint did not get: counted while it is away, and reported in one line when a process ends."""
 
 from __future__ import annotations
 

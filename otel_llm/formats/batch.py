@@ -59,25 +59,25 @@ class SegmentColumns:
         """Return the ids of each, 24 bytes: trace id and request span id."""
         return ids_of(self.ids)
 
-    def segment(self, place: int, receipt_ns: int | None, tenant: str) -> Segment:
+    def segment(self, index: int, receipt_ns: int | None, tenant: str) -> Segment:
         """Return one of them as a record."""
-        (ids,) = ids_of(self.ids[place : place + 1])
-        own = slice(self.offsets[place], self.offsets[place + 1])
-        kind, times_ns = self.kind.item(place), self.times_ns[own].tolist()
+        (ids,) = ids_of(self.ids[index : index + 1])
+        own = slice(self.offsets[index], self.offsets[index + 1])
+        kind, times_ns = self.kind.item(index), self.times_ns[own].tolist()
         return Segment(
             ids[:_TRACE_BYTES],
             ids[_TRACE_BYTES:],
             0,
-            self.seq.item(place),
-            self.first_token.item(place),
-            self.start_ns.item(place),
-            self.end_ns.item(place),
+            self.seq.item(index),
+            self.first_token.item(index),
+            self.start_ns.item(index),
+            self.end_ns.item(index),
             times_ns,
             None if kind == CONTENT or not times_ns else bytes((kind,)) * len(times_ns),
             {},
             receipt_ns,
-            last_byte_ns=self.last_byte_ns.item(place),
-            counts=None if self.tokens.item(place) == len(times_ns) else self.counts[own].tolist(),
+            last_byte_ns=self.last_byte_ns.item(index),
+            counts=None if self.tokens.item(index) == len(times_ns) else self.counts[own].tolist(),
             tenant=tenant,
         )
 

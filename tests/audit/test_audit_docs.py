@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.formats.bench_files import NS, Asked, Chunk, vllm_run
+from support.formats.bench_files import NS, Chunk, Requested, vllm_run
 from support.otlp import T0_NS, export, stream_spans
 from support.recordings import journal
 
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for number in range(1, 4)
     ]
     (tmp_path / "journal" / "a.otlp").write_bytes(journal(messages))
-    requested = [Asked(at * NS, (Chunk(NS // 10), Chunk(NS // 5))) for at in range(3)]
+    requested = [Requested(at * NS, (Chunk(NS // 10), Chunk(NS // 5))) for at in range(3)]
     sweep = "\n".join(json.dumps(vllm_run(requested, request_rate=rate)) for rate in (1.0, 2.0))
     (tmp_path / "sweep.json").write_text(sweep)
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.formats.bench_files import NS, Asked, Chunk, vllm_run
+from support.formats.bench_files import NS, Chunk, Requested, vllm_run
 
 from otel_llm.audit import load
 
@@ -14,7 +14,7 @@ MS = 1_000_000
 
 
 def test_failures_without_an_end_count_against_the_server(tmp_path: Path) -> None:
-    requested = [Asked(number * NS, (Chunk(200 * MS), Chunk(260 * MS))) for number in range(4)]
+    requested = [Requested(number * NS, (Chunk(200 * MS), Chunk(260 * MS))) for number in range(4)]
     run = vllm_run(requested, failed=1)
     run["errors"][3], run["latencies"][3], run["output_lens"][3] = "Traceback ...", 0.0, 0
     path = tmp_path / "result.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.formats.bench_files import NS, Asked, Chunk, guidellm_entry
+from support.formats.bench_files import NS, Chunk, Requested, guidellm_entry
 
 from otel_llm.audit import Audit, load
 from otel_llm.audit.compare.comparison import compare
@@ -20,7 +20,7 @@ CLAUSE = "the figures are those of a sample, 40 of 200 requests, without rates"
 
 def report(models: int = 1) -> bytes:
     """40 of 200 requests, of which 10 failed: 30 of the sample's 40 completed."""
-    requested = [Asked(at * NS, (Chunk((200 + at) * MS), Chunk(900 * MS))) for at in range(40)]
+    requested = [Requested(at * NS, (Chunk((200 + at) * MS), Chunk(900 * MS))) for at in range(40)]
     entries = [
         guidellm_entry(replace(one, model=f"m{number % models}"), number + 1) for number, one in enumerate(requested)
     ]

@@ -77,9 +77,9 @@ def _shares(result: CapacityResult) -> dict[str, Any]:
 def _search(result: CapacityResult) -> dict[str, Any]:
     traces = []
     for kind in _COLOURS:
-        numbered = [(place, one) for place, one in enumerate(result.probes, start=1) if state(one) == kind]
+        numbered = [(index, one) for index, one in enumerate(result.probes, start=1) if state(one) == kind]
         if numbered:
-            places, probes = [place for place, _ in numbered], [one for _, one in numbered]
+            places, probes = [index for index, _ in numbered], [one for _, one in numbered]
             traces.append(_points(kind, places, [one.rate for one in probes], probes))
     figure = line_figure(traces, "probe", "rate, requests/s", height=320)
     figure["layout"]["yaxis"] = {"title": {"text": "rate, requests/s"}, "type": "log"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.bench.client.http_exchange import NOT_STREAMED, Exchange
 from otel_llm.bench.client.request_sender import REFUSED, TLS, UNREACHABLE, Address, Sender, addresses_of
-from otel_llm.bench.client.target import Asked
+from otel_llm.bench.client.target import RequestOptions
 from otel_llm.bench.plan.prompts import PromptLengths, Prompts, PromptSpec
 from otel_llm.shared.printable import printable
 
@@ -53,13 +53,13 @@ class UnreachableError(LearningError):
 class Learned:
     """What was learned.
 
-    `address`: where the server was reached. `asked`: the options that requests carry. `refused`: those that the server
-    refused, by name. `token_basis`: how tokens will be counted, exact, estimated or chunk. `lengths`: tokens a word;
-    `counts_prompts`: whether the server said so.
+    `address`: where the server was reached. `options`: the options that requests carry. `refused`: those that the
+    server refused, by name. `token_basis`: how tokens will be counted, exact, estimated or chunk. `lengths`: tokens a
+    word; `counts_prompts`: whether the server counts those of prompts.
     """
 
     address: Address
-    asked: Asked
+    options: RequestOptions
     refused: tuple[str, ...]
     token_basis: str
     lengths: PromptLengths
@@ -84,7 +84,7 @@ class _Learning:
         self._prompts = Prompts(replace(spec, lengths=PromptLengths(), shared_prefix=0))
         self._answer_s = answer_s
         self._number = 0
-        self._asked = Asked()
+        self._options = RequestOptions()
         self._refused: list[str] = []
 
     async def learn(self) -> Learned:
@@ -103,7 +103,7 @@ class _Learning:
         basis = second.reply.basis
         if basis != "exact" and second.reply.reader.reported.output_tokens is not None:
             basis = "estimated"
-        return Learned(address, self._asked, tuple(self._refused), basis, lengths, None not in counted)
+        return Learned(address, self._options, tuple(self._refused), basis, lengths, None not in counted)
 
     async def _address(self) -> Address:
         """Return the first address that accepts a connection."""
@@ -149,10 +149,10 @@ class _Learning:
 
     async def _try_ids(self, sender: Sender, first: Exchange) -> Exchange:
         """Ask for token ids, where the server counts no chunk otherwise; return the answer that counts."""
-        self._asked = replace(self._asked, token_ids=True)
+        self._options = replace(self._options, token_ids=True)
         with_ids = await self._question(sender, SHORT_WORDS)
         if with_ids.reply.basis != "exact":  # ignored, or refused
-            self._asked = replace(self._asked, token_ids=False)
+            self._options = replace(self._options, token_ids=False)
             return first
         return with_ids
 
@@ -160,7 +160,7 @@ class _Learning:
         self._number -= 1
         target = self._target
         if path is None:
-            body = self._asked.body(target, self._prompts.text(self._number, words), OUTPUT_TOKENS)
+            body = self._options.body(target, self._prompts.text(self._number, words), OUTPUT_TOKENS)
             request = target.request("POST", target.path, body)
         else:
             request = target.request("GET", path)
@@ -178,15 +178,15 @@ class _Learning:
     def _give_up(self, exchange: Exchange) -> bool:
         """Leave out one option: the one that the refusal names, else the next; return False where none is left."""
         text = bytes(exchange.body).decode("utf-8", "replace")
-        if self._asked.length == "max_tokens" and "max_completion_tokens" in text:
-            self._asked = replace(self._asked, length="max_completion_tokens")
+        if self._options.length == "max_tokens" and "max_completion_tokens" in text:
+            self._options = replace(self._options, length="max_completion_tokens")
             return True
-        carried = [(option, name) for option, name in _OPTIONS if getattr(self._asked, option)]
+        carried = [(option, name) for option, name in _OPTIONS if getattr(self._options, option)]
         if not carried:
             return False
         option, name = next((one for one in carried if one[1] in text), carried[0])
         self._refused.append(name)
-        self._asked = replace(self._asked, **{option: False})  # type: ignore[arg-type]
+        self._options = replace(self._options, **{option: False})  # type: ignore[arg-type]
         return True
 
     async def _problem(self, sender: Sender, exchange: Exchange) -> LearningError:

@@ -55,7 +55,7 @@ class LoadClient:
     """
 
     def __init__(self, target: Target, learned: Learned, spec: PromptSpec, *, workers: int = 1) -> None:
-        self._workers = Workers(workers, Configure(target, learned.address, learned.asked, spec))
+        self._workers = Workers(workers, Configure(target, learned.address, learned.options, spec))
 
     def __enter__(self) -> Self:
         return self
@@ -82,32 +82,32 @@ class LoadClient:
         """
         started_ns = monotonic_ns() + LEAD_NS
         count = self._workers.count
-        for place in range(count):
+        for index in range(count):
             if plan.at_ns is not None:
-                run = _open_share(plan, started_ns, place, count)
+                run = _open_share(plan, started_ns, index, count)
             else:
                 until_ns = None if duration_ns is None else started_ns + duration_ns
                 run = Run(
                     started_ns,
                     plan.input_tokens,
                     plan.output_tokens,
-                    concurrency=_share_of(concurrency or 1, place, count),
-                    first=plan.first_number + place,
+                    concurrency=_share_of(concurrency or 1, index, count),
+                    first=plan.first_number + index,
                     step=count,
                     until_ns=until_ns,
-                    most=None if requests is None else _share_of(requests, place, count),
+                    most=None if requests is None else _share_of(requests, index, count),
                 )
-            self._workers.send(place, run)
+            self._workers.send(index, run)
         return LoadRun(self._workers, started_ns, open_loop=plan.at_ns is not None)
 
 
-def _open_share(plan: LoadPlan, started_ns: int, place: int, count: int) -> Run:
+def _open_share(plan: LoadPlan, started_ns: int, index: int, count: int) -> Run:
     assert plan.at_ns is not None  # noqa: S101
-    numbers = np.arange(plan.first_number + place, plan.first_number + len(plan), count, dtype=np.int64)
-    rows = slice(place, None, count)
+    numbers = np.arange(plan.first_number + index, plan.first_number + len(plan), count, dtype=np.int64)
+    rows = slice(index, None, count)
     return Run(started_ns, plan.input_tokens[rows], plan.output_tokens[rows], numbers, started_ns + plan.at_ns[rows])
 
 
-def _share_of(total: int, place: int, count: int) -> int:
+def _share_of(total: int, index: int, count: int) -> int:
     """Return a worker's part of a total."""
-    return total // count + (place < total % count)
+    return total // count + (index < total % count)

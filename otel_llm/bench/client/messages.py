@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from otel_llm.bench.client.request_sender import Address
-    from otel_llm.bench.client.target import Asked, Target
+    from otel_llm.bench.client.target import RequestOptions, Target
     from otel_llm.bench.plan.prompts import PromptSpec
     from otel_llm.instrumentation.segments.choices import Counted
 
@@ -30,7 +30,7 @@ class Configure:
 
     target: Target
     address: Address
-    asked: Asked
+    options: RequestOptions
     spec: PromptSpec
 
 

@@ -123,7 +123,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestOptions:
     """The options that requests carry beyond OpenAI's first: those that the server does not refuse.
 
     `length`: the name of the reply's length, `max_tokens` or `max_completion_tokens`.

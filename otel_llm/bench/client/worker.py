@@ -141,7 +141,7 @@ class Worker:
         run, config = self._run, self._config
         assert run is not None  # noqa: S101
         text = self._prompts.text(number, int(run.input_tokens[row]))
-        body = config.asked.body(config.target, text, int(run.output_tokens[row]))
+        body = config.options.body(config.target, text, int(run.output_tokens[row]))
         return config.target.request("POST", config.target.path, body)
 
     def _send(self, number: int, intended_ns: int | None, request: bytes, row: int) -> None:

@@ -57,13 +57,13 @@ class Workers:
         self._channels: list[socket.socket] = []
         self._unframers = [Unframer() for _ in range(count)]
         self._poll = select.poll()
-        self._places: dict[int, int] = {}
+        self._index_of: dict[int, int] = {}
         try:
             for _ in range(count):
                 self._start()
             self.send_all(configure)
-            for place in range(count):
-                self._await_ready(place)
+            for index in range(count):
+                self._await_ready(index)
         except BaseException:
             self.close()
             raise
@@ -73,15 +73,15 @@ class Workers:
         """Return the numbers of the processes."""
         return [process.pid for process in self._processes]
 
-    def send(self, place: int, message: Run) -> None:
+    def send(self, index: int, message: Run) -> None:
         """Send a message to one worker."""
-        self._write(place, framed(message))
+        self._write(index, framed(message))
 
     def send_all(self, message: object) -> None:
         """Send a message to all workers."""
         raw = framed(message)
-        for place in range(self.count):
-            self._write(place, raw)
+        for index in range(self.count):
+            self._write(index, raw)
 
     def receive(self, timeout_s: float) -> Iterator[tuple[int, Report]]:
         """Yield the reports that are there, waiting for one at most so long.
@@ -90,10 +90,10 @@ class Workers:
             WorkerDiedError: a worker has ended.
         """
         for fd, _ in self._poll.poll(timeout_s * 1000):
-            place = self._places[fd]
-            for message in self._unframers[place].feed(self._read(place)):
+            index = self._index_of[fd]
+            for message in self._unframers[index].feed(self._read(index)):
                 assert isinstance(message, Report)  # noqa: S101
-                yield place, message
+                yield index, message
 
     def close(self) -> None:
         """End the processes."""
@@ -114,31 +114,31 @@ class Workers:
                 self._processes.append(
                     subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)  # noqa: S603
                 )
-        self._places[ours.fileno()] = len(self._channels)
+        self._index_of[ours.fileno()] = len(self._channels)
         self._channels.append(ours)
         self._poll.register(ours, select.POLLIN)
 
-    def _await_ready(self, place: int) -> None:
-        self._channels[place].settimeout(_START_S)
+    def _await_ready(self, index: int) -> None:
+        self._channels[index].settimeout(_START_S)
         try:
-            while not self._unframers[place].feed(self._read(place)):
+            while not self._unframers[index].feed(self._read(index)):
                 pass
         except TimeoutError as error:
             raise WorkerDiedError(f"a worker of the load did not start in {_START_S:g} s") from error
-        self._channels[place].settimeout(None)
+        self._channels[index].settimeout(None)
 
-    def _read(self, place: int) -> bytes:
+    def _read(self, index: int) -> bytes:
         data = b""
         with suppress(ConnectionError):
-            data = self._channels[place].recv(_READ_BYTES)
+            data = self._channels[index].recv(_READ_BYTES)
         if not data:
-            code = self._processes[place].wait()
+            code = self._processes[index].wait()
             raise WorkerDiedError(f"a worker of the load has ended (exit status {code})")
         return data
 
-    def _write(self, place: int, raw: bytes) -> None:
+    def _write(self, index: int, raw: bytes) -> None:
         try:
-            self._channels[place].sendall(raw)
+            self._channels[index].sendall(raw)
         except ConnectionError:
-            code = self._processes[place].wait()
+            code = self._processes[index].wait()
             raise WorkerDiedError(f"a worker of the load has ended (exit status {code})") from None

@@ -103,12 +103,12 @@ def repetitions_differ(requests: list[PendingRequest], rows: Rows, stream: Ints,
     others = [segment for one in requests if not one.choices for _, segment in one.segments]
     repeated = np.ones(len(others), np.bool_)
     repeated[merged.rows[merged.rows < len(others)]] = False
-    for place in np.flatnonzero(repeated).tolist():
-        of = int(stream[place])
+    for position in np.flatnonzero(repeated).tolist():
+        of = int(stream[position])
         own = merged.rows[merged.bounds[of] : merged.bounds[of + 1]]
-        first = int(own[rows.seq[own] == rows.seq[place]][0])
+        first = int(own[rows.seq[own] == rows.seq[position]][0])
         came = others[first].attributes if first < len(others) else {}
-        found[of] |= others[place].attributes != came
+        found[of] |= others[position].attributes != came
     return found
 
 
@@ -163,11 +163,11 @@ def one_by_one(requests: list[PendingRequest], plain: Rows | None, counts: Count
     return Streams.of(found)
 
 
-def _kinds(rows: Rows, places: Ints, own: dict[int, bytes]) -> bytes:
+def _kinds(rows: Rows, positions: Ints, own: dict[int, bytes]) -> bytes:
     """Return the kind codes of the events of the rows at these indexes; `own`: those of rows with a kind a token."""
     return b"".join(
-        bytes((int(rows.kind[place]),)) * int(rows.events[place]) if place not in own else own[place]
-        for place in places.tolist()
+        bytes((int(rows.kind[position]),)) * int(rows.events[position]) if position not in own else own[position]
+        for position in positions.tolist()
     )
 
 

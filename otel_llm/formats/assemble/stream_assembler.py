@@ -221,8 +221,8 @@ class StreamAssembler:
                 counts=plain.counts,
             )
             if (late := rows.slot < 0).any():
-                for place in np.flatnonzero(late).tolist():
-                    self._late(int(rows.seq[place]), self._done[keys[place]])
+                for index in np.flatnonzero(late).tolist():
+                    self._late(int(rows.seq[index]), self._done[keys[index]])
                 rows = rows.only(~late)
             blocks.append(rows)
         block = joined(blocks)
@@ -263,14 +263,14 @@ class StreamAssembler:
         rows, own_kinds = with_others(plain, requests)
         if rows is None:
             return one_by_one(requests, None, self.counts)
-        place = np.full(len(pending.by_slot), -1, np.int64)
-        place[slots] = np.arange(len(slots))
-        stream = place[rows.slot]
+        index = np.full(len(pending.by_slot), -1, np.int64)
+        index[slots] = np.arange(len(slots))
+        stream = index[rows.slot]
         has_rows = np.zeros(len(slots), np.bool_)
         has_rows[stream] = True
         if not has_rows.all():  # request spans without segments
-            place[slots[has_rows]] = np.arange(int(has_rows.sum()))
-            stream = place[rows.slot]
+            index[slots[has_rows]] = np.arange(int(has_rows.sum()))
+            stream = index[rows.slot]
         begun = [one for one, has in zip(requests, has_rows.tolist(), strict=True) if has]
         merged = merge(rows, stream, len(begun))
         lengths = np.diff(merged.bounds)

@@ -59,16 +59,16 @@ def sort_times(streams: Streams) -> None:
     if not len(falls):
         return
     of = np.searchsorted(offsets, falls, "right") - 1
-    for place in np.unique(of[offsets[of] != falls]).tolist():
-        if streams.resolved[place].complete:
-            span = slice(int(offsets[place]), int(offsets[place + 1]))
+    for index in np.unique(of[offsets[of] != falls]).tolist():
+        if streams.resolved[index].complete:
+            span = slice(int(offsets[index]), int(offsets[index + 1]))
             order = np.argsort(times[span], kind="stable")
             times[span] = times[span][order]
             if counts is not None:
                 counts[span] = counts[span][order]
-            kinds = streams.kinds[place]
+            kinds = streams.kinds[index]
             if kinds is not None:
-                streams.kinds[place] = np.frombuffer(kinds, np.uint8)[order].tobytes()
+                streams.kinds[index] = np.frombuffer(kinds, np.uint8)[order].tobytes()
 
 
 def concatenate(parts: Sequence[Streams]) -> Streams:

@@ -158,14 +158,15 @@ def _assign_chunks(requests: Sequence[Recorded], steps: Sequence[Step], max_batc
 
 
 def _possible_begins(
-    tokens: int, visible_ns: int, scheduled_ns: int | None, steps: Sequence[Step], left: Sequence[int], place: int
+    tokens: int, visible_ns: int, scheduled_ns: int | None, steps: Sequence[Step], left: Sequence[int], position: int
 ) -> list[int]:
-    """Return the iterations in which a prompt that is complete in `place` may have begun; none where nothing is known.
+    """Return the iterations in which a prompt that is complete in `position` may have begun; none where nothing is
+    known.
 
-    From there on it takes all that is left, so that it is complete in `place` and no earlier.
+    From there on it takes all that is left, so that it is complete in `position` and no earlier.
     """
-    found = [place] if tokens <= left[place] else []
-    at, before = place, 0
+    found = [position] if tokens <= left[position] else []
+    at, before = position, 0
     while at and visible_ns <= steps[at - 1].first_ns:
         at -= 1
         later = scheduled_ns is not None and scheduled_ns >= steps[at].first_ns
@@ -178,7 +179,7 @@ def _possible_begins(
         before += left[at]
         if before >= tokens:
             return found
-        if left[at] and tokens <= before + left[place]:
+        if left[at] and tokens <= before + left[position]:
             found.append(at)
     return found
 
@@ -203,19 +204,19 @@ def _follows(step: Step) -> bool:
 def _doubt(requests: Sequence[Recorded], steps: Sequence[Step]) -> None:
     """Mark the iterations of requests that are not known well, or that ran beside requests without a recording."""
     ends = [step.first_ns for step in steps]
-    place_of: dict[int, list[int]] = defaultdict(list)
+    indexes_of: dict[int, list[int]] = defaultdict(list)
     for index, step in enumerate(steps):
         for number in step.members:
-            place_of[number].append(index)
+            indexes_of[number].append(index)
     for number, request in enumerate(requests):
-        places = place_of[number]
-        if places and request.input_tokens is not None:
-            mine = steps[places[0] : places[-1] + 1]
+        indexes = indexes_of[number]
+        if indexes and request.input_tokens is not None:
+            mine = steps[indexes[0] : indexes[-1] + 1]
             mean = sum(len(step.members) for step in mine) / len(mine)
             batch_mean = 1.0 if request.batch_mean is None else request.batch_mean
             if abs(mean - batch_mean) <= _MEAN_TOLERANCE:
                 continue
-            first, last = places[0], places[-1] + 1
+            first, last = indexes[0], indexes[-1] + 1
         else:
             first, last = bisect_left(ends, request.commit_ns), bisect_right(ends, request.end_ns) + 1
         for step in steps[first:last]:
@@ -246,11 +247,11 @@ def _overheads(requests: Sequence[Recorded], steps: Sequence[Step]) -> list[int]
         if request.first_step is None or request.queue_s is None or request.prefill_s is None:
             continue
         queued_ns = request.times_ns[0] - round((request.queue_s + request.prefill_s) * 1e9)
-        place = bisect_right(ends, queued_ns + SAME_NS) - 1
+        position = bisect_right(ends, queued_ns + SAME_NS) - 1
         came_ns: int | None = queued_ns
-        if 0 <= place < len(steps) - 1 and _follows(steps[place + 1]):
-            length_ns = steps[place].length_ns
-            came_ns = None if length_ns is None else ends[place] - length_ns
+        if 0 <= position < len(steps) - 1 and _follows(steps[position + 1]):
+            length_ns = steps[position].length_ns
+            came_ns = None if length_ns is None else ends[position] - length_ns
         if came_ns is not None:
             found += [max(0, came_ns - request.commit_ns), max(0, queued_ns - request.commit_ns)]
     return found

@@ -67,7 +67,7 @@ def _points(path: Path, text: str) -> Points:
     try:
         header = [name.strip() for name in next(reader, [])]
         _check_header(path, header)
-        places = [header.index(column) for column in COLUMNS]
+        positions = [header.index(column) for column in COLUMNS]
         for cells in reader:
             if not cells:
                 continue
@@ -75,7 +75,7 @@ def _points(path: Path, text: str) -> Points:
             if len(cells) != len(header):
                 columns = f"{len(cells)} cells, where the header has {len(header)}"
                 raise ConfigError(str(path), line, None, "", columns, f"write {','.join(header)}")
-            row = [cells[place].strip() for place in places]
+            row = [cells[position].strip() for position in positions]
             at = Point(*(_size(path, line, column, cell) for column, cell in zip(COLUMNS[:4], row, strict=False)))
             if at in points:
                 raise ConfigError(
@@ -128,15 +128,15 @@ Polynomial = tuple[int, ...]
 
 
 class Axis(NamedTuple):
-    """The places of an axis, as integers over a scale; there is one cell less than places, and at least one."""
+    """The ticks of an axis, as integers over a scale; there is one cell less than ticks, and at least one."""
 
-    places: tuple[int, ...]
+    ticks: tuple[int, ...]
     scale: int = 1
 
     @property
     def edges(self) -> tuple[int, ...]:
         """Return the first whole coordinate of each cell but the first."""
-        return tuple(-(-place // self.scale) for place in self.places[1:-1])
+        return tuple(-(-position // self.scale) for position in self.ticks[1:-1])
 
 
 class Batch(NamedTuple):
@@ -186,12 +186,12 @@ class TableProfile(Profile):
         batch = self._by_decodes.get(decodes)
         if batch is None:
             batch = self._batch(decodes)
-        place = bisect_right(batch[0], kv_tokens)
+        position = bisect_right(batch[0], kv_tokens)
         if not chunk:
-            base, slope, divisor = batch[1][place]
+            base, slope, divisor = batch[1][position]
             length_ns = (base + slope * kv_tokens) // divisor
         else:
-            key = (decodes, place, bisect_right(self._chunk_edges, chunk), bisect_right(self._prior_edges, prior))
+            key = (decodes, position, bisect_right(self._chunk_edges, chunk), bisect_right(self._prior_edges, prior))
             cell = self._cells.get(key)
             if cell is None:
                 cell = self._cell(key)
@@ -205,13 +205,13 @@ class TableProfile(Profile):
 
     def _batch(self, decodes: int) -> Batch:
         grid = self.grid
-        scale = math.lcm(*(place.denominator for place in grid.kv))
+        scale = math.lcm(*(position.denominator for position in grid.kv))
         times = decodes if grid.per_decode and decodes else 1
-        kv = Axis(tuple(int(place * scale) * times for place in grid.kv), scale)
+        kv = Axis(tuple(int(position * scale) * times for position in grid.kv), scale)
         edges = kv.edges if decodes else ()
         lengths, divisor = _between(Axis(grid.decodes), grid.values, decodes)
         batch = Batch(edges, (), kv, lengths, divisor * grid.unit)
-        cells = [self._polynomial(batch, decodes, place, 0, 0) for place in range(len(edges) + 1)]
+        cells = [self._polynomial(batch, decodes, position, 0, 0) for position in range(len(edges) + 1)]
         batch = batch._replace(cells=tuple(_reduced(cell[0], cell[4], cell[8]) for cell in cells))
         self._by_decodes[decodes] = batch
         return batch
@@ -232,8 +232,8 @@ class TableProfile(Profile):
             for before in _ends(Axis(self.grid.priors), p)
         ]
         # Corners are by KV, chunk and prior; each pass turns the pairs of one axis into coefficients of 1 and of it.
-        for axis, place, apart in ((batch.kv, k, 4), (Axis(self.grid.chunks), c, 2), (Axis(self.grid.priors), p, 1)):
-            low, high, scale = _span(axis, place)
+        for axis, position, apart in ((batch.kv, k, 4), (Axis(self.grid.chunks), c, 2), (Axis(self.grid.priors), p, 1)):
+            low, high, scale = _span(axis, position)
             divisor *= high - low
             for first in range(8):
                 if not first & apart:
@@ -249,9 +249,9 @@ class TableProfile(Profile):
 
 def _between(axis: Axis, values: Sequence[Lengths], coordinate: int) -> tuple[Lengths, int]:
     """Return the lengths at one number of decodes, and how often their unit is divided."""
-    place = bisect_right(axis.edges, coordinate)
-    first, last = _ends(axis, place)
-    low, high, _ = _span(axis, place)
+    position = bisect_right(axis.edges, coordinate)
+    first, last = _ends(axis, position)
+    low, high, _ = _span(axis, position)
     before, after = high - coordinate, coordinate - low
     if first == last:
         return values[first], 1
@@ -264,14 +264,14 @@ def _between(axis: Axis, values: Sequence[Lengths], coordinate: int) -> tuple[Le
     ), high - low
 
 
-def _ends(axis: Axis, place: int) -> tuple[int, int]:
-    """Return the ends of a cell; an axis of one place has one cell, with two equal ends."""
-    return (place, place + 1) if len(axis.places) > 1 else (0, 0)
+def _ends(axis: Axis, position: int) -> tuple[int, int]:
+    """Return the ends of a cell; an axis of one tick has one cell, with two equal ends."""
+    return (position, position + 1) if len(axis.ticks) > 1 else (0, 0)
 
 
-def _span(axis: Axis, place: int) -> tuple[int, int, int]:
-    """Return the coordinates of the ends of a cell and their scale; any for an axis of one place, which is constant."""
-    return (axis.places[place], axis.places[place + 1], axis.scale) if len(axis.places) > 1 else (0, 1, 1)
+def _span(axis: Axis, position: int) -> tuple[int, int, int]:
+    """Return the coordinates of the ends of a cell and their scale; any for an axis of one tick, which is constant."""
+    return (axis.ticks[position], axis.ticks[position + 1], axis.scale) if len(axis.ticks) > 1 else (0, 1, 1)
 
 
 def _reduced(*numbers: int) -> tuple[int, ...]:

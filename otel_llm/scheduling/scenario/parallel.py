@@ -47,7 +47,7 @@ def run_sweep(
     """
     jobs = min(jobs, len(runs))
     if jobs < 2:
-        return [_run(run, place, seed, streams, progress) for place, run in enumerate(runs)]
+        return [_run(run, index, seed, streams, progress) for index, run in enumerate(runs)]
     rows: dict[int, dict[str, Any]] = {}
     # A started process inherits no threads, such as those of a progress bar. A pool of `concurrent.futures` may wait
     # for ever where a process dies while another one starts; the end of a pipe is always seen.
@@ -56,14 +56,14 @@ def run_sweep(
     waiting = iter(range(len(runs)))
     busy: dict[Connection, int] = {}
     try:
-        for place in islice(waiting, jobs):
+        for index in islice(waiting, jobs):
             ours, theirs = context.Pipe()
             worker = context.Process(target=_serve, args=(theirs, path, tuple(settings), seed, streams))
             _start(worker)
             workers.append(worker)
             theirs.close()
-            ours.send(place)
-            busy[ours] = place
+            ours.send(index)
+            busy[ours] = index
         while busy:
             for connection in wait(list(busy)):
                 assert isinstance(connection, Connection)  # noqa: S101 - for the types: only these are waited for
@@ -88,7 +88,7 @@ def run_sweep(
             started.kill()
         for started in workers:
             started.join()
-    return [rows[place] for place in range(len(runs))]
+    return [rows[index] for index in range(len(runs))]
 
 
 def _start(worker: BaseProcess) -> None:
@@ -102,17 +102,17 @@ def _start(worker: BaseProcess) -> None:
 
 
 def _serve(connection: Connection, path: Path, settings: tuple[str, ...], seed: int, streams: Path | None) -> None:
-    """Run the runs whose places are received; send the row of each, or its error."""
+    """Run the runs whose indexes are received; send the row of each, or its error."""
     threading.Thread(target=_end_with_the_command, daemon=True).start()
     runs: list[PlannedRun] = []
     while True:
         try:
-            place = connection.recv()
+            index = connection.recv()
         except EOFError:  # the command has ended
             return
         try:
             runs = runs or load_runs(path, settings)
-            answer = _run(runs[place], place, seed, streams)
+            answer = _run(runs[index], index, seed, streams)
         except Exception as error:  # noqa: BLE001 - handed to the caller
             connection.send(error)
         else:
@@ -128,17 +128,17 @@ def _end_with_the_command() -> None:
 
 
 def _run(
-    run: PlannedRun, place: int, seed: int, streams: Path | None, progress: Callable[[float], None] | None = None
+    run: PlannedRun, index: int, seed: int, streams: Path | None, progress: Callable[[float], None] | None = None
 ) -> dict[str, Any]:
-    advance = None if progress is None else (lambda arrived, every: progress(place + arrived / every))
+    advance = None if progress is None else (lambda arrived, every: progress(index + arrived / every))
     observe = None
     if streams is not None:
         # It imports the audit, whose kernels a simulation without recordings does not need.
         from otel_llm.scheduling.scenario.streams import recording, write_streams
 
-        file, model = recording(streams, place), run.scenario.profile.name
+        file, model = recording(streams, index), run.scenario.profile.name
         observe = lambda done, workload: write_streams(file, done, workload, model)  # noqa: E731
     row = run_scenario(run.scenario, seed, advance, observe)
     if progress is not None:
-        progress(place + 1)
+        progress(index + 1)
     return row

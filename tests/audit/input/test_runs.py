@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from support.formats.bench_files import NS, Asked, Chunk, genai_perf_entry, guidellm_entry, sglang_run, vllm_run
+from support.formats.bench_files import NS, Chunk, Requested, genai_perf_entry, guidellm_entry, sglang_run, vllm_run
 
 from otel_llm.audit import SeveralRunsError, load
 from otel_llm.audit.input.runs import load_runs
@@ -18,11 +18,11 @@ from otel_llm.cli.commands.sweep_command import sweep_command
 from otel_llm.formats.records import InputError
 
 MS = 1_000_000
-Requests = Sequence[Asked]
+Requests = Sequence[Requested]
 
 
-def requests_of(run: int, requests: int) -> list[Asked]:
-    return [Asked((10 * run + at) * NS, (Chunk(200 * MS), Chunk((260 + run) * MS))) for at in range(requests)]
+def requests_of(run: int, requests: int) -> list[Requested]:
+    return [Requested((10 * run + at) * NS, (Chunk(200 * MS), Chunk((260 + run) * MS))) for at in range(requests)]
 
 
 def vllm(runs: Sequence[tuple[float | str, Requests]]) -> bytes:

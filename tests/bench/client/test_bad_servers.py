@@ -284,14 +284,14 @@ def test_options_are_given_up_one_by_one_where_a_refusal_names_none() -> None:
     with _refusing("stream_options", "bad request") as server:
         found = learn(Target.read(server.url, model=MODEL), PromptSpec(1))
         assert found.refused == ("continuous_usage_stats", "stream_options")
-        assert found.asked.ignore_eos
+        assert found.options.ignore_eos
 
 
 def test_a_newer_name_of_the_length_is_used() -> None:
     message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
     with _refusing("max_tokens", message) as server:
         found = learn(Target.read(server.url, model=MODEL), PromptSpec(1))
-        assert found.asked.length == "max_completion_tokens"
+        assert found.options.length == "max_completion_tokens"
         assert found.refused == ()
 
 

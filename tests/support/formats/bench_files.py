@@ -27,7 +27,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """One request that was answered in full: it was sent so long after WALL_NS, and ended with its last chunk."""
 
     sent_ns: int
@@ -47,11 +47,11 @@ class Asked:
         return self.chunks[-1].after_ns
 
 
-def gaps_ns(asked: Asked) -> list[int]:
-    return [b.after_ns - a.after_ns for a, b in pairwise(asked.chunks)]
+def gaps_ns(requested: Requested) -> list[int]:
+    return [b.after_ns - a.after_ns for a, b in pairwise(requested.chunks)]
 
 
-def vllm_run(requests: Sequence[Asked], **more: Any) -> dict[str, Any]:
+def vllm_run(requests: Sequence[Requested], **more: Any) -> dict[str, Any]:
     count = len(requests)
     return {
         "date": "20260101-120000",
@@ -65,28 +65,28 @@ def vllm_run(requests: Sequence[Asked], **more: Any) -> dict[str, Any]:
         "duration": 3.2,
         "completed": count,
         "failed": 0,
-        "input_lens": [asked.input_tokens for asked in requests],
-        "output_lens": [asked.tokens for asked in requests],
-        "ttfts": [asked.chunks[0].after_ns / NS for asked in requests],
-        "itls": [[gap / NS for gap in gaps_ns(asked)] for asked in requests],
-        "latencies": [asked.end_ns / NS for asked in requests],
-        "start_times": [(UPTIME_NS + asked.sent_ns) / NS for asked in requests],
-        "queue_times": [asked.waited_ns / NS for asked in requests],
+        "input_lens": [requested.input_tokens for requested in requests],
+        "output_lens": [requested.tokens for requested in requests],
+        "ttfts": [requested.chunks[0].after_ns / NS for requested in requests],
+        "itls": [[gap / NS for gap in gaps_ns(requested)] for requested in requests],
+        "latencies": [requested.end_ns / NS for requested in requests],
+        "start_times": [(UPTIME_NS + requested.sent_ns) / NS for requested in requests],
+        "queue_times": [requested.waited_ns / NS for requested in requests],
         "generated_texts": ["text"] * count,
         "errors": [""] * count,
         **more,
     }
 
 
-def vllm(requests: Sequence[Asked]) -> bytes:
+def vllm(requests: Sequence[Requested]) -> bytes:
     return json.dumps(vllm_run(requests)).encode()
 
 
-def sglang_run(requests: Sequence[Asked], backend: str = "sglang", **more: Any) -> dict[str, Any]:
+def sglang_run(requests: Sequence[Requested], backend: str = "sglang", **more: Any) -> dict[str, Any]:
     gaps: list[list[float]] = []
-    for asked in requests:
+    for requested in requests:
         spread: list[float] = []
-        for gap, chunk in zip(gaps_ns(asked), asked.chunks[1:], strict=True):
+        for gap, chunk in zip(gaps_ns(requested), requested.chunks[1:], strict=True):
             native = backend == "sglang"
             spread += [gap / NS / chunk.tokens] * chunk.tokens if native else [gap / NS]
         gaps.append(spread)
@@ -98,10 +98,10 @@ def sglang_run(requests: Sequence[Asked], backend: str = "sglang", **more: Any) 
         "server_info": {"model_path": "m"},
         "duration": 3.0,
         "completed": len(requests),
-        "total_output_tokens_retokenized": sum(asked.tokens for asked in requests),
-        "input_lens": [asked.input_tokens for asked in requests],
-        "output_lens": [asked.tokens for asked in requests],
-        "ttfts": [asked.chunks[0].after_ns / NS for asked in requests],
+        "total_output_tokens_retokenized": sum(requested.tokens for requested in requests),
+        "input_lens": [requested.input_tokens for requested in requests],
+        "output_lens": [requested.tokens for requested in requests],
+        "ttfts": [requested.chunks[0].after_ns / NS for requested in requests],
         "itls": gaps,
         "generated_texts": [".."] * len(requests),
         "errors": [""] * len(requests),
@@ -109,23 +109,23 @@ def sglang_run(requests: Sequence[Asked], backend: str = "sglang", **more: Any) 
     }
 
 
-def sglang(requests: Sequence[Asked]) -> bytes:
+def sglang(requests: Sequence[Requested]) -> bytes:
     return json.dumps(sglang_run(requests)).encode() + b"\n"
 
 
-def sglang_openai(requests: Sequence[Asked]) -> bytes:
+def sglang_openai(requests: Sequence[Requested]) -> bytes:
     return json.dumps(sglang_run(requests, "sglang-oai-chat")).encode() + b"\n"
 
 
-def aiperf_metadata(asked: Asked, number: int, **more: Any) -> dict[str, Any]:
-    start_ns = WALL_NS + asked.sent_ns
+def aiperf_metadata(requested: Requested, number: int, **more: Any) -> dict[str, Any]:
+    start_ns = WALL_NS + requested.sent_ns
     return {
         "session_num": number,
         "x_request_id": f"request-{number}",
-        "credit_issued_ns": start_ns - asked.waited_ns,
+        "credit_issued_ns": start_ns - requested.waited_ns,
         "request_start_ns": start_ns,
         "request_ack_ns": start_ns + 1,
-        "request_end_ns": start_ns + asked.end_ns,
+        "request_end_ns": start_ns + requested.end_ns,
         "worker_id": "w",
         "record_processor_id": "p",
         "benchmark_phase": "profiling",
@@ -134,26 +134,26 @@ def aiperf_metadata(asked: Asked, number: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def aiperf_record(asked: Asked, number: int = 0, **more: Any) -> dict[str, Any]:
-    first_ns = asked.chunks[0].after_ns
+def aiperf_record(requested: Requested, number: int = 0, **more: Any) -> dict[str, Any]:
+    first_ns = requested.chunks[0].after_ns
     metrics: dict[str, Any] = {
         "time_to_first_token": {"value": first_ns / 1e6, "unit": "ms"},
-        "inter_chunk_latency": {"value": [gap / 1e6 for gap in gaps_ns(asked)], "unit": "ms"},
-        "request_latency": {"value": asked.end_ns / 1e6, "unit": "ms"},
-        "output_sequence_length": {"value": asked.tokens + 3, "unit": "tokens"},
-        "usage_completion_tokens": {"value": asked.tokens, "unit": "tokens"},
-        "usage_prompt_tokens": {"value": asked.input_tokens, "unit": "tokens"},
+        "inter_chunk_latency": {"value": [gap / 1e6 for gap in gaps_ns(requested)], "unit": "ms"},
+        "request_latency": {"value": requested.end_ns / 1e6, "unit": "ms"},
+        "output_sequence_length": {"value": requested.tokens + 3, "unit": "tokens"},
+        "usage_completion_tokens": {"value": requested.tokens, "unit": "tokens"},
+        "usage_prompt_tokens": {"value": requested.input_tokens, "unit": "tokens"},
     }
-    if len(asked.chunks) == 1:
+    if len(requested.chunks) == 1:
         del metrics["inter_chunk_latency"]
-    return {"metadata": aiperf_metadata(asked, number), "metrics": metrics, **more}
+    return {"metadata": aiperf_metadata(requested, number), "metrics": metrics, **more}
 
 
-def aiperf_records(requests: Sequence[Asked]) -> bytes:
-    return _lines(aiperf_record(asked, number) for number, asked in enumerate(requests))
+def aiperf_records(requests: Sequence[Requested]) -> bytes:
+    return _lines(aiperf_record(requested, number) for number, requested in enumerate(requests))
 
 
-def chat_events(asked: Asked, *, running: bool, last: Mapping[str, Any] = NOTHING) -> list[tuple[int, str]]:
+def chat_events(requested: Requested, *, running: bool, last: Mapping[str, Any] = NOTHING) -> list[tuple[int, str]]:
     """Return the events of a reply with when they came: the role at once with the first, the usage with the last.
 
     `last`: more members of the last chunk.
@@ -164,54 +164,54 @@ def chat_events(asked: Asked, *, running: bool, last: Mapping[str, Any] = NOTHIN
         return json.dumps({"object": "chat.completion.chunk", "choices": choices, **more})
 
     reported = 0
-    events = [(asked.chunks[0].after_ns, event({"role": "assistant", "content": ""}))]
-    for chunk in asked.chunks:
+    events = [(requested.chunks[0].after_ns, event({"role": "assistant", "content": ""}))]
+    for chunk in requested.chunks:
         reported += chunk.tokens
-        usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": reported}} if running else {}
+        usage = {"usage": {"prompt_tokens": requested.input_tokens, "completion_tokens": reported}} if running else {}
         events.append((chunk.after_ns, event({"content": "word \u00e9"}, **usage)))
-    usage = {"usage": {"prompt_tokens": asked.input_tokens, "completion_tokens": asked.tokens}}
-    return [*events, (asked.end_ns, event(None, **usage, **last)), (asked.end_ns, "[DONE]")]
+    usage = {"usage": {"prompt_tokens": requested.input_tokens, "completion_tokens": requested.tokens}}
+    return [*events, (requested.end_ns, event(None, **usage, **last)), (requested.end_ns, "[DONE]")]
 
 
 def aiperf_raw_line(
-    asked: Asked, number: int = 0, *, running: bool = True, last: Mapping[str, Any] = NOTHING, **more: Any
+    requested: Requested, number: int = 0, *, running: bool = True, last: Mapping[str, Any] = NOTHING, **more: Any
 ) -> dict[str, Any]:
-    perf_ns = UPTIME_NS + asked.sent_ns
+    perf_ns = UPTIME_NS + requested.sent_ns
     return {
-        "metadata": aiperf_metadata(asked, number),
+        "metadata": aiperf_metadata(requested, number),
         "start_perf_ns": perf_ns,
-        "payload": {"model": asked.model, "messages": [], "stream": True},
+        "payload": {"model": requested.model, "messages": [], "stream": True},
         "request_headers": {},
         "status": 200,
         "responses": [
             {"perf_ns": perf_ns + after_ns, "packets": [{"name": "data", "value": value}]}
-            for after_ns, value in chat_events(asked, running=running, last=last)
+            for after_ns, value in chat_events(requested, running=running, last=last)
         ],
         **more,
     }
 
 
-def aiperf_raw(requests: Sequence[Asked]) -> bytes:
+def aiperf_raw(requests: Sequence[Requested]) -> bytes:
     # Grouped by processor, not by time.
-    return _lines(aiperf_raw_line(asked, number) for number, asked in reversed(list(enumerate(requests))))
+    return _lines(aiperf_raw_line(requested, number) for number, requested in reversed(list(enumerate(requests))))
 
 
-def inference_perf_entry(asked: Asked, **more: Any) -> dict[str, Any]:
-    start_ns = UPTIME_NS + asked.sent_ns
-    stamps = [(start_ns + chunk.after_ns) / NS for chunk in asked.chunks]
-    tokens = [stamp for stamp, chunk in zip(stamps, asked.chunks, strict=True) for _ in range(chunk.tokens)]
+def inference_perf_entry(requested: Requested, **more: Any) -> dict[str, Any]:
+    start_ns = UPTIME_NS + requested.sent_ns
+    stamps = [(start_ns + chunk.after_ns) / NS for chunk in requested.chunks]
+    tokens = [stamp for stamp, chunk in zip(stamps, requested.chunks, strict=True) for _ in range(chunk.tokens)]
     return {
         "start_time": start_ns / NS,
-        "end_time": (start_ns + asked.end_ns) / NS,
-        "request": json.dumps({"model": asked.model, "messages": [], "stream": True}),
+        "end_time": (start_ns + requested.end_ns) / NS,
+        "request": json.dumps({"model": requested.model, "messages": [], "stream": True}),
         "response": "data: ...",
         "error": None,
         "info": {
-            "input_tokens": asked.input_tokens,
+            "input_tokens": requested.input_tokens,
             "lora_adapter": None,
             "response_metrics": {
-                "output_tokens": asked.tokens,
-                "server_usage": {"completion_tokens": asked.tokens},
+                "output_tokens": requested.tokens,
+                "server_usage": {"completion_tokens": requested.tokens},
                 "response_chunks": ["{}"] * len(stamps),
                 "chunk_times": stamps,
                 "output_token_times": tokens,
@@ -221,16 +221,16 @@ def inference_perf_entry(asked: Asked, **more: Any) -> dict[str, Any]:
     }
 
 
-def inference_perf(requests: Sequence[Asked]) -> bytes:
-    return json.dumps([inference_perf_entry(asked) for asked in requests], indent=2).encode()
+def inference_perf(requests: Sequence[Requested]) -> bytes:
+    return json.dumps([inference_perf_entry(requested) for requested in requests], indent=2).encode()
 
 
-def genai_perf_entry(asked: Asked, last: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
-    start_ns = WALL_NS + asked.sent_ns
+def genai_perf_entry(requested: Requested, last: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+    start_ns = WALL_NS + requested.sent_ns
     # A network read ends anywhere: here each event but its last bytes comes with the read before.
     reads: list[tuple[int, str]] = []
     rest = ""
-    for after_ns, value in chat_events(asked, running=True, last=last):
+    for after_ns, value in chat_events(requested, running=True, last=last):
         event = f"data: {value}\n\n"
         reads.append((start_ns + after_ns, rest + event[:-1]))
         rest = ""
@@ -238,38 +238,38 @@ def genai_perf_entry(asked: Asked, last: Mapping[str, Any] = NOTHING) -> dict[st
     return {
         "timestamp": start_ns,
         "sequence_id": 1,
-        "request_inputs": {"payload": json.dumps({"model": asked.model, "messages": []})},
+        "request_inputs": {"payload": json.dumps({"model": requested.model, "messages": []})},
         "response_timestamps": [at_ns for at_ns, _ in reads],
         "response_outputs": [{"response": text} for _, text in reads],
     }
 
 
-def genai_perf(requests: Sequence[Asked]) -> bytes:
+def genai_perf(requests: Sequence[Requested]) -> bytes:
     experiment = {
         "experiment": {"mode": "request_rate", "value": 4.0},
-        "requests": [genai_perf_entry(asked) for asked in requests],
+        "requests": [genai_perf_entry(requested) for requested in requests],
         "window_boundaries": [WALL_NS],
     }
     tail = {"version": "2.60", "service_kind": "openai", "endpoint": "v1/chat/completions"}
     return json.dumps({"experiments": [experiment], **tail}).encode()
 
 
-def etalon_file(requests: Sequence[Asked]) -> dict[str, Any]:
-    def between(asked: Asked) -> list[float]:
-        spread: list[float] = [0] * (asked.chunks[0].tokens - 1)
-        for gap, chunk in zip(gaps_ns(asked), asked.chunks[1:], strict=True):
+def etalon_file(requests: Sequence[Requested]) -> dict[str, Any]:
+    def between(requested: Requested) -> list[float]:
+        spread: list[float] = [0] * (requested.chunks[0].tokens - 1)
+        for gap, chunk in zip(gaps_ns(requested), requested.chunks[1:], strict=True):
             spread += [gap / NS, *[0] * (chunk.tokens - 1)]
         return spread
 
     count = len(requests)
     return {
-        "num_prompt_tokens": [asked.input_tokens for asked in requests],
-        "num_output_tokens": [asked.tokens for asked in requests],
-        "num_total_tokens": [asked.tokens + asked.input_tokens for asked in requests],
+        "num_prompt_tokens": [requested.input_tokens for requested in requests],
+        "num_output_tokens": [requested.tokens for requested in requests],
+        "num_total_tokens": [requested.tokens + requested.input_tokens for requested in requests],
         "tpot": [0.02] * count,
-        "ttft": [asked.chunks[0].after_ns / NS for asked in requests],
-        "tbt": [between(asked) for asked in requests],
-        "end_to_end_latency": [asked.end_ns / NS for asked in requests],
+        "ttft": [requested.chunks[0].after_ns / NS for requested in requests],
+        "tbt": [between(requested) for requested in requests],
+        "end_to_end_latency": [requested.end_ns / NS for requested in requests],
         "normalized_end_to_end_latency": [0.1] * count,
         "output_throughput": [15.4] * count,
         "deadline_miss_rate": [0] * count,
@@ -277,32 +277,32 @@ def etalon_file(requests: Sequence[Asked]) -> dict[str, Any]:
     }
 
 
-def etalon(requests: Sequence[Asked]) -> bytes:
+def etalon(requests: Sequence[Requested]) -> bytes:
     return json.dumps(etalon_file(requests)).encode()
 
 
-def guidellm_entry(asked: Asked, number: int = 0, **more: Any) -> dict[str, Any]:
-    start_s = (WALL_NS + asked.sent_ns) / NS
-    first_s, end_s = start_s + asked.chunks[0].after_ns / NS, start_s + asked.end_ns / NS
+def guidellm_entry(requested: Requested, number: int = 0, **more: Any) -> dict[str, Any]:
+    start_s = (WALL_NS + requested.sent_ns) / NS
+    first_s, end_s = start_s + requested.chunks[0].after_ns / NS, start_s + requested.end_ns / NS
     return {
         "type_": "generative_request_stats",
         "request_id": f"request-{number}",
-        "request_args": json.dumps({"body": {"model": asked.model}}),
+        "request_args": json.dumps({"body": {"model": requested.model}}),
         "info": {
             "status": "completed",
             "error": None,
             "timings": {
-                "targeted_start": start_s - asked.waited_ns / NS,
+                "targeted_start": start_s - requested.waited_ns / NS,
                 "request_start": start_s,
                 "first_token_iteration": first_s,
                 "first_output_token_iteration": first_s,
                 "last_token_iteration": end_s,
-                "token_iterations": len(asked.chunks),
+                "token_iterations": len(requested.chunks),
                 "request_end": end_s,
             },
         },
-        "input_metrics": {"text_tokens": asked.input_tokens},
-        "output_metrics": {"text_tokens": asked.tokens},
+        "input_metrics": {"text_tokens": requested.input_tokens},
+        "output_metrics": {"text_tokens": requested.tokens},
         **more,
     }
 
@@ -317,11 +317,11 @@ def guidellm_report(successful: Sequence[Any], errored: Sequence[Any] = (), inco
     return json.dumps(report).encode()
 
 
-def guidellm(requests: Sequence[Asked]) -> bytes:
-    return guidellm_report([guidellm_entry(asked, number) for number, asked in enumerate(requests)])
+def guidellm(requests: Sequence[Requested]) -> bytes:
+    return guidellm_report([guidellm_entry(requested, number) for number, requested in enumerate(requests)])
 
 
-WRITERS: dict[str, Callable[[Sequence[Asked]], bytes]] = {
+WRITERS: dict[str, Callable[[Sequence[Requested]], bytes]] = {
     "vllm": vllm,
     "sglang": sglang,
     "sglang-openai": sglang_openai,

@@ -130,18 +130,18 @@ def estimate_share(
     near = [exceedances(waits, target), exceedances(in_flight, target)] if raw >= target else [held]
     shown = max(inflation(held), inflation(near[0]))
     explaining = [_explaining(strengths(one, deviations), queues) for one in near]
-    of_queues = (queues[place].inflation for place in explaining[0])
+    of_queues = (queues[position].inflation for position in explaining[0])
     expected = max([shown, least_inflation, *map(inflation, near), *of_queues])
     blocks = int(min(_MOST_BLOCKS, max(LEAST_ESTIMATED, count / (_BLOCK_INFLATIONS * expected))))
     variance = max(long_run_variance(held, blocks), _spread(raw, count)) * student_factor(blocks - 1, level) / count
     value, least = raw, LEAST_REQUESTS
     found = strengths(held, deviations)
     if adjust and blocks >= _LEAST_ADJUSTED_BLOCKS and found.max(initial=0.0) > 0:
-        place = int(found.argmax())
-        by = slope(held, deviations[place])
-        residual = held - by * deviations[place]
-        adjusted = residual_variance(residual, deviations[place], blocks) * student_factor(blocks - 2, level)
-        adjusted += by * by * queues[place].variance
+        position = int(found.argmax())
+        by = slope(held, deviations[position])
+        residual = held - by * deviations[position]
+        adjusted = residual_variance(residual, deviations[position], blocks) * student_factor(blocks - 2, level)
+        adjusted += by * by * queues[position].variance
         corrected = min(1.0, max(0.0, float(residual.mean())))
         if 0 < adjusted < variance:
             value, variance, least = corrected, adjusted, LEAST_ADJUSTED_REQUESTS
@@ -149,15 +149,15 @@ def estimate_share(
     enough = count >= least * shown and (raw >= target) == (value >= target)
     if max(raw, value) >= target:
         enough &= count >= (LEAST_ADJUSTED_REQUESTS if adjust else LEAST_REQUESTS) * expected
-        enough &= not any(deviations[place].mean() < -queues[place].mean / 2 for place in chain(*explaining))
+        enough &= not any(deviations[position].mean() < -queues[position].mean / 2 for position in chain(*explaining))
     return ShareEstimate(value, raw, _spread(value, count) / variance, expected, bool(enough))
 
 
 def _explaining(found: Floats, queues: Sequence[VirtualQueue]) -> list[int]:
     """Return the positions of the queues that correlate with a series; where none does, the less loaded ones."""
     if found.max(initial=0.0) >= _LEAST_STRENGTH:
-        return [int(place) for place in as_strong(found)]
-    return [place for place, queue in enumerate(queues) if queue.utilisation <= _UNKNOWN_UTILISATION]
+        return [int(position) for position in as_strong(found)]
+    return [position for position, queue in enumerate(queues) if queue.utilisation <= _UNKNOWN_UTILISATION]
 
 
 def _spread(share: float, count: int) -> float:

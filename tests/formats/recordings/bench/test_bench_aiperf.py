@@ -11,8 +11,8 @@ from support.formats.bench_files import (
     NS,
     UPTIME_NS,
     WALL_NS,
-    Asked,
     Chunk,
+    Requested,
     aiperf_metadata,
     aiperf_raw_line,
     aiperf_record,
@@ -28,7 +28,7 @@ from otel_llm.formats.records import InputError
 
 MS = 1_000_000
 SUMMARY = ("schema_version", "aiperf_version", "benchmark_id")
-ASKED = Asked(NS, (Chunk(200 * MS), Chunk(260 * MS, 3)))
+REQUESTED = Requested(NS, (Chunk(200 * MS), Chunk(260 * MS, 3)))
 START_NS = WALL_NS + NS
 
 
@@ -47,7 +47,7 @@ def delta(**content: Any) -> dict[str, Any]:
 
 
 def test_units_are_read_not_assumed() -> None:
-    record = aiperf_record(ASKED)
+    record = aiperf_record(REQUESTED)
     record["metrics"]["time_to_first_token"] = {"value": 0.2, "unit": "sec"}
     record["metrics"]["inter_chunk_latency"] = {"value": [60_000_000], "unit": "ns"}
     assert read(lines(record))[0][0].times_ns == [START_NS + 200 * MS, START_NS + 260 * MS]
@@ -57,14 +57,18 @@ def test_units_are_read_not_assumed() -> None:
 
 
 def test_thoughts_are_recognised_by_the_first_token_of_output() -> None:
-    record = aiperf_record(Asked(NS, (Chunk(200 * MS), Chunk(230 * MS), Chunk(260 * MS))))
+    record = aiperf_record(Requested(NS, (Chunk(200 * MS), Chunk(230 * MS), Chunk(260 * MS))))
     record["metrics"]["time_to_first_output_token"] = {"value": 260.0, "unit": "ms"}
     (row,) = judged(read(lines(record))[0])
     assert (row["tokens"], row["tokens_read"], row["ttft_s"], row["ttfo_s"]) == (3, 1, 0.2, 0.26)
 
 
 def test_an_error_keeps_its_end_and_no_more_in_records() -> None:
-    record = {"metadata": aiperf_metadata(ASKED, 0), "metrics": {}, "error": {"code": 500, "type": "x", "message": "y"}}
+    record = {
+        "metadata": aiperf_metadata(REQUESTED, 0),
+        "metrics": {},
+        "error": {"code": 500, "type": "x", "message": "y"},
+    }
     streams, skipped = read(lines(record))
     (row,) = judged(streams)
     assert (row["outcome"], row["e2e_s"], row["tokens"], row["ttft_s"]) == ("error", 0.26, None, None)
@@ -72,7 +76,7 @@ def test_an_error_keeps_its_end_and_no_more_in_records() -> None:
 
 
 def test_an_error_keeps_the_chunks_before_it_in_raw_records() -> None:
-    line = aiperf_raw_line(ASKED, error={"code": None, "type": "ClientPayloadError", "message": "cut"})
+    line = aiperf_raw_line(REQUESTED, error={"code": None, "type": "ClientPayloadError", "message": "cut"})
     line["responses"] = line["responses"][:2]
     line["metadata"]["request_end_ns"] = START_NS + 3 * NS
     (row,) = judged(read(lines(line))[0])
@@ -83,15 +87,17 @@ def test_an_error_keeps_the_chunks_before_it_in_raw_records() -> None:
 def test_a_cancelled_request_has_lost_its_chunks() -> None:
     late = {"was_cancelled": True, "cancellation_time_ns": START_NS + NS}
     error = {"code": 499, "type": "RequestCancellationError", "message": ""}
-    record = {"metadata": aiperf_metadata(ASKED, 0, **late), "metrics": {}, "error": error}
-    raw = aiperf_raw_line(ASKED, 1, error=error, responses=None) | {"metadata": aiperf_metadata(ASKED, 1, **late)}
+    record = {"metadata": aiperf_metadata(REQUESTED, 0, **late), "metrics": {}, "error": error}
+    raw = aiperf_raw_line(REQUESTED, 1, error=error, responses=None) | {
+        "metadata": aiperf_metadata(REQUESTED, 1, **late)
+    }
     for row in judged(read(lines(record, raw))[0]):
         assert (row["outcome"], row["e2e_s"], row["tokens"], row["met"]) == ("cancelled", 1.0, None, None)
 
 
 def test_the_warm_up_is_left_out_and_counted() -> None:
-    warm = {"metadata": aiperf_metadata(ASKED, 0, benchmark_phase="warmup"), "metrics": {}}
-    streams, skipped = read(lines(warm, aiperf_record(ASKED, 1)))
+    warm = {"metadata": aiperf_metadata(REQUESTED, 0, benchmark_phase="warmup"), "metrics": {}}
+    streams, skipped = read(lines(warm, aiperf_record(REQUESTED, 1)))
     assert len(streams) == 1
     assert skipped.counts == {"warmup": 1}
     assert skipped.broken == 0
@@ -109,7 +115,7 @@ def test_only_what_was_generated_counts_in_raw_records() -> None:
         event(240 * MS, usage),
         event(240 * MS, "[DONE]"),
     ]
-    (one,) = read(lines(aiperf_raw_line(ASKED, responses=reported)))[0]
+    (one,) = read(lines(aiperf_raw_line(REQUESTED, responses=reported)))[0]
     assert one.events.expanded()[0] == [START_NS + after * MS for after in (210, 220, 220, 230)]
     assert one.kinds == bytes([1, 0, 0, 2])
     assert (one.resolved.token_basis, one.resolved.input_tokens) == ("chunk", 9)
@@ -117,7 +123,7 @@ def test_only_what_was_generated_counts_in_raw_records() -> None:
 
 def test_choices_are_streams_of_their_own() -> None:
     reported = [event(10, delta(content="a")), event(20, delta(index=1, content="b")), event(30, delta(content="c"))]
-    streams, _ = read(lines(aiperf_raw_line(ASKED, responses=reported)))
+    streams, _ = read(lines(aiperf_raw_line(REQUESTED, responses=reported)))
     assert [(one.resolved.choice, one.tokens) for one in streams] == [(0, 2), (1, 1)]
     assert len({one.resolved.trace_id for one in streams}) == 1
 
@@ -125,14 +131,14 @@ def test_choices_are_streams_of_their_own() -> None:
 @pytest.mark.parametrize("choices", [3, True, {}, "ab", None])
 def test_a_chunk_whose_choices_are_no_list_is_no_token(choices: Any) -> None:
     reported = [event(10, delta(content="a")), event(20, {"choices": choices}), event(30, delta(content="b"))]
-    (one,) = read(lines(aiperf_raw_line(ASKED, responses=reported)))[0]
+    (one,) = read(lines(aiperf_raw_line(REQUESTED, responses=reported)))[0]
     assert one.events.expanded()[0] == [START_NS + 10, START_NS + 30]
 
 
 def test_a_reply_in_one_piece_came_with_all_its_tokens() -> None:
     body = {"choices": [{"message": {"content": "abc"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
     whole = {"perf_ns": UPTIME_NS + NS + 70, "text": json.dumps(body), "content_type": "application/json"}
-    (one,) = read(lines(aiperf_raw_line(ASKED, responses=[whole])))[0]
+    (one,) = read(lines(aiperf_raw_line(REQUESTED, responses=[whole])))[0]
     assert (one.events.expanded()[0], one.resolved.token_basis) == ([START_NS + 70] * 3, "exact")
 
 
@@ -141,14 +147,17 @@ def test_a_reply_in_one_piece_came_with_all_its_tokens() -> None:
     [
         (b"{]\n", "not JSON"),
         (b'{"metrics": {}}\n', "no metadata.request_start_ns"),
-        (lines({"metadata": aiperf_metadata(ASKED, 0) | {"request_start_ns": "x"}}), "request_start_ns is no number"),
-        (lines(aiperf_raw_line(ASKED, responses=[{"perf_ns": 5}])), "neither packets nor the text"),
-        (lines(aiperf_raw_line(ASKED, responses=[event(5, {"odd": 1})])), "an API that we do not know"),
-        (lines(aiperf_raw_line(ASKED, start_perf_ns=None)), "start_perf_ns is no number"),
+        (
+            lines({"metadata": aiperf_metadata(REQUESTED, 0) | {"request_start_ns": "x"}}),
+            "request_start_ns is no number",
+        ),
+        (lines(aiperf_raw_line(REQUESTED, responses=[{"perf_ns": 5}])), "neither packets nor the text"),
+        (lines(aiperf_raw_line(REQUESTED, responses=[event(5, {"odd": 1})])), "an API that we do not know"),
+        (lines(aiperf_raw_line(REQUESTED, start_perf_ns=None)), "start_perf_ns is no number"),
     ],
 )
 def test_a_broken_line_costs_itself(line: bytes, why: str) -> None:
-    good = lines(aiperf_record(ASKED))
+    good = lines(aiperf_record(REQUESTED))
     streams, skipped = read(good + line + good)
     assert len(streams) == 2
     assert skipped.counts == {"bad_record": 1}
@@ -159,12 +168,12 @@ def test_a_broken_line_costs_itself(line: bytes, why: str) -> None:
 @pytest.mark.parametrize("claim", [10, 10**9, 10**12, -1])
 def test_a_count_that_a_text_cannot_hold_is_not_used(claim: int) -> None:
     reply = event(5, delta(content="a") | {"usage": {"completion_tokens": claim}})
-    [stream], skipped = read(lines(aiperf_raw_line(ASKED, responses=[reply])))
+    [stream], skipped = read(lines(aiperf_raw_line(REQUESTED, responses=[reply])))
     assert (stream.tokens, skipped.counts) == (1, {})
 
 
 def test_a_cut_last_line_is_torn() -> None:
-    good = lines(aiperf_record(ASKED))
+    good = lines(aiperf_record(REQUESTED))
     streams, skipped = read(good + good[:-30])
     assert (len(streams), skipped.counts) == (1, {"torn_tail": 1})
 
@@ -181,18 +190,18 @@ def test_the_model_is_the_summarys_where_there_is_one(tmp_path: Path) -> None:
     summary = tmp_path / "run_aiperf.json"
     for names, model in ((["a"], "a"), (["a", "b"], None)):
         summary.write_text(json.dumps({"input_config": {"models": {"items": [{"name": name} for name in names]}}}))
-        assert read(lines(aiperf_record(ASKED)), path)[0][0].resolved.model == model
+        assert read(lines(aiperf_record(REQUESTED)), path)[0][0].resolved.model == model
 
 
 def test_records_and_raw_records_of_one_request_have_one_id() -> None:
-    (record,) = read(lines(aiperf_record(ASKED)))[0]
-    (raw,) = read(lines(aiperf_raw_line(ASKED)))[0]
+    (record,) = read(lines(aiperf_record(REQUESTED)))[0]
+    (raw,) = read(lines(aiperf_raw_line(REQUESTED)))[0]
     assert record.resolved.key == raw.resolved.key
 
 
 def test_of_a_folder_the_raw_records_are_read_and_the_rest_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "profile_export.jsonl").write_bytes(lines(aiperf_record(ASKED)))
-    (tmp_path / "profile_export_raw.jsonl").write_bytes(lines(aiperf_raw_line(ASKED)))
+    (tmp_path / "profile_export.jsonl").write_bytes(lines(aiperf_record(REQUESTED)))
+    (tmp_path / "profile_export_raw.jsonl").write_bytes(lines(aiperf_raw_line(REQUESTED)))
     (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(dict.fromkeys(SUMMARY, "x")))
     skipped = Skipped()
     found = [one for path in input_files([tmp_path], skipped) for one in read_file(path, skipped)]

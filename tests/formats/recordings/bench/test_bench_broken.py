@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.formats.bench_files import NS, WRITERS, Asked, Chunk
+from support.formats.bench_files import NS, WRITERS, Chunk, Requested
 from support.formats.bench_read import judged, read, recognised
 
 from otel_llm.formats.records import InputError
 
-ASKED = [Asked(NS, (Chunk(3, 2), Chunk(9), Chunk(11))), Asked(2 * NS, (Chunk(5),))]
+REQUESTED = [Requested(NS, (Chunk(3, 2), Chunk(9), Chunk(11))), Requested(2 * NS, (Chunk(5),))]
 JUNK = st.one_of(
     st.none(),
     st.booleans(),
@@ -49,7 +49,7 @@ def spoilt(data: bytes, draw: st.DataObject) -> bytes:
 @given(draw=st.data())
 @settings(max_examples=examples(40))
 def test_junk_in_any_place_costs_at_most_the_file(file_format: str, draw: st.DataObject) -> None:
-    data = spoilt(WRITERS[file_format](ASKED), draw)
+    data = spoilt(WRITERS[file_format](REQUESTED), draw)
     if recognised(data) is None:
         return
     try:
@@ -67,7 +67,7 @@ def test_junk_in_any_place_costs_at_most_the_file(file_format: str, draw: st.Dat
 @given(draw=st.data())
 @settings(max_examples=examples(40))
 def test_a_file_cut_or_changed_anywhere_is_read_as_far_as_it_goes(file_format: str, draw: st.DataObject) -> None:
-    data = bytearray(WRITERS[file_format](ASKED))
+    data = bytearray(WRITERS[file_format](REQUESTED))
     data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
     cut = bytes(data[: draw.draw(st.integers(1, len(data)))])
     if recognised(cut) is None:
@@ -77,7 +77,7 @@ def test_a_file_cut_or_changed_anywhere_is_read_as_far_as_it_goes(file_format: s
     except InputError:
         return
     judged(streams)
-    assert len(streams) <= len(ASKED) or skipped.counts
+    assert len(streams) <= len(REQUESTED) or skipped.counts
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_file_cut_or_changed_anywhere_is_read_as_far_as_it_goes(file_format: s
 def test_gaps_that_are_no_list_cost_their_request_where_nothing_came_first(
     file_format: str, first: str, gaps: str, junk: Any
 ) -> None:
-    whole = json.loads(WRITERS[file_format](ASKED))
+    whole = json.loads(WRITERS[file_format](REQUESTED))
     whole[first][0], whole[gaps][0] = 0.0, junk
     streams, skipped = read(json.dumps(whole).encode())
-    assert (len(streams), skipped.counts) == (len(ASKED) - 1, {"bad_record": 1})
+    assert (len(streams), skipped.counts) == (len(REQUESTED) - 1, {"bad_record": 1})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.formats.bench_files import (
     NS,
-    Asked,
     Chunk,
+    Requested,
     aiperf_metadata,
     aiperf_record,
     guidellm_entry,
@@ -27,7 +27,7 @@ from otel_llm.formats.records import InputError
 
 CASES = Path(__file__).parent / "fixtures" / "cases"
 MS = 1_000_000
-TWO = [Asked(NS, (Chunk(200 * MS), Chunk(260 * MS))), Asked(2 * NS, (Chunk(150 * MS), Chunk(190 * MS)))]
+TWO = [Requested(NS, (Chunk(200 * MS), Chunk(260 * MS))), Requested(2 * NS, (Chunk(150 * MS), Chunk(190 * MS)))]
 
 
 def dumped(run: Any) -> bytes:
@@ -69,11 +69,11 @@ def test_equal_gaps_of_other_backends_are_chunks(backend: str) -> None:
     assert one.resolved.output_tokens == (None if backend in ("trt", "truss") else 8)
 
 
-REPLIES = [Asked(NS * k, tuple(Chunk(MS * (100 + 20 * i)) for i in range(8))) for k in range(5)]
+REPLIES = [Requested(NS * k, tuple(Chunk(MS * (100 + 20 * i)) for i in range(8))) for k in range(5)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "found", "used"),
+    ("requested", "found", "used"),
     [
         (10, 40, False),  # the length asked for; each chunk was a token
         (10, 42, False),
@@ -85,11 +85,11 @@ REPLIES = [Asked(NS * k, tuple(Chunk(MS * (100 + 20 * i)) for i in range(8))) fo
     ],
 )
 @pytest.mark.parametrize("backend", ["sglang-oai", "sglang-oai-chat", "vllm", "lmdeploy-chat"])
-def test_a_length_asked_for_is_no_count(backend: str, asked: int, found: int | None, *, used: bool) -> None:
-    run = sglang_run(REPLIES, backend, output_lens=[asked] * 5, total_output_tokens_retokenized=found)
+def test_a_length_asked_for_is_no_count(backend: str, requested: int, found: int | None, *, used: bool) -> None:
+    run = sglang_run(REPLIES, backend, output_lens=[requested] * 5, total_output_tokens_retokenized=found)
     streams, _ = read(dumped(run))
-    assert {one.resolved.output_tokens for one in streams} == {asked if used else None}
-    assert {row["tokens"] for row in judged(streams)} == {asked if used else 8}
+    assert {one.resolved.output_tokens for one in streams} == {requested if used else None}
+    assert {row["tokens"] for row in judged(streams)} == {requested if used else 8}
 
 
 def test_a_failed_request_says_nothing_of_what_lengths_are() -> None:
@@ -158,7 +158,7 @@ def test_the_delay_is_that_of_the_last_parent_to_end() -> None:
     start_s = 1_700_000_000.0
 
     def turn(node: str, sent: float, delay: float | None, *parents: str, before: float | None = None) -> dict[str, Any]:
-        entry = guidellm_entry(Asked(0, (Chunk(NS // 4), Chunk(NS // 2))))
+        entry = guidellm_entry(Requested(0, (Chunk(NS // 4), Chunk(NS // 2))))
         entry["request_id"] = node
         entry["info"] |= {"conversation_id": "c", "node_id": node, "parent_node_ids": list(parents)}
         entry["info"]["settings"] = {"requeue_delay": delay}

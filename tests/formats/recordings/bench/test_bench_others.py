@@ -11,8 +11,8 @@ from support.formats.bench_files import (
     NS,
     UPTIME_NS,
     WALL_NS,
-    Asked,
     Chunk,
+    Requested,
     aiperf_raw_line,
     chat_events,
     genai_perf_entry,
@@ -25,7 +25,7 @@ from support.formats.bench_read import judged, read
 from otel_llm.formats.records import InputError
 
 MS = 1_000_000
-ASKED = Asked(NS, (Chunk(200 * MS), Chunk(260 * MS, 3)))
+REQUESTED = Requested(NS, (Chunk(200 * MS), Chunk(260 * MS, 3)))
 SENT_NS = UPTIME_NS + NS
 
 
@@ -34,28 +34,28 @@ def array(*entries: Any) -> bytes:
 
 
 def with_info(**info: Any) -> dict[str, Any]:
-    return inference_perf_entry(ASKED, info={"input_tokens": 12, **info})
+    return inference_perf_entry(REQUESTED, info={"input_tokens": 12, **info})
 
 
 def test_retokenised_counts_are_estimated_and_as_many_chunks_as_tokens_are_chunks() -> None:
-    (one,) = read(array(inference_perf_entry(ASKED)))[0]
+    (one,) = read(array(inference_perf_entry(REQUESTED)))[0]
     assert one.events.expanded()[0] == [SENT_NS + 200 * MS, *[SENT_NS + 260 * MS] * 3]
     assert (one.resolved.token_basis, one.resolved.model, one.resolved.input_tokens) == ("estimated", "m", 12)
-    entry = inference_perf_entry(ASKED)
+    entry = inference_perf_entry(REQUESTED)
     entry["info"]["response_metrics"]["server_usage"]["completion_tokens"] = 2
     (one,) = read(array(entry))[0]
     assert (one.tokens, one.resolved.token_basis) == (2, "chunk")
 
 
 def test_the_place_of_version_0_5() -> None:
-    reported = inference_perf_entry(ASKED)["info"]["response_metrics"]
+    reported = inference_perf_entry(REQUESTED)["info"]["response_metrics"]
     (one,) = read(array(with_info(response_info=reported)))[0]
     assert one.tokens == 4
 
 
 @pytest.mark.parametrize("body", [True, False])
 def test_version_0_4_has_a_time_for_each_event_framing_included(body: bool) -> None:
-    events = chat_events(ASKED, running=False)
+    events = chat_events(REQUESTED, running=False)
     entry = with_info(output_token_times=[(SENT_NS + after_ns) / NS for after_ns, _ in events])
     entry["response"] = "".join(f"data: {value}\n\n" for _, value in events) if body else ""
     streams, skipped = read(array(entry))
@@ -66,10 +66,10 @@ def test_version_0_4_has_a_time_for_each_event_framing_included(body: bool) -> N
 
 def test_what_failed_keeps_its_end_and_lost_its_times() -> None:
     entry = inference_perf_entry(
-        ASKED, error={"error_type": "TimeoutError", "error_msg": ""}, end_time=(SENT_NS + 5 * NS) / NS
+        REQUESTED, error={"error_type": "TimeoutError", "error_msg": ""}, end_time=(SENT_NS + 5 * NS) / NS
     )
     del entry["info"]["response_metrics"]
-    streams, skipped = read(array(entry, inference_perf_entry(ASKED)))
+    streams, skipped = read(array(entry, inference_perf_entry(REQUESTED)))
     row = judged(streams)[0]
     assert (row["outcome"], row["e2e_s"], row["tokens"], row["idle_s"]) == ("error", 5.0, None, None)
     assert skipped.anomalies == {"anomaly.clock_unanchored": 2, "anomaly.token_times_not_kept": 1}
@@ -88,13 +88,13 @@ def test_a_reply_in_one_piece_came_at_the_end(counted: int | None, basis: str) -
     ("entry", "why"),
     [
         (with_info(), "no times of tokens"),
-        (inference_perf_entry(ASKED, start_time=None), "start_time is no number"),
+        (inference_perf_entry(REQUESTED, start_time=None), "start_time is no number"),
         (7, "no object"),
         (with_info(output_token_times=[{}]), "output_token_times is no number"),
     ],
 )
 def test_a_broken_element_costs_itself(entry: Any, why: str) -> None:
-    good = inference_perf_entry(ASKED)
+    good = inference_perf_entry(REQUESTED)
     streams, skipped = read(array(good, entry, good))
     assert (len(streams), skipped.counts) == (2, {"bad_record": 1})
     assert "request 1 at byte" in skipped.notes[0]
@@ -108,9 +108,9 @@ def experiments(*requests: Any) -> bytes:
 
 
 def test_an_event_came_with_the_read_that_completed_it() -> None:
-    events = [f"data: {value}\n\n" for _, value in chat_events(ASKED, running=False)]
+    events = [f"data: {value}\n\n" for _, value in chat_events(REQUESTED, running=False)]
     cut = len(events[1]) // 2
-    entry = genai_perf_entry(ASKED)
+    entry = genai_perf_entry(REQUESTED)
     at = [WALL_NS + NS + after_ns for after_ns in (100 * MS, 200 * MS, 260 * MS)]
     texts = [events[0] + events[1][:cut], events[1][cut:] + events[2][:5], events[2][5:] + "".join(events[3:])]
     entry |= {"response_timestamps": at, "response_outputs": [{"response": text} for text in texts]}
@@ -121,8 +121,8 @@ def test_an_event_came_with_the_read_that_completed_it() -> None:
 
 
 def test_events_without_their_blank_lines_are_distinguished() -> None:
-    entry = genai_perf_entry(ASKED)
-    events = chat_events(ASKED, running=True)
+    entry = genai_perf_entry(REQUESTED)
+    events = chat_events(REQUESTED, running=True)
     entry["response_timestamps"] = [WALL_NS + NS + after_ns + i for i, (after_ns, _) in enumerate(events)]
     entry["response_outputs"] = [{"response": f"data: {value}"} for _, value in events]
     (one,) = read(experiments(entry))[0]
@@ -135,8 +135,8 @@ STATED = {"metrics": {"time_to_first_token_ms": 125.0, "queue_time_ms": 250.0, "
 @pytest.mark.parametrize(
     "file_format",
     [
-        lambda last: experiments(genai_perf_entry(ASKED, last)),
-        lambda last: json.dumps(aiperf_raw_line(ASKED, last=last)).encode(),
+        lambda last: experiments(genai_perf_entry(REQUESTED, last)),
+        lambda last: json.dumps(aiperf_raw_line(REQUESTED, last=last)).encode(),
     ],
     ids=["genai-perf", "aiperf"],
 )
@@ -150,7 +150,7 @@ def test_a_recorded_reply_of_vllm_states_its_time_in_the_queue_and_for_the_promp
 
 def test_a_whole_reply_of_genai_perf() -> None:
     body = json.dumps({"choices": [{"text": "abc"}], "usage": {"completion_tokens": 2}})
-    entry = genai_perf_entry(ASKED) | {
+    entry = genai_perf_entry(REQUESTED) | {
         "response_timestamps": [WALL_NS + 2 * NS],
         "response_outputs": [{"response": body}],
     }
@@ -159,19 +159,19 @@ def test_a_whole_reply_of_genai_perf() -> None:
 
 
 def test_a_broken_request_of_genai_perf_costs_itself() -> None:
-    good = genai_perf_entry(ASKED)
+    good = genai_perf_entry(REQUESTED)
     streams, skipped = read(experiments(good, good | {"response_timestamps": [1]}, {"timestamp": "x"}, good))
     assert (len(streams), skipped.counts) == (2, {"bad_record": 2})
 
 
 def test_other_services_of_genai_perf_are_refused() -> None:
-    entry = genai_perf_entry(ASKED) | {"response_timestamps": [1], "response_outputs": [{"text_output": "x"}]}
+    entry = genai_perf_entry(REQUESTED) | {"response_timestamps": [1], "response_outputs": [{"text_output": "x"}]}
     with pytest.raises(InputError, match="not an OpenAI endpoint's; run `genai-perf profile --streaming`"):
         read(experiments(entry))
 
 
 def test_guidellms_lists_are_its_outcomes() -> None:
-    entries = [guidellm_entry(ASKED, number) for number in range(4)]
+    entries = [guidellm_entry(REQUESTED, number) for number in range(4)]
     for entry, status in zip(entries, ("completed", "errored", "cancelled", None), strict=True):
         entry["info"]["status"] = status
     timings = entries[1]["info"]["timings"]
@@ -183,15 +183,15 @@ def test_guidellms_lists_are_its_outcomes() -> None:
 
 
 def test_guidellm_waits_from_when_a_request_was_due() -> None:
-    late = Asked(NS, ASKED.chunks, waited_ns=2 * NS)
+    late = Requested(NS, REQUESTED.chunks, waited_ns=2 * NS)
     (row,) = judged(read(guidellm_report([guidellm_entry(late)]))[0])
     assert (row["ttft_s"], row["e2e_s"]) == (pytest.approx(2.2, abs=1e-6), pytest.approx(2.26, abs=1e-6))
 
 
 def test_a_request_that_guidellm_never_sent_costs_itself() -> None:
-    never = guidellm_entry(ASKED)
+    never = guidellm_entry(REQUESTED)
     never["info"]["timings"] = {"targeted_start": None, "request_start": None}
-    streams, skipped = read(guidellm_report([guidellm_entry(ASKED)], incomplete=[never]))
+    streams, skipped = read(guidellm_report([guidellm_entry(REQUESTED)], incomplete=[never]))
     assert (len(streams), skipped.counts) == (1, {"bad_record": 1})
 
 

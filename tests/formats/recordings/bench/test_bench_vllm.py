@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.formats.bench_files import NS, Asked, Chunk, etalon_file, sglang_run, vllm_run
+from support.formats.bench_files import NS, Chunk, Requested, etalon_file, sglang_run, vllm_run
 from support.formats.bench_read import judged, read, recognised
 
 from otel_llm.formats.records import InputError
 
 MS = 1_000_000
-TWO = [Asked(NS, (Chunk(200 * MS), Chunk(260 * MS))), Asked(2 * NS, (Chunk(150 * MS), Chunk(190 * MS)))]
+TWO = [Requested(NS, (Chunk(200 * MS), Chunk(260 * MS))), Requested(2 * NS, (Chunk(150 * MS), Chunk(190 * MS)))]
 
 
 def dumped(run: dict[str, Any]) -> bytes:
@@ -30,7 +30,7 @@ def failed(run: dict[str, Any], index: int, error: str, ttft: float, itls: list[
 
 
 def test_the_example_of_the_notes() -> None:
-    run = vllm_run([Asked(0, (Chunk(1),)), Asked(0, (Chunk(1),))]) | {
+    run = vllm_run([Requested(0, (Chunk(1),)), Requested(0, (Chunk(1),))]) | {
         "start_times": [3500.10, 3500.60],
         "ttfts": [0.20, 0.0],
         "itls": [[0.03, 0.03], []],
@@ -153,7 +153,7 @@ def test_other_tools_files_are_not_taken_for_these() -> None:
 
 
 def test_the_example_of_sglangs_notes() -> None:
-    run = sglang_run([Asked(0, (Chunk(1),)), Asked(0, (Chunk(1),))]) | {
+    run = sglang_run([Requested(0, (Chunk(1),)), Requested(0, (Chunk(1),))]) | {
         "output_lens": [5, 0],
         "ttfts": [0.2, 0.0],
         "itls": [[0.01, 0.01, 0.04, 0.04], []],
