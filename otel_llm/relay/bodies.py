@@ -52,6 +52,8 @@ class Bodies:
 
     async def take(self, caller: Caller, amount: int) -> None:
         """Take room for bytes, and wait for it. Raises: BodyError where it does not come."""
+        if self._shares.take(caller, amount):
+            return
         try:
             async with asyncio.timeout(self._room_s):
                 while not self._shares.take(caller, amount):
@@ -84,11 +86,12 @@ class Body:
     async def read(self) -> None:
         """Receive it. Raises: BodyError where it is too large or too slow, or there is no room."""
         limits = self._bodies.limits
+        limit_s = None if self._request.content.is_eof() else limits.body_s
         parts: list[bytes] = []
         if self._request.headers.get("Transfer-Encoding"):
             self._request.content.on_eof(self._ended)
         try:
-            async with asyncio.timeout(limits.body_s):
+            async with asyncio.timeout(limit_s):
                 while data := await self._part(limits.idle_connection_s):
                     if self._held + len(data) > limits.body_bytes:
                         raise BodyError(413, f"the body is larger than {limits.body_bytes} bytes", "too_large")
@@ -137,9 +140,12 @@ class Body:
         self._held += amount
 
     async def _part(self, within_s: float) -> bytes:
+        content = self._request.content
+        if content.is_eof():  # all of it is here: no timer for what needs no wait
+            return await content.readany()
         try:
             async with asyncio.timeout(within_s):
-                return await self._request.content.readany()
+                return await content.readany()
         except TimeoutError:
             raise BodyError(408, f"the body did not go on within {within_s:g} s", "too_slow") from None
 

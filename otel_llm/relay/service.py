@@ -240,6 +240,7 @@ class Service:
         )
         receiver = self._receiver(pool, recorder, decide)
         page = WebServer(self._web_port(pool, receiver), settings.limits)
+        warming: asyncio.Task[None] | None = None
         try:
             lag.start()
             decide.start(owned)
@@ -250,7 +251,7 @@ class Service:
             await page.start(self._web_listener, self._web_context())
             server.listen(self._listener, self._certificates)
             self.started.set()
-            loop.run_in_executor(None, load_kernels)
+            warming = loop.create_task(_warm())
             await self.stop.wait()
             self._stopping = True
             # Both ports at once: another relay may start on them while streams end here.
@@ -263,6 +264,8 @@ class Service:
                 owned.cut_all()
                 await server.drained(CUT_S)
         finally:
+            if warming is not None:
+                warming.cancel()
             await server.shutdown(CUT_S)
             lag.stop()
             await probes.stop()
@@ -388,6 +391,15 @@ class Service:
 def _token_times_ns(classes: SloClasses) -> list[int]:
     """Return the times a token that classes promise beside a first token."""
     return [slo.token_time_ns for slo in classes.classes if slo.token_time_ns is not None]
+
+
+async def _warm() -> None:
+    """Load what large bodies need, and keep all that lives as long as the process out of collections of garbage.
+
+    A collection of the kernels' objects would hold every stream for as long as ten of their tokens take.
+    """
+    await asyncio.to_thread(load_kernels)
+    gc.freeze()
 
 
 def _bound(listener: socket.socket) -> Address:

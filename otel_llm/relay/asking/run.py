@@ -124,20 +124,21 @@ class Run:
         `silent_s`: the longest wait for these (s), None: as long as it takes. Raises UpstreamError: `silent`, `broken`;
         then it is closed.
         """
+        if self.response.status != OK or self.packed:
+            return
+        if self.response.content_type == EVENT_STREAM:
+            self.streams = True
+            return
         try:
             async with asyncio.timeout(silent_s):
-                self.streams = await self._is_stream()
+                self.streams = await self._begins_events()
         except BaseException as problem:
             self.close()
             if isinstance(problem, TimeoutError):
                 raise UpstreamError("silent") from None
             raise
 
-    async def _is_stream(self) -> bool:
-        if self.response.status != OK or self.packed:
-            return False
-        if self.response.content_type == EVENT_STREAM:
-            return True
+    async def _begins_events(self) -> bool:
         streams: bool | None = None
         while streams is None and (data := await self._received()):
             self.begun += data

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
+_COLON: Final = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
+_COMMA_OR_END: Final = re.compile(r"[ \t\n\r]*(?:(,)[ \t\n\r]*|})")
 
 
 class Member(NamedTuple):
@@ -66,18 +68,18 @@ def _read(text: str, at: int, found: list[Member]) -> int:
         if text[at : at + 1] != '"':
             raise ValueError("a key must be a string")
         key, at = DECODER.raw_decode(text, at)
-        at = _space(text, at)
-        if text[at : at + 1] != ":":
+        colon = _COLON.match(text, at)
+        if colon is None:
             raise ValueError("no colon behind a key")
-        start = _space(text, at + 1)
+        start = colon.end()
         value, end = DECODER.raw_decode(text, start)
         found.append(Member(key, value, key_start, start, end))
-        at = _space(text, end)
-        if text[at : at + 1] == "}":
-            return at + 1
-        if text[at : at + 1] != ",":
+        behind = _COMMA_OR_END.match(text, end)
+        if behind is None:
             raise ValueError("no comma behind a member")
-        at = _space(text, at + 1)
+        at = behind.end()
+        if behind[1] is None:
+            return at
 
 
 def elements(text: str, at: int) -> Iterator[int]:

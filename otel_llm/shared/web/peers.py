@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+from functools import lru_cache
 from typing import Final, Generic, NamedTuple, TypeVar
 
 C = TypeVar("C")
@@ -11,6 +12,8 @@ C = TypeVar("C")
 _BEGINNING_SHARE: Final = 4
 _HOST_BITS: Final = 64
 """An IPv6 host can commonly use all addresses of a network of this size, in bits."""
+_REMEMBERED: Final = 4096
+"""Addresses whose peer is remembered."""
 
 
 class Arrival(NamedTuple, Generic[C]):
@@ -91,6 +94,7 @@ class Peers(Generic[C]):
             del self._beginning_of[peer]
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def peer_of(host: str) -> str:
     """Return the peer of an address: the address itself, or the /64 network of an IPv6 address."""
     try:
