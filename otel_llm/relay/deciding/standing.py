@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from otel_llm.actions.execute.open_actions import Settled, settled_decision
 from otel_llm.rules.engine.budget import Budget, Spends
@@ -19,7 +19,7 @@ from otel_llm.rules.language.snapshot import Snapshot
 from otel_llm.shared.backoff import Backoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from otel_llm.actions.execute.events import Order
     from otel_llm.evaluate.own_streams.first_hand import FirstHand
@@ -75,7 +75,10 @@ class StandingMigrations:
     take: Callable[[Order, Callable[[Settled], None]], None]
     record: Callable[[Decision], None]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _standing: dict[tuple[str, StreamKey, int], Standing] = field(default_factory=dict)
+    _standing: dict[StreamKey, dict[tuple[str, int], Standing]] = field(default_factory=dict)
+    """By stream, then by the hash of the rule and the index of its action."""
+    _room: bool = False
+    """Whether an attempt has ended since the last look: a budget may have room."""
     _budgets: dict[tuple[str, int], Budget] = field(default_factory=dict)
     _groups: dict[tuple[str, str], Spends] = field(default_factory=dict)
     _timer: asyncio.TimerHandle | None = None
@@ -83,7 +86,7 @@ class StandingMigrations:
 
     def __len__(self) -> int:
         """Return the number of standing migrations."""
-        return len(self._standing)
+        return sum(map(len, self._standing.values()))
 
     def keep(self, decision: Decision) -> bool:
         """Keep a decided migration; return whether it is attempted and recorded here.
@@ -97,7 +100,7 @@ class StandingMigrations:
             return False
         action = rule.actions[decision.action_index]
         shadow = decision.mode == "shadow"
-        self._standing[_name(decision)] = Standing(
+        self._standing.setdefault(decision.stream, {})[decision.rule_hash, decision.action_index] = Standing(
             decision,
             rule,
             action,
@@ -110,25 +113,26 @@ class StandingMigrations:
 
     def withdraw(self, decision: Decision) -> None:
         """Attempt nothing more for a firing that has ended; record what was never attempted."""
-        firing = (decision.rule_hash, decision.subject)
-        for name in [name for name in self._standing if name[:2] == firing]:
-            one = self._standing.pop(name)
-            one.over = True
+        if decision.stream is None:
+            return
+        of_stream = self._standing.get(decision.stream, {})
+        for one in [one for (rule, _), one in of_stream.items() if rule == decision.rule_hash]:
+            self._drop(one)
             if not one.attempts and not one.waits:
                 withdrawn = Settled(decision.outcome, "withdrawn: the firing ended first")
                 self.record(settled_decision(one.decision, withdrawn))
 
     def ended(self, stream: StreamKey) -> None:
         """Forget a stream that has ended."""
-        for name in [name for name in self._standing if name[1] == stream]:
-            self._standing.pop(name).over = True
+        for one in self._standing.pop(stream, {}).values():
+            one.over = True
         for budget in self._budgets.values():
             budget.forget(stream[:3])
 
     def wake(self) -> None:
         """Look at everything that waits: the rules or the backends have changed."""
         now_ns = self.clock.now_ns()
-        for one in self._standing.values():
+        for one in self._all():
             one.due_ns = min(one.due_ns, now_ns)
         self._look_soon()
 
@@ -142,6 +146,19 @@ class StandingMigrations:
     @property
     def _rules(self) -> RuleSet:
         return self.first_hand.rules.rules
+
+    def _all(self) -> Iterator[Standing]:
+        for of_stream in self._standing.values():
+            yield from of_stream.values()
+
+    def _drop(self, one: Standing) -> None:
+        """Attempt it no more."""
+        one.over = True
+        of_stream = self._standing[one.key]
+        assert one.decision.action_index is not None  # noqa: S101
+        del of_stream[one.decision.rule_hash, one.decision.action_index]
+        if not of_stream:
+            del self._standing[one.key]
 
     # One look at all that is due.
 
@@ -160,11 +177,14 @@ class StandingMigrations:
     def _look(self) -> None:
         self._timer = None
         now_ns = self.clock.now_ns()
-        due = [one for one in self._standing.values() if not one.is_open and one.due_ns <= now_ns]
+        room, self._room = self._room, False
+        due = [
+            one for one in self._all() if not one.is_open and (one.due_ns <= now_ns or (room and one.waits == "budget"))
+        ]
         for one in sorted(due, key=self._runway_s):
             if not one.over:
                 self._try(one, now_ns)
-        waiting = [one.due_ns for one in self._standing.values() if not one.is_open]
+        waiting = [one.due_ns for one in self._all() if not one.is_open]
         if waiting:
             self._arm(max(0, min(waiting) - now_ns) / 1e9)
 
@@ -178,7 +198,7 @@ class StandingMigrations:
         """Attempt a migration if nothing stands in its way; else say when it is looked at again."""
         stream = self.first_hand.streams.get(one.key)
         if stream is None:
-            self._standing.pop(_name(one.decision), None)
+            self._drop(one)
             return
         one.due_ns = now_ns + LOOK_NS
         if stream.suspended or not self._holds(one, stream, now_ns):
@@ -280,10 +300,7 @@ class StandingMigrations:
             one.rests, one.backoff, one.due_ns = True, Backoff(one.key[1]), now_ns
         else:
             one.due_ns = now_ns + int(one.backoff.next_s() * 1e9)
-        if begun:
-            for other in self._standing.values():  # there may be room now
-                if other.waits == "budget":
-                    other.due_ns = min(other.due_ns, now_ns)
+        self._room = self._room or begun
         self._look_soon()
 
     def _budget_of(self, one: Standing) -> Budget:
@@ -302,8 +319,3 @@ class StandingMigrations:
         if found is None or found.most < most:
             found = self._groups[key] = Spends(most, found)
         return found
-
-
-def _name(decision: Decision) -> tuple[str, Any, int]:
-    assert decision.action_index is not None  # noqa: S101
-    return decision.rule_hash, decision.subject, decision.action_index
