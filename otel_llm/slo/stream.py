@@ -159,13 +159,18 @@ class Stream:
         if self._read is self._every:
             self._run.apply(times)
 
-    def know_input_tokens(self, input_tokens: int) -> None:
-        """Set the prompt's length, on which a first-token curve depends; the fluidity so far is judged anew."""
+    def know_input_tokens(self, input_tokens: int) -> bool:
+        """Set the prompt's length; return whether that moves deadlines, since the class has a first-token curve.
+
+        The fluidity so far is then judged anew.
+        """
         changed, self.input_tokens = self.input_tokens != input_tokens, input_tokens
-        if changed and isinstance(self.slo.fluidity.ttft, Curve):
-            self._run = Running(self.slo, self.commit_ns, input_tokens)
-            if self._read:
-                self._run.apply(self._read.tolist(), self.read_counts)
+        if not changed or not isinstance(self.slo.fluidity.ttft, Curve):
+            return False
+        self._run = Running(self.slo, self.commit_ns, input_tokens)
+        if self._read:
+            self._run.apply(self._read.tolist(), self.read_counts)
+        return True
 
     def at(self, x_ns: int) -> InFlight:
         """Return the facts at an instant, assuming no token since the last applied (an earlier x counts as that)."""

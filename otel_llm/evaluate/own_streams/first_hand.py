@@ -141,9 +141,8 @@ class FirstHand:
         """
         self._catch_up(now_ns)
         changed = counting is not None and stream.count_by(counting, now_ns)
-        if input_tokens is not None and input_tokens != stream.stream.input_tokens:
-            stream.stream.know_input_tokens(input_tokens)
-            stream.written_tokens = None  # deadlines may depend on it
+        if input_tokens is not None and stream.stream.know_input_tokens(input_tokens):
+            stream.written_tokens = None
             changed = True
         if exact_resume is not None and exact_resume is not stream.exact_resume:
             stream.exact_resume = exact_resume

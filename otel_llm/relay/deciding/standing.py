@@ -182,7 +182,7 @@ class StandingMigrations:
             one for one in self._all() if not one.is_open and (one.due_ns <= now_ns or (room and one.waits == "budget"))
         ]
         for one in sorted(due, key=self._runway_s):
-            if not one.over:
+            if not one.over and (one.due_ns <= now_ns or self._has_room(one, now_ns)):
                 self._try(one, now_ns)
         waiting = [one.due_ns for one in self._all() if not one.is_open]
         if waiting:
@@ -201,12 +201,15 @@ class StandingMigrations:
             self._drop(one)
             return
         one.due_ns = now_ns + LOOK_NS
-        if stream.suspended or not self._holds(one, stream, now_ns):
+        x_ns = max(now_ns + stream.offset_ns, stream.stream.last_ns)
+        facts = Snapshot(stream)
+        if stream.suspended or not self._holds(one, facts, x_ns, now_ns):
             return
         if self._rules.mode(one.action) == "shadow":
             self._waits(one, "shadow", {}, now_ns)
             return
-        if not self._only_if(one, stream, now_ns):
+        only_if = one.action.only_if
+        if only_if is not None and not only_if.truth(facts, x_ns, one.rule.max_fact_age_ns):
             self._waits(one, "only_if", {}, now_ns)
             return
         budget, group = self._budget_of(one), self._group_of(one)
@@ -217,13 +220,19 @@ class StandingMigrations:
             return
         self._attempt(one, stream, budget, within, now_ns)
 
-    def _holds(self, one: Standing, stream: OwnStream, now_ns: int) -> bool:
+    def _has_room(self, one: Standing, now_ns: int) -> bool:
+        """Tell whether the budget that a migration waits for has room now."""
+        stream = self.first_hand.streams.get(one.key)
+        return stream is None or all(
+            self._budget_of(one).within(one.key[:3], stream.instance, now_ns, self._group_of(one)).values()
+        )
+
+    def _holds(self, one: Standing, facts: Snapshot, x_ns: int, now_ns: int) -> bool:
         """Tell whether `when` holds now, and has not held since the last attempt that was done.
 
-        If it does not, say when it may: at the next flip, if no token comes.
+        If it does not, say when it may: at the next flip, if no token comes. `x_ns`: now on the stream's own axis.
         """
-        x_ns = max(now_ns + stream.offset_ns, stream.stream.last_ns)
-        facts, when = Snapshot(stream), one.rule.when
+        when = one.rule.when
         truth = when.truth(facts, x_ns, one.rule.max_fact_age_ns)
         holds = one.rule.on_missing == "fire" if truth is None else truth
         if not holds and (flip_ns := when.flip_ns(facts, x_ns, x_ns + LOOK_NS, truth)) is not None:
@@ -231,12 +240,6 @@ class StandingMigrations:
         if not holds and (truth is not None or one.rule.on_missing != "hold"):
             one.rests = False
         return holds and not one.rests
-
-    def _only_if(self, one: Standing, stream: OwnStream, now_ns: int) -> bool:
-        if one.action.only_if is None:
-            return True
-        x_ns = max(now_ns + stream.offset_ns, stream.stream.last_ns)
-        return bool(one.action.only_if.truth(Snapshot(stream), x_ns, one.rule.max_fact_age_ns))
 
     def _waits(self, one: Standing, outcome: Outcome, within: dict[str, bool], now_ns: int) -> None:
         """Record why a migration waits, once for each change of the reason."""
