@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
@@ -11,8 +12,9 @@ from aiohttp import web
 from otel_llm.actions.settings import RELAY_PATH
 from otel_llm.live.exposition import SharedText
 from otel_llm.live.feed import MOST_VIEWERS, Feed
-from otel_llm.live.page import EVENTS_PATH, EVENTS_TYPE, FILE_HEADERS, PAGE_HEADERS, PIECE_BYTES, static_files
-from otel_llm.live.selection import SelectionError, selection_of
+from otel_llm.live.page import EVENTS_PATH, EVENTS_TYPE, PAGE_HEADERS
+from otel_llm.live.selection import SelectionError
+from otel_llm.live.web_routes import WebRoutes, pieces
 from otel_llm.relay.callers import caller_of
 from otel_llm.relay.connection import Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError, UnavailableError
@@ -20,7 +22,7 @@ from otel_llm.shared.errors import ForbiddenError, RefusalError, Unauthenticated
 if TYPE_CHECKING:
     import socket
     import ssl
-    from collections.abc import Awaitable, Callable, Collection, Iterable
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from prometheus_client.core import Metric
 
@@ -32,13 +34,13 @@ if TYPE_CHECKING:
     from otel_llm.shared.web.guard import Guard
     from otel_llm.shared.web.tokens import KnownTokens
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", RELAY_PATH})
 STOP_S: Final = 1.0
 """How long an answer may take that is under way when the port is closed."""
 COLLECT_S: Final = 5.0
 """How long the live page waits for the loop."""
 UNREAD_S: Final = 30.0
 """A viewer that reads nothing for this time is cut."""
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 LINKS: Final = {"metrics": "/metrics", "streams (JSON)": "/v1/streams", "backends (JSON)": "/v1/backends"}
 
 
@@ -83,32 +85,34 @@ class WebPort:
         most_viewers: int = MOST_VIEWERS,
     ) -> None:
         self._shown = shown
-        self._text = SharedText(shown.families, shown.now_ns)
         self._backends = backends
-        self._guard = guard
         self._operators = operators
         self._alone = alone
         self._actions = actions
         self._feed = Feed(self._collect, now_ns=shown.now_ns, service="relay", links=LINKS, most_viewers=most_viewers)
+        self._routes = WebRoutes(
+            SharedText(shown.families, shown.now_ns).text,
+            shown.streams,
+            {"/v1/backends": lambda _: {"backends": backends.rows()}},
+            self._feed,
+            healthy=lambda: None,
+            ready=shown.unready,
+            guard=guard,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def application(self) -> web.Application:
         """Return the application."""
         app = web.Application(middlewares=[self._checked], client_max_size=65_536)
-        for path in static_files():
-            app.router.add_get(path, self._file)
-        app.router.add_get(EVENTS_PATH, self._events)
         app.on_startup.append(self._start)
         app.on_shutdown.append(self._stop)
-        app.router.add_get("/metrics", self._metrics)
-        app.router.add_get("/v1/streams", self._streams)
-        app.router.add_get("/v1/backends", self._list)
+        for path in self._routes.paths:
+            app.router.add_get(path, self._reply)
+        app.router.add_get(EVENTS_PATH, self._events)
         app.router.add_post("/v1/backends/{name}/drain", self._drain)
         app.router.add_post("/v1/backends/{name}/undrain", self._undrain)
         if self._actions is not None:
             app.router.add_post(RELAY_PATH, self._actions)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
         return app
 
     @web.middleware
@@ -118,24 +122,24 @@ class WebPort:
         if isinstance(request.protocol, Connection) and not request.protocol.begun():
             return too_many_connections()
         try:
-            if request.path in static_files():
-                self._guard.check_host(_Headers(request))
-            elif request.path not in OPEN_PATHS:
-                self._guard.check(_Headers(request))
-            if request.method == "POST" and request.path != RELAY_PATH:
-                self._check_post(request)
-        except UnauthenticatedError as problem:
-            headers = {"WWW-Authenticate": "Bearer", **PAGE_HEADERS}
-            return web.json_response({"error": str(problem)}, status=401, headers=headers)
-        except RefusalError as problem:
-            return web.json_response({"error": str(problem)}, status=403, headers=PAGE_HEADERS)
-        try:
+            if request.path != RELAY_PATH:  # signed messages authenticate themselves
+                self._routes.check(request.path, _Headers(request))
+                if request.method == "POST":
+                    self._check_post(request)
             response = await handler(request)
+        except SelectionError as problem:
+            return _refused(400, str(problem))
+        except UnauthenticatedError as problem:
+            return _refused(401, str(problem), {"WWW-Authenticate": "Bearer"})
+        except UnavailableError as problem:
+            return _refused(503, str(problem), {"Retry-After": str(problem.retry_after_s)})
+        except RefusalError as problem:
+            return _refused(403, str(problem))
         except web.HTTPException as problem:  # no such path, or method
             problem.headers.update(PAGE_HEADERS)
             raise
         if not response.prepared:
-            response.headers.update(FILE_HEADERS if request.path in static_files() else PAGE_HEADERS)
+            response.headers.update(PAGE_HEADERS)
         return response
 
     def _check_post(self, request: web.Request) -> None:
@@ -151,10 +155,6 @@ class WebPort:
             raise ForbiddenError(
                 "the port is not this machine's alone and has no tokens (auth and operators in the settings file)"
             )
-
-    async def _file(self, request: web.Request) -> web.Response:
-        file = static_files()[request.path]
-        return web.Response(body=file.content, headers={"Content-Type": file.media_type})
 
     async def _start(self, _app: web.Application) -> None:
         """Start the feed of the live page."""
@@ -182,13 +182,7 @@ class WebPort:
         """Send the events of the live page, until the viewer leaves, or the feed drops it."""
         if request.method == "HEAD":
             return web.Response(headers={"Content-Type": EVENTS_TYPE})
-        try:
-            viewer = self._feed.join(selection_of(request.query), self._owner(request))
-        except SelectionError as problem:
-            return web.json_response({"error": str(problem)}, status=400)
-        except UnavailableError as problem:
-            retry = {"Retry-After": str(problem.retry_after_s)}
-            return web.json_response({"error": str(problem)}, status=503, headers=retry)
+        viewer = self._routes.join(None, request.query, self._owner(request))
         response = web.StreamResponse(headers={"Content-Type": EVENTS_TYPE, **PAGE_HEADERS})
         try:
             await response.prepare(request)
@@ -210,25 +204,16 @@ class WebPort:
                 bearer = self._operators.check(given)
         return caller_of(request.remote or "", bearer, {}).name
 
-    async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        text = await asyncio.wrap_future(self._text.text())
-        headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8", **PAGE_HEADERS}
-        response = web.StreamResponse(headers=headers)
-        response.content_length = len(text)
+    async def _reply(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request of the common routes; a relay has no tenants, so each viewer sees all."""
+        reply = self._routes.reply(request.path, None, request.query)
+        body = reply.body if isinstance(reply.body, bytes) else await asyncio.wrap_future(reply.body)
+        response = web.StreamResponse(status=reply.status, headers={"Content-Type": reply.media_type, **reply.headers})
+        response.content_length = len(body)
         await response.prepare(request)
         if request.method != "HEAD":
-            await _write(response, text)
+            await _write(response, body)
         return response
-
-    async def _streams(self, request: web.Request) -> web.Response:
-        try:
-            selection = selection_of(request.query)
-        except SelectionError as problem:
-            return web.json_response({"error": str(problem)}, status=400)
-        return web.json_response(self._shown.streams(selection))
-
-    async def _list(self, _request: web.Request) -> web.Response:
-        return web.json_response({"backends": self._backends.rows()})
 
     async def _drain(self, request: web.Request) -> web.Response:
         return self._set_draining(request.match_info["name"], draining=True)
@@ -242,13 +227,6 @@ class WebPort:
         if draining:
             self._shown.drained(name)
         return web.json_response({"backends": [row for row in self._backends.rows() if row["name"] == name]})
-
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        reason = self._shown.unready()
-        return web.Response(text="ok\n" if reason is None else f"{reason}\n", status=200 if reason is None else 503)
 
 
 class WebServer:
@@ -291,7 +269,11 @@ class _Headers:
         return [*values, self._request.host] if values and key == "host" else list(values)
 
 
+def _refused(status: int, message: str, headers: Mapping[str, str] = NO_HEADERS) -> web.Response:
+    return web.json_response({"error": message}, status=status, headers={**headers, **PAGE_HEADERS})
+
+
 async def _write(response: web.StreamResponse, body: bytes) -> None:
-    """Write a body, or a part of one, in pieces: the connection keeps what is not read yet."""
-    for begin in range(0, len(body), PIECE_BYTES):
-        await response.write(body[begin : begin + PIECE_BYTES])
+    """Write a body, or a part of one, in pieces, each when the last was read."""
+    for piece in pieces(body):
+        await response.write(piece)

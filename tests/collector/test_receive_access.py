@@ -17,7 +17,8 @@ from support.patience import WAIT_S
 
 from otel_llm.collector.receive.http_listener import HttpServer
 from otel_llm.collector.receive.otlp_http import otlp_app
-from otel_llm.collector.web.app import OPEN_PATHS, web_app
+from otel_llm.collector.web.app import web_app
+from otel_llm.live.web_routes import OPEN_PATHS
 from otel_llm.shared.web.address import Address
 from otel_llm.shared.web.guard import Guard, host_name, is_loopback, names_of
 from otel_llm.shared.web.tokens import Tokens

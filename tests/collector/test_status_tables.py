@@ -14,6 +14,7 @@ from otel_llm.collector.receive import http_listener, otlp_http
 from otel_llm.collector.receive.errors import ANSWERS, Answer, BusyError, TooSlowError, answer
 from otel_llm.collector.receive.refusal_counts import BEHIND, NOT_RECEIVED, SOURCE, RefusalCounts
 from otel_llm.collector.web import app
+from otel_llm.live import web_routes
 from otel_llm.shared.errors import ForbiddenError, RefusalError, UnauthenticatedError, UnavailableError
 from otel_llm.shared.web import acceptor
 
@@ -125,7 +126,7 @@ def test_no_module_of_the_receivers_answers_a_status_that_the_table_lacks() -> N
 
 def test_the_web_port() -> None:
     guarded = {answer(kind("x")).http for kind in (UnauthenticatedError, ForbiddenError)}
-    answered = named_statuses(app) - {HTTPStatus.OK} | guarded | OF_THE_ROUTER
+    answered = named_statuses(app, web_routes) - {HTTPStatus.OK} | guarded | OF_THE_ROUTER
     assert answered == {int(found) for cells in WEB for found in re.findall(r"\d{3}", cells[1])}
 
 

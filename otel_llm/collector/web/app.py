@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -14,9 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from otel_llm.collector.receive.errors import BadRequestError, answer, challenge
-from otel_llm.live.page import EVENTS_PATH, EVENTS_TYPE, FILE_HEADERS, PAGE_HEADERS, PIECE_BYTES, static_files
-from otel_llm.live.selection import SelectionError, selection_of
-from otel_llm.shared.errors import ForbiddenError, RefusalError
+from otel_llm.live.page import EVENTS_PATH, EVENTS_TYPE, PAGE_HEADERS, static_files
+from otel_llm.live.selection import SelectionError
+from otel_llm.live.web_routes import PLAIN_TEXT, Reply, WebRoutes, pieces
+from otel_llm.shared.errors import RefusalError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
     from otel_llm.live.viewers import Viewer
     from otel_llm.shared.web.guard import Guard
 
-STREAMS_PATH: Final = "/v1/streams"
-PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-OPEN_PATHS: Final = frozenset({"/healthz", "/readyz"})
-"""Probes need no token and may use any host name here: the answers hold no telemetry."""
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
 
 def web_app(
@@ -46,54 +42,16 @@ def web_app(
     ready: Callable[[], str | None],
     guard: Guard | None = None,
 ) -> Starlette:
-    """Return the ASGI application of the web port.
-
-    Args:
-        metrics: returns Prometheus text.
-        streams, requests: return values that JSON can hold; a NaN in them is a bug, answered 500. `streams` gets the
-            selection of the request's parameters, `requests` the tenant that the viewer is confined to, or None.
-        feed: gives the events of the live page.
-        healthy, ready: return None, or the reason why not.
-        guard: checks requests to all paths but `OPEN_PATHS`; the files of the page need its host name, but no token.
+    """Return the ASGI application of the web port; the arguments are those of `WebRoutes`.
 
     Each function is called in a thread, at each request. A TimeoutError is answered 503.
     """
-    files = static_files()
-
-    def state(reason: str | None) -> Response:
-        http = HTTPStatus.OK if reason is None else HTTPStatus.SERVICE_UNAVAILABLE
-        return _response(f"{reason or 'ok'}\n", "text/plain; charset=utf-8", http)
-
-    def as_json(value: Any) -> Response:
-        return _response(json.dumps(value, allow_nan=False), "application/json")
-
-    def scrape(tenant: str | None) -> Response:
-        if tenant is not None:
-            raise ForbiddenError("metrics are of all tenants: use the token of an operator (operators: tokens_file)")
-        return _response(metrics(), PROMETHEUS_TEXT)
-
-    answers: dict[str, Callable[[str | None], Response]] = {
-        "/metrics": scrape,
-        "/healthz": lambda _: state(healthy()),
-        "/readyz": lambda _: state(ready()),
-        "/v1/requests": lambda tenant: as_json(requests(tenant)),
-    }
-
-    def check(request: Request) -> str | None:
-        """Return the tenant that the viewer is confined to; None: all."""
-        if guard is None or request.scope["path"] in OPEN_PATHS:
-            return None
-        if request.scope["path"] in files:
-            guard.check_host(request.headers)
-            return None
-        return guard.check(request.headers)
+    routes = WebRoutes(metrics, streams, {"/v1/requests": requests}, feed, healthy, ready, guard)
 
     def endpoint(request: Request) -> Response:
+        path = request.scope["path"]
         try:
-            tenant, path = check(request), request.scope["path"]
-            if path == STREAMS_PATH:
-                return as_json(streams(selection_of(request.query_params).within(tenant)))
-            return answers[path](tenant) if path in answers else _file(path)
+            return _response(routes.reply(path, routes.check(path, request.headers), request.query_params))
         except SelectionError as error:
             return _refused(BadRequestError(str(error)))
         except RefusalError as refusal:
@@ -101,15 +59,15 @@ def web_app(
         except TimeoutError:
             return _plain("busy, try again", HTTPStatus.SERVICE_UNAVAILABLE)
         except Exception:  # noqa: BLE001 - logged, and answered 500
-            _log.exception("%s could not be answered: this is a bug", request.scope["path"])
+            _log.exception("%s could not be answered: this is a bug", path)
             return _plain("internal error", HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def events(request: Request) -> Response:
         try:
-            tenant = check(request)
+            tenant = routes.check(EVENTS_PATH, request.headers)
             if request.method == "HEAD":
-                return _response("", EVENTS_TYPE)
-            return _Events(feed, feed.join(selection_of(request.query_params).within(tenant)))
+                return _response(Reply(b"", EVENTS_TYPE))
+            return _Events(feed, routes.join(tenant, request.query_params))
         except SelectionError as error:
             return _refused(BadRequestError(str(error)))
         except RefusalError as refusal:
@@ -117,14 +75,16 @@ def web_app(
 
     def refuse_route(_request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-        paths = ", ".join(("/", *answers, STREAMS_PATH, EVENTS_PATH))
-        made = _plain(f"{error.detail}: there are {paths}", HTTPStatus(error.status_code))
+        shown = [path for path in routes.paths if path == "/" or path not in static_files()]
+        made = _plain(f"{error.detail}: there are {', '.join((*shown, EVENTS_PATH))}", HTTPStatus(error.status_code))
         made.headers.update(error.headers or {})
         return made
 
-    plain = [Route(path, endpoint, methods=["GET"]) for path in (*files, *answers, STREAMS_PATH)]
     app = Starlette(
-        routes=[*plain, Route(EVENTS_PATH, events, methods=["GET"])],
+        routes=[
+            *(Route(path, endpoint, methods=["GET"]) for path in routes.paths),
+            Route(EVENTS_PATH, events, methods=["GET"]),
+        ],
         exception_handlers={HTTPException: refuse_route},
     )
     app.router.redirect_slashes = False
@@ -139,25 +99,21 @@ def _refused(refusal: RefusalError) -> Response:
     return made
 
 
-def _file(path: str) -> Response:
-    file = static_files()[path]
-    return _Pieces(file.content, headers=dict(FILE_HEADERS), media_type=file.media_type)
-
-
 def _plain(text: str, http: HTTPStatus) -> Response:
-    return _response(f"{text}\n", "text/plain; charset=utf-8", http)
+    return _response(Reply(f"{text}\n".encode(), PLAIN_TEXT, http))
 
 
-def _response(content: str | bytes, media_type: str, http: HTTPStatus = HTTPStatus.OK) -> Response:
-    return _Pieces(content, http, headers=dict(PAGE_HEADERS), media_type=media_type)
+def _response(reply: Reply) -> Response:
+    body = reply.body if isinstance(reply.body, bytes) else reply.body.result()
+    return _Pieces(body, reply.status, headers=dict(reply.headers), media_type=reply.media_type)
 
 
 async def _in_pieces(send: Callable[[Any], Awaitable[None]], body: bytes, *, more: bool = False) -> None:
     """Send a body, or with `more` a part of one, in pieces, as the client reads it."""
-    last = max(0, len(body) - 1) // PIECE_BYTES * PIECE_BYTES
-    for begin in range(0, last + 1, PIECE_BYTES):
-        piece = body[begin : begin + PIECE_BYTES]
-        await send({"type": "http.response.body", "body": piece, "more_body": more or begin < last})
+    left = len(body)
+    for piece in pieces(body):
+        left -= len(piece)
+        await send({"type": "http.response.body", "body": piece, "more_body": more or left > 0})
 
 
 class _Pieces(Response):
