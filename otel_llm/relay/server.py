@@ -14,7 +14,6 @@ from otel_llm.relay.bodies import Bodies, Body, BodyError
 from otel_llm.relay.callers import Caller, Shares, caller_of
 from otel_llm.relay.connection import LOOK_S, Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.relay.headers import path_of, to_backend
-from otel_llm.relay.origins import ClientRequest, checked_origin
 from otel_llm.relay.paths import normal_path
 from otel_llm.relay.seam.request import RequestError, endpoint_of
 from otel_llm.shared.clock import monotonic_s
@@ -23,6 +22,8 @@ from otel_llm.shared.errors import UnauthenticatedError
 if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable, Mapping
+
+    from multidict import CIMultiDict
 
     from otel_llm.config.tls import Certificates
     from otel_llm.relay.passing import Passing
@@ -43,6 +44,44 @@ SHORT_BYTES: Final = 2**16
 """A body of at most this length is read before it is passed on."""
 BUSY: Final = 429
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+ORIGIN: Final = web.RequestKey("origin", str)
+_PREFLIGHT_S: Final = 600
+
+
+class ClientRequest(web.BaseRequest):
+    """A request of a client; the answers to a page that may ask say so to its browser."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        origin = self.get(ORIGIN)
+        if origin is not None:
+            _allow(response.headers, origin)
+
+
+def checked_origin(request: web.BaseRequest, allowed: frozenset[str]) -> web.Response | None:
+    """Return the answer to a page that may not ask, and to a browser that asks whether one may; None for the others.
+
+    Only browsers send the header, and cannot be kept from it: it stops DNS rebinding, too.
+    """
+    stated = request.headers.getall("Origin", [])
+    if not stated:
+        return None
+    if len(stated) > 1 or stated[0] not in allowed:
+        message = "no page of this origin may ask: list it in the settings file (cors: origins)"
+        return error_response(403, message, "invalid_request_error", "unknown_origin")
+    request[ORIGIN] = stated[0]
+    if request.method != "OPTIONS" or "Access-Control-Request-Method" not in request.headers:
+        return None
+    response = web.Response(status=204)
+    response.headers["Access-Control-Allow-Methods"] = "GET, POST"
+    response.headers["Access-Control-Allow-Headers"] = request.headers.get("Access-Control-Request-Headers", "")
+    response.headers["Access-Control-Max-Age"] = str(_PREFLIGHT_S)
+    return response
+
+
+def _allow(headers: CIMultiDict[str], origin: str) -> None:
+    """Let the page of an origin read an answer, whatever the backend says of pages."""
+    headers["Access-Control-Allow-Origin"] = origin
+    headers.add("Vary", "Origin")
 
 
 class ClientConnection(Connection):

@@ -19,8 +19,7 @@ from support.commands import wait_until
 from support.patience import WAIT_S
 
 from otel_llm.actions import settings
-from otel_llm.actions.alerts.alert_state import STATE_FILE
-from otel_llm.actions.alerts.alerts import Alerts
+from otel_llm.actions.alerts.alerts import STATE_FILE, Alerts
 from otel_llm.actions.settings import AlertSettings
 from otel_llm.collector.settings import Settings
 from otel_llm.config.otlp_target import OtlpTarget

@@ -15,7 +15,7 @@ from support.chance import chances
 from support.examples import examples
 
 from otel_llm.actions.alerts.alert_formats import annotations_of, event_id, for_alertmanager, label_name
-from otel_llm.actions.alerts.alert_state import State, state_bytes, state_of
+from otel_llm.actions.alerts.alerts import State, state_bytes, state_of
 from otel_llm.actions.alerts.firing import Alert, Event, Firing
 from otel_llm.rules.decisions.decision_records import Decision
 

@@ -11,7 +11,7 @@ import pytest
 from support.formats.span_formats import SPAN_FORMATS, clickhouse, jaeger
 from support.recordings import journal, read_inputs, vector_messages
 
-from otel_llm.actions.alerts.alert_state import STATE_FILE
+from otel_llm.actions.alerts.alerts import STATE_FILE
 from otel_llm.actions.delivery.dead_letters import DEAD_LETTERS
 from otel_llm.formats.input_paths import input_files, size
 from otel_llm.formats.io.skipped import Skipped

@@ -17,7 +17,7 @@ import pytest
 from support.commands import collector, environment, run
 from support.patience import WAIT_S
 
-from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
+from otel_llm.actions.alerts.alerts import STATE_FILE, State, read_state, state_bytes, write_state
 from otel_llm.actions.delivery.channels import LogChannel
 from otel_llm.actions.delivery.dead_letters import bury
 from otel_llm.actions.delivery.durable_queue import Message

@@ -14,7 +14,7 @@ from support.commands import wait_until
 from support.core.core_cases import seen, take
 from support.otlp import T0_NS, stream_spans
 
-from otel_llm.actions.alerts.alert_state import STATE_FILE, State, read_state, state_bytes, write_state
+from otel_llm.actions.alerts.alerts import STATE_FILE, State, read_state, state_bytes, write_state
 from otel_llm.actions.alerts.firing import Firing
 from otel_llm.actions.alerts.places import MOST_ALERTS
 from otel_llm.evaluate.registry import RegistryLimits

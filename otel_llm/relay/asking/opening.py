@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.relay.answers import NO_BACKEND
 from otel_llm.relay.asking.breaks import NOTHING_LEFT, break_of, is_break, is_of_stream
 from otel_llm.relay.asking.destinations import Destinations
-from otel_llm.relay.asking.detokenize import text_of_ids
 from otel_llm.relay.asking.hedging import HedgedAttempt, Hedging
 from otel_llm.relay.asking.race import Race
-from otel_llm.relay.asking.run import Run
+from otel_llm.relay.asking.run import OK, Run
 from otel_llm.relay.backends.blame import Blame
 from otel_llm.relay.backends.upstream import REFUSED, TRY_ELSEWHERE, UpstreamError
 from otel_llm.relay.headers import end_to_end
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.seam.request import OwnedRequest
     from otel_llm.relay.settings import Preempt
     from otel_llm.relay.streams.queue_turn import QueueTurn
+
 
 BUSY: Final = "429"
 TOO_LONG: Final = 400
@@ -407,3 +407,15 @@ class Opening(Destinations):
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+async def text_of_ids(pool: Pool, backend: Backend, path: str, headers: CIMultiDict[str], body: bytes) -> str | None:
+    """Return a backend's text for the ids in a body, None if it has none; `path`: that of the API, without `/v1`.
+
+    Raises UpstreamError if it does not answer, which says nothing about the ids.
+    """
+    path, within_s = path + resume.DETOKENIZE_PATH, pool.settings.failover.detokenize_s
+    status, text = await pool.upstream.ask(backend, "POST", path, headers, body, within_s)
+    if status in TRY_ELSEWHERE:
+        raise UpstreamError(str(status))
+    return resume.detokenized(text) if status == OK else None

@@ -5,19 +5,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from opentelemetry import trace
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.own_stream import Identity
 from otel_llm.export.records import CONTENT, KIND_NAMES
+from otel_llm.instrumentation.parse.sse_chunks import viewed
 from otel_llm.instrumentation.segments.choices import GOES_ON_NS
-from otel_llm.instrumentation.segments.chunks import SPECIAL_TOKENS, most_tokens, shares
+from otel_llm.instrumentation.segments.chunks import SPECIAL_TOKENS, most_tokens, shares, text_of_delta
 from otel_llm.instrumentation.segments.outcomes import COMPLETED
+from otel_llm.instrumentation.segments.text_size import size_of
 from otel_llm.instrumentation.segments.timeline import FLUSH_INTERVAL_NS
-from otel_llm.relay.recording.choice_text import Kind, text_of_choice
-from otel_llm.relay.recording.move_events import moved
 from otel_llm.relay.recording.trace_headers import key_of, trace_headers
 from otel_llm.slo.token_events import TokenEvents
 
@@ -40,6 +40,40 @@ ANNOUNCE_S: Final = 0.25
 """How long segment 0 waits for a backend's response headers, which name the instance."""
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(KIND_NAMES)}
+Kind = Literal["content", "reasoning", "tool"]
+
+
+def moved(
+    from_: str | None,
+    to: str | None,
+    tokens_carried: int | None = None,
+    gap_seconds: float | None = None,
+    *,
+    rule: str | None = None,
+    reason: str | None = None,
+) -> dict[str, AttributeValue]:
+    """Return the attributes of a move, without those that are not known.
+
+    `gap_seconds`: from the last text of one backend to the first of the other; a rule or a reason caused it.
+    """
+    attributes: dict[str, AttributeValue | None] = {
+        semconv.MIGRATED_FROM: from_,
+        semconv.MIGRATED_TO: to,
+        semconv.TOKENS_CARRIED: tokens_carried,
+        semconv.GAP_SECONDS: gap_seconds,
+        semconv.MIGRATION_RULE: rule,
+        semconv.MIGRATION_REASON: reason,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def text_of_choice(stated: Mapping[str, Any]) -> tuple[int | None, int, str]:
+    """Return the kind and size of the text in a choice of a chunk, and the text of content; None if it has none."""
+    delta = stated.get("delta") or stated.get("message")  # of a reply that comes at once
+    text = delta.get("content") if isinstance(delta, dict) else stated.get("text")
+    if isinstance(text, str) and text:
+        return CONTENT, size_of(text), text
+    return (*text_of_delta(viewed(delta)), "")
 
 
 class Recorded:

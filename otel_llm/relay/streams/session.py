@@ -8,7 +8,8 @@ in `lifecycle`: the coroutine does what the state says, and an event of another 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_llm.relay.answers import cut_unserved, unserved
 from otel_llm.relay.asking.breaks import break_of, is_break
@@ -21,10 +22,9 @@ from otel_llm.relay.streams.lifecycle import Event, Lifecycle, State
 from otel_llm.relay.streams.moving import MOVING, Moving
 from otel_llm.relay.streams.passed_answer import PassedAnswer
 from otel_llm.relay.streams.pausing import NOT_SERVED, PAUSED, Pausing
-from otel_llm.relay.streams.wait import Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from aiohttp import web
 
@@ -36,6 +36,39 @@ if TYPE_CHECKING:
     from otel_llm.relay.seam.reply import Reply
     from otel_llm.relay.streams.pauses import Pauses
     from otel_llm.relay.streams.queue_turn import QueueTurn
+
+T = TypeVar("T")
+
+
+class Wait:
+    """The waits of one task, one at a time; `end` ends the one that is under way.
+
+    What is awaited sees a cancellation, as behind `asyncio.timeout`, and must keep what it has received so far.
+    """
+
+    __slots__ = ("_ended", "_task")
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._ended = False
+
+    async def on(self, what: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of a coroutine; None if `end` is called first."""
+        task = self._task = asyncio.current_task()
+        try:
+            return await what
+        except asyncio.CancelledError:
+            if not self._ended or task is None or task.uncancel() > 0:  # somebody else cancels the task, too
+                raise
+            return None
+        finally:
+            self._task, self._ended = None, False
+
+    def end(self) -> None:
+        """End the wait under way, if there is one."""
+        if self._task is not None and not self._ended and self._task is not asyncio.current_task():
+            self._ended = True
+            self._task.cancel()
 
 
 class Session:

@@ -6,7 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from otel_llm.relay.backends.first_token_times import KEPT, LENGTHS, FirstTokenTimes
+from otel_llm.relay.backends.backend import KEPT, LENGTHS, FirstTokenTimes
 
 
 def test_nothing_is_known_at_first() -> None:

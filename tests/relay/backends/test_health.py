@@ -17,8 +17,7 @@ from support.relay.rig import Rig, rig
 from support.relay.silent import silent
 
 from otel_llm.relay.answers import NONE_OPEN
-from otel_llm.relay.backends.backend import MISSES
-from otel_llm.relay.backends.failures import EJECTS
+from otel_llm.relay.backends.backend import EJECTS, MISSES
 from otel_llm.relay.backends.health import models_of
 
 CHAT: dict[str, Any] = {

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from otel_llm.relay.backends.backend import MISSES, Backend
+from otel_llm.relay.backends.backend import EJECTS, MISSES, MOST_SEEN, RECENT_S, Backend
 from otel_llm.relay.backends.backends import STREAMING_S, Backends
 from otel_llm.relay.backends.blame import Blame
-from otel_llm.relay.backends.failures import EJECTS, MOST_SEEN, RECENT_S
 
 ME, YOU = "me", "you"
 

@@ -14,8 +14,7 @@ from support.examples import examples
 from support.relay.fake_model import FakeModel, Json
 from support.relay.resuming import owned, pieces_of
 
-from otel_llm.relay.seam.leg import Leg
-from otel_llm.relay.seam.lines import LineReader
+from otel_llm.relay.seam.leg import Leg, LineReader
 from otel_llm.relay.seam.reply import Reply
 from otel_llm.relay.seam.resume import Carry, detokenized, left, resume_body
 

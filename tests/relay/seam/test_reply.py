@@ -9,8 +9,7 @@ import pytest
 from support.relay.fake_model import Json
 from support.relay.resuming import owned
 
-from otel_llm.relay.seam.leg import CUT, DIFFERS, NOT_JSON, TOO_LONG, Leg
-from otel_llm.relay.seam.lines import MAX_LINE
+from otel_llm.relay.seam.leg import CUT, DIFFERS, MAX_LINE, NOT_JSON, TOO_LONG, Leg
 from otel_llm.relay.seam.piece import Piece
 from otel_llm.relay.seam.reply import Reply
 
