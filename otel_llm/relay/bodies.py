@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from otel_llm.instrumentation.parse.http_body import coding_of, unpacked
 from otel_llm.relay.callers import Shares
 from otel_llm.relay.connection import Connection
-from otel_llm.relay.seam.large_body import LARGE_BYTES
-from otel_llm.relay.seam.request import OwnedRequest, RequestError
+from otel_llm.relay.splice.large_body import LARGE_BYTES
+from otel_llm.relay.splice.request import OwnedRequest, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

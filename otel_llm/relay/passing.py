@@ -9,8 +9,8 @@ from otel_llm.relay.answers import CLIENT_LEFT, NO_BACKEND, pass_response, unser
 from otel_llm.relay.backends.backend import ANYTHING, Needs
 from otel_llm.relay.backends.blame import Blame
 from otel_llm.relay.backends.upstream import REFUSED, TRY_ELSEWHERE, UpstreamError
-from otel_llm.relay.seam.large_body import LARGE_BYTES
-from otel_llm.relay.seam.request import model_of
+from otel_llm.relay.splice.large_body import LARGE_BYTES
+from otel_llm.relay.splice.request import model_of
 from otel_llm.scheduling.placement import Demand
 from otel_llm.shared.clock import monotonic_s
 

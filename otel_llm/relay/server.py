@@ -15,7 +15,7 @@ from otel_llm.relay.callers import Caller, Shares, caller_of
 from otel_llm.relay.connection import LOOK_S, Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.relay.headers import path_of, to_backend
 from otel_llm.relay.paths import normal_path
-from otel_llm.relay.seam.request import RequestError, endpoint_of
+from otel_llm.relay.splice.request import RequestError, endpoint_of
 from otel_llm.shared.clock import monotonic_s
 from otel_llm.shared.errors import UnauthenticatedError
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from otel_llm.config.tls import Certificates
     from otel_llm.relay.passing import Passing
     from otel_llm.relay.paths import Passthrough
-    from otel_llm.relay.seam.request import OwnedRequest
     from otel_llm.relay.settings import Limits
+    from otel_llm.relay.splice.request import OwnedRequest
     from otel_llm.shared.web.acceptor import ConnectionTracker
     from otel_llm.shared.web.tokens import Tokens
 

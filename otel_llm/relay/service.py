@@ -35,8 +35,8 @@ from otel_llm.relay.paths import Passthrough
 from otel_llm.relay.queueing.polyserve_placer import PolyServePlacer
 from otel_llm.relay.queueing.request_queue import RequestQueue
 from otel_llm.relay.recording.recorder import Recorder, relay_runtime
-from otel_llm.relay.seam.large_body import load_kernels
 from otel_llm.relay.server import ClientServer
+from otel_llm.relay.splice.large_body import load_kernels
 from otel_llm.relay.streams.owned import Owned
 from otel_llm.relay.web_port import WebPort, WebServer
 from otel_llm.rules.decisions.decision_records import FIRST_KEY

@@ -39,7 +39,7 @@ from otel_llm.config.yaml_file import UnreadableConfigError
 from otel_llm.live.feed import MOST_VIEWERS
 from otel_llm.live.labels import METRICS_BYTES
 from otel_llm.relay.paths import normal_path
-from otel_llm.relay.seam.request import MOST_N
+from otel_llm.relay.splice.request import MOST_N
 from otel_llm.scheduling.placement import DEFAULT, POLICIES, POLYSERVE
 from otel_llm.scheduling.profiles.profile import Profile
 from otel_llm.scheduling.profiles.profile_file import load_profile

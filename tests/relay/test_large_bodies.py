@@ -17,9 +17,9 @@ from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.rig import Rig, rig
 
-from otel_llm.relay.seam.eligibility import static_reason
-from otel_llm.relay.seam.large_body import LARGE_BYTES, UNREAD
-from otel_llm.relay.seam.request import OwnedRequest, RequestError
+from otel_llm.relay.splice.eligibility import static_reason
+from otel_llm.relay.splice.large_body import LARGE_BYTES, UNREAD
+from otel_llm.relay.splice.request import OwnedRequest, RequestError
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 CHAT: dict[str, Any] = {

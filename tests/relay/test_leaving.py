@@ -21,7 +21,7 @@ CLIENTS = 20
 
 
 class Backend:
-    """A backend that answers each POST with one piece, and sends the next when it is told."""
+    """A backend that answers each POST with one line, and sends the next when it is told."""
 
     def __init__(self) -> None:
         self.begun: list[asyncio.StreamWriter] = []
@@ -52,7 +52,7 @@ async def client(port: int, path: str) -> socket.socket:
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 def test_clients_that_leave_are_no_traceback(tmp_path: Path, path: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The next piece comes in the very instant in which its client leaves."""
+    """The next line comes in the very instant in which its client leaves."""
     caplog.set_level(logging.INFO)
 
     async def go() -> None:

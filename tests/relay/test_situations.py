@@ -67,12 +67,12 @@ def relayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relayed]:
 @pytest.mark.parametrize("name", [name for name, one in SITUATIONS.items() if "chat" in one.apis])
 def test_a_relay(name: str, relayed: Relayed) -> None:
     situation = SITUATIONS[name]
-    pieces = [piece for piece in situation.body(CHAT) if piece]
-    relayed.backend.pieces, relayed.backend.headers = pieces, situation.headers
+    lines = [line for line in situation.body(CHAT) if line]
+    relayed.backend.lines, relayed.backend.headers = lines, situation.headers
     got = relayed.ask()
     outcome, tokens = relayed.row()
     if situation.outcome == "completed":
-        assert (got, outcome) == (b"".join(pieces), "completed")
+        assert (got, outcome) == (b"".join(lines), "completed")
     else:  # a relay ends what broke off with an error event
         assert outcome == "error"
         assert b'"error"' in got

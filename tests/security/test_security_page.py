@@ -34,8 +34,8 @@ from otel_llm.journal import retention
 from otel_llm.live import exposition, feed, history, labels, user_metrics, viewers
 from otel_llm.live.page import PIECE_BYTES
 from otel_llm.relay import bodies
-from otel_llm.relay.seam import large_body
 from otel_llm.relay.settings import Limits as RelayLimits
+from otel_llm.relay.splice import large_body
 from otel_llm.rules.language import parser
 from otel_llm.slo.live import reading_curve
 

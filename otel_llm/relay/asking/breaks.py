@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.backends.upstream import TRY_ELSEWHERE
-from otel_llm.relay.seam.leg import DIFFERS
-from otel_llm.relay.seam.resume import UNFINISHED
+from otel_llm.relay.splice.resume import UNFINISHED
+from otel_llm.relay.splice.upstream_response import DIFFERS
 
 if TYPE_CHECKING:
-    from otel_llm.relay.seam.piece import Piece
+    from otel_llm.relay.splice.line import Line
 
 NOTHING_LEFT: Final = "nothing is left to generate"
 REQUEST_ERROR: Final = "request_error"
@@ -22,13 +22,13 @@ def is_of_stream(reason: str) -> bool:
     return reason in OF_THE_STREAM or (reason.isdecimal() and int(reason) not in TRY_ELSEWHERE)
 
 
-def is_break(piece: Piece) -> bool:
-    """Tell whether a piece shows that its backend serves the reply no further."""
-    return piece.error is not None or piece.aborted is not None or piece.done_without_finish
+def is_break(line: Line) -> bool:
+    """Tell whether a line shows that its backend serves the reply no further."""
+    return line.error is not None or line.aborted is not None or line.done_without_finish
 
 
-def break_of(piece: Piece) -> str:
-    """Return the reason of the break that a piece is."""
-    if piece.error is not None:
-        return REQUEST_ERROR if piece.error.clients else "error_event"
-    return piece.aborted or "unfinished"
+def break_of(line: Line) -> str:
+    """Return the reason of the break that a line is."""
+    if line.error is not None:
+        return REQUEST_ERROR if line.error.clients else "error_event"
+    return line.aborted or "unfinished"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.asking.breaks import NOTHING_LEFT
 from otel_llm.relay.backends.backend import Needs
-from otel_llm.relay.seam import resume
-from otel_llm.relay.seam.eligibility import is_greedy, static_reason
+from otel_llm.relay.splice import resume
+from otel_llm.relay.splice.eligibility import is_greedy, static_reason
 from otel_llm.scheduling.placement import POLICIES, Demand
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.recording.recorded import Recorded
-    from otel_llm.relay.seam.reply import Reply
-    from otel_llm.relay.seam.request import OwnedRequest
+    from otel_llm.relay.splice.reply import Reply
+    from otel_llm.relay.splice.request import OwnedRequest
     from otel_llm.scheduling.placement import Candidate
 
 NO_PEER: Final = "no other healthy backend serves the model at the same length"

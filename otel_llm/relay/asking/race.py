@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from otel_llm.relay.asking.run import Run
-    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.splice.reply import Reply
 
 MOST_ASKED: Final = 2
 """Destinations that prefill at one time for one stream."""
@@ -55,7 +55,7 @@ class Race:
 
     def __init__(
         self,
-        opening: Asked,
+        connector: Asked,
         reply: Reply,
         names: Sequence[str],
         is_dry: Callable[[], bool] | None,
@@ -68,7 +68,7 @@ class Race:
         """The destination that was asked last, or has won."""
         self.failures: list[tuple[str, str]] = []
         """The destinations that failed, and their reasons."""
-        self._opening = opening
+        self._connector = connector
         self._reply = reply
         self._waiting = deque(names)
         self._is_dry = is_dry
@@ -111,11 +111,11 @@ class Race:
                 self.failures.append((name, problem.reason))
                 if self._is_dry is None and problem.reason == SILENT:
                     self._waiting.clear()
-                self._opening.failed(name, problem.reason)
+                self._connector.failed(name, problem.reason)
             else:
                 self.to = self._asked.pop(task)
                 return won
-        if self._opening.gives_up:
+        if self._connector.gives_up:
             self._waiting.clear()
         if self._waiting and (newest in done or not done):
             if not done:
@@ -138,10 +138,10 @@ class Race:
     def _ask_next(self) -> None:
         self.to = self._waiting.popleft()
         self._asks()
-        task = asyncio.get_running_loop().create_task(self._opening.destination(self.to, self._reply))
+        task = asyncio.get_running_loop().create_task(self._connector.destination(self.to, self._reply))
         self._asked[task] = self.to
         limits = 1 if self._waiting else self._patience
-        self._until_s = _now_s() + limits * self._opening.start_s(self.to, self._reply)
+        self._until_s = _now_s() + limits * self._connector.start_s(self.to, self._reply)
 
     def _leave(self, task: asyncio.Task[Run]) -> None:
         """Leave a destination, which may have answered in this very instant."""

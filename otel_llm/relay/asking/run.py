@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.backends import Backends
     from otel_llm.relay.loop_lag import LoopLag
     from otel_llm.relay.queueing.polyserve_placer import Placement
-    from otel_llm.relay.seam.leg import Leg
-    from otel_llm.relay.seam.piece import Piece
+    from otel_llm.relay.splice.line import Line
+    from otel_llm.relay.splice.upstream_response import UpstreamResponse
 
 TAIL_S: Final = 1.0
 """How long the end of a body is awaited after `[DONE]`: without it the connection cannot be reused."""
@@ -33,7 +33,7 @@ OK: Final = 200
 
 
 class Run:
-    """The answer of one backend; an event stream is read piece by piece.
+    """The answer of one backend; an event stream is read line by line.
 
     `streams`: it is an event stream, once `sniff` has looked; `begun`: the bytes that this took, and `read` returns.
     `tokens`: its load at the beginning, all of it to be prefilled; for `one_prompt` an estimate until its ids arrive.
@@ -42,14 +42,14 @@ class Run:
     `patient`: its first event is waited for however long it takes, as no other backend has the request.
     `read_ns` is the instant of the last read, `arrived_ns` the first at which its bytes may have been here; that is the
     same behind a slow client (monotonic ns). `lag` tells; None: not known. `over`: the body has ended. `held`
-    are pieces that were read ahead, while another backend still served, with their instants.
+    are lines that were read ahead, while another backend still served, with their instants.
     """
 
     def __init__(
         self,
         backend: Backend,
         response: aiohttp.ClientResponse,
-        leg: Leg,
+        upstream_response: UpstreamResponse,
         loads: Backends,
         tokens: int,
         *,
@@ -61,11 +61,11 @@ class Run:
     ) -> None:
         self.backend = backend
         self.response = response
-        self.leg = leg
+        self.upstream_response = upstream_response
         self.read_ns = self.arrived_ns = clock_ns()
         self.lag: LoopLag | None = None
         self.over = False
-        self.held: list[tuple[int, Piece]] = []
+        self.held: list[tuple[int, Line]] = []
         self.streams = False
         self.begun = b""
         self.patient = False
@@ -83,8 +83,8 @@ class Run:
         """The instant of the last token; 0 where that is not known."""
         self._read_bytes = 0
         self._heard = False
-        self._parsing: asyncio.Future[list[Piece]] | None = None
-        """The pieces of the last read, while a thread makes them."""
+        self._parsing: asyncio.Future[list[Line]] | None = None
+        """The lines of the last read, while a thread makes them."""
         self._ended = False
         """Whether the last read found the end of the body."""
         self._late = False
@@ -145,8 +145,8 @@ class Run:
             streams = begins_events(self.begun)
         return bool(streams)
 
-    async def read(self, silent_s: float | None = None) -> list[Piece]:
-        """Return the next pieces; empty while a line is unfinished and, with `over`, at the end of the body.
+    async def read(self, silent_s: float | None = None) -> list[Line]:
+        """Return the next lines; empty while a line is unfinished and, with `over`, at the end of the body.
 
         `silent_s`: the longest wait for the first event (s). Raises UpstreamError: `silent`, `broken`.
         """
@@ -155,7 +155,7 @@ class Run:
         if self.begun:
             data, self.begun = self.begun, b""
             self._late = False
-            return self._noted(await self.pieces(data))
+            return self._noted(await self.lines(data))
         late = self._late = self.response.content.total_bytes > self._read_bytes
         patient = self._heard or self.patient
         if self._ends or self._done:
@@ -169,23 +169,23 @@ class Run:
             received_ns = self.response.received_ns
             if received_ns is not None:
                 self.arrived_ns = max(before_ns, self.lag.arrived_ns(min(received_ns, self.read_ns)))
-        return self._noted(await self.pieces(data))
+        return self._noted(await self.lines(data))
 
-    async def pieces(self, data: bytes) -> list[Piece]:
-        """Return the pieces of the next bytes of the body, b"" at its end; a thread reads large ones."""
-        parse = partial(self.leg.feed, data) if data else self.leg.end
+    async def lines(self, data: bytes) -> list[Line]:
+        """Return the lines of the next bytes of the body, b"" at its end; a thread reads large ones."""
+        parse = partial(self.upstream_response.feed, data) if data else self.upstream_response.end
         self._ended = not data
-        if not self.leg.is_long(data):
+        if not self.upstream_response.is_long(data):
             self.over = self._ended
             return parse()
         self._parsing = asyncio.get_running_loop().run_in_executor(None, parse)
         return await self._parsed()
 
-    async def _parsed(self) -> list[Piece]:
+    async def _parsed(self) -> list[Line]:
         assert self._parsing is not None  # noqa: S101
-        pieces = await asyncio.shield(self._parsing)
+        lines = await asyncio.shield(self._parsing)
         self._parsing, self.over = None, self._ended
-        return pieces
+        return lines
 
     async def _received(self, limit_s: float | None = None) -> bytes:
         """Return the next bytes of the answer, b"" at its end. Raises UpstreamError."""
@@ -221,26 +221,26 @@ class Run:
                 self._placement.end(whole=self._done)
             self._loads.end(self.backend, self._tokens, self._waiting)
 
-    def _noted(self, pieces: list[Piece]) -> list[Piece]:
-        if any(piece.chunk is not None or piece.done for piece in pieces):
+    def _noted(self, lines: list[Line]) -> list[Line]:
+        if any(line.chunk is not None or line.done for line in lines):
             self._heard = True
             self._waited_s = 0.0
-        for piece in pieces:
-            self._ends = piece.ends is not None or (self._ends and not piece.goes_on)
-            self._done = self._done or piece.done
+        for line in lines:
+            self._ends = line.ends is not None or (self._ends and not line.goes_on)
+            self._done = self._done or line.done
         if self._estimate is not None:
-            self._weigh(self._estimate, pieces)
+            self._weigh(self._estimate, lines)
         if not self._closed:
-            self._time(pieces, late=self._late)
-        return pieces
+            self._time(lines, late=self._late)
+        return lines
 
-    def _time(self, pieces: list[Piece], *, late: bool) -> None:
+    def _time(self, lines: list[Line], *, late: bool) -> None:
         """Note the first token, and the time between tokens.
 
         `late`: bytes were there before they were read, as behind a slow client. Their arrival is not known, so no gap
         ends or begins there. Tokens of several choices come from one iteration: they give none.
         """
-        tokens = sum(len(piece.ids) + len(piece.texts) for piece in pieces)
+        tokens = sum(len(line.ids) + len(line.texts) for line in lines)
         if not tokens:
             return
         if not self._begun:
@@ -266,13 +266,13 @@ class Run:
         if self._spoke is not None:
             self._spoke(self.backend)
 
-    def _weigh(self, estimate: int, pieces: list[Piece]) -> None:
+    def _weigh(self, estimate: int, lines: list[Line]) -> None:
         """Count the prompt by its ids, which are in the first chunk."""
-        for piece in pieces:
-            if piece.chunk is not None:
+        for line in lines:
+            if line.chunk is not None:
                 self._estimate = None
-                if piece.chunk.prompt_ids is not None:
-                    self.grow(len(piece.chunk.prompt_ids) - estimate)
+                if line.chunk.prompt_ids is not None:
+                    self.grow(len(line.chunk.prompt_ids) - estimate)
                 return
 
 

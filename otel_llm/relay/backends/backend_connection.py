@@ -141,7 +141,7 @@ class Request(aiohttp.ClientRequest):
     )
 
 
-class Connector(aiohttp.TCPConnector):
+class BackendConnector(aiohttp.TCPConnector):
     """A pool of connections to backends."""
 
     def __init__(self, **options: Any) -> None:

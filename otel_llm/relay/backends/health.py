@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from multidict import CIMultiDict
 
 from otel_llm.relay.backends.upstream import REFUSED, UpstreamError
-from otel_llm.relay.seam.dialect import dialect_of
+from otel_llm.relay.splice.dialect import dialect_of
 
 if TYPE_CHECKING:
     from otel_llm.relay.backends.backend import Backend

@@ -15,7 +15,7 @@ from otel_llm.config.secret_files import read_bearer
 from otel_llm.relay.backends.backend_connection import (
     SWITCHING,
     Answer,
-    Connector,
+    BackendConnector,
     IdleClosedError,
     Request,
     sends_trailers,
@@ -68,8 +68,8 @@ class Upstream:
     """
 
     def __init__(self, backends: Mapping[str, BackendSettings]) -> None:
-        self._session = _session(Connector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=10))
-        self._anew = _session(Connector(limit=0, force_close=True, ttl_dns_cache=10))
+        self._session = _session(BackendConnector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=10))
+        self._anew = _session(BackendConnector(limit=0, force_close=True, ttl_dns_cache=10))
         """Makes a new connection for each request."""
         self._key_files = {name: one.api_key_file for name, one in backends.items() if one.api_key_file is not None}
         self._tls = {
@@ -181,7 +181,7 @@ class Upstream:
         await asyncio.sleep(0)
 
 
-def _session(connector: Connector) -> aiohttp.ClientSession:
+def _session(connector: BackendConnector) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         connector=connector,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),

@@ -11,11 +11,11 @@ from otel_llm.shared.clock import monotonic_ns
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.relay.asking.opening import Opening
+    from otel_llm.relay.asking.connector import Connector
     from otel_llm.relay.asking.run import Run
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import Recorded
-    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.splice.reply import Reply
 
 IDLE: Final = "idle"
 
@@ -37,9 +37,9 @@ class Leaver(Protocol):
 class Leaving:
     """The attempts of one stream to leave its backend, each for one reason, until one is done or there is no need."""
 
-    def __init__(self, session: Leaver, opening: Opening) -> None:
+    def __init__(self, session: Leaver, connector: Connector) -> None:
         self._session = session
-        self._opening = opening
+        self._connector = connector
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.TimerHandle | None = None
 
@@ -51,8 +51,8 @@ class Leaving:
     def watch(self, run: Run) -> None:
         """Leave a backend that is silent for too long behind the first token."""
         self._stop_watch()
-        if self._opening.idle_s:
-            self._watch_for(run, self._opening.idle_s)
+        if self._connector.idle_s:
+            self._watch_for(run, self._connector.idle_s)
 
     def close(self) -> None:
         """Attempt nothing more."""
@@ -74,10 +74,10 @@ class Leaving:
         if self._session.run is not run or run.closed:
             return
         heard_ns = run.read_ns
-        left_s = self._opening.idle_s - (monotonic_ns() - heard_ns) / 1e9
+        left_s = self._connector.idle_s - (monotonic_ns() - heard_ns) / 1e9
         if left_s <= 0 and not run.unread and self._session.reply.begun:
             self.begin(IDLE, lambda: self._session.run is run and run.read_ns == heard_ns and not run.unread)
-        self._watch_for(run, left_s if left_s > 0 else self._opening.idle_s)
+        self._watch_for(run, left_s if left_s > 0 else self._connector.idle_s)
 
     async def _attempt(self, reason: str, still: Callable[[], bool]) -> None:
         session, backoff = self._session, Backoff(self._session.recorded.key[1])
@@ -96,5 +96,5 @@ class Leaving:
             if not settled.done():
                 settled.set_result(outcome)
 
-        self._session.migrate(self._opening.policy, {"reason": reason}, settle, decisive=reason != IDLE)
+        self._session.migrate(self._connector.policy, {"reason": reason}, settle, decisive=reason != IDLE)
         return await settled == "done"

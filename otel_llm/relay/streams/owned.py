@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm import semconv
 from otel_llm.relay.answers import STOPPING
+from otel_llm.relay.asking.connector import Connector
 from otel_llm.relay.asking.hedging import hedge_settled
-from otel_llm.relay.asking.opening import Opening
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.recording.trace_headers import TRACE_HEADERS
-from otel_llm.relay.seam.reply import Reply
+from otel_llm.relay.splice.reply import Reply
 from otel_llm.relay.streams.lifecycle import State
 from otel_llm.relay.streams.pauses import Pauses
 from otel_llm.relay.streams.queue_turn import QueueTurn
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.queueing.request_queue import RequestQueue
     from otel_llm.relay.recording.recorder import Recorder
-    from otel_llm.relay.seam.request import OwnedRequest
+    from otel_llm.relay.splice.request import OwnedRequest
 
 
 class Owned:
@@ -75,14 +75,16 @@ class Owned:
         if self._queue is not None:
             output = lengths.output(recorded.slo.name, owned.model, owned.max_tokens)
             turn = QueueTurn(self._queue, recorded, prompt, output, caller.name)
-        opening = Opening(self._pool, owned, path, headers, prompt, recorded, turn, caller.name, packed, body.trailers)
-        session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), opening, self.pauses, turn)
-        policy, settled = self._pool.settings.direct_placement, hedge_settled(opening.hedging)
-        opening.hedge = partial(session.migrate, policy, {"reason": "hedge"}, settled, hedge=True)
+        connector = Connector(
+            self._pool, owned, path, headers, prompt, recorded, turn, caller.name, packed, body.trailers
+        )
+        session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), connector, self.pauses, turn)
+        policy, settled = self._pool.settings.direct_placement, hedge_settled(connector.hedging)
+        connector.hedge = partial(session.migrate, policy, {"reason": "hedge"}, settled, hedge=True)
         try:
             return await session.serve()
         finally:
-            opening.hedging.end()
+            connector.hedging.end()
             del self.sessions[recorded.key]
             if turn is not None:
                 turn.close()

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from otel_llm.instrumentation.parse.sse_chunks import UNKNOWN_FORM
 from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
 from otel_llm.relay.asking.run import OK
-from otel_llm.relay.seam.leg import TOO_LONG
+from otel_llm.relay.splice.upstream_response import TOO_LONG
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
     from otel_llm.relay.asking.run import Run
     from otel_llm.relay.recording.recorded import Recorded
-    from otel_llm.relay.seam.piece import Piece
+    from otel_llm.relay.splice.line import Line
 
 
 class PassedAnswer:
@@ -29,8 +29,8 @@ class PassedAnswer:
     async def seen(self, data: bytes) -> None:
         """Note the next bytes of the answer, b"" at its end."""
         if self._reads:
-            for piece in await self._run.pieces(data):
-                self._note(piece)
+            for line in await self._run.lines(data):
+                self._note(line)
 
     async def outcome(self, *, whole: bool) -> tuple[str, str | None]:
         """Return the outcome of the request and its `error.type`; `whole`: the client has all of the answer.
@@ -48,17 +48,17 @@ class PassedAnswer:
             return COMPLETED, None
         return (COMPLETED, None) if self._whole else (ERROR, UNKNOWN_FORM)
 
-    def _note(self, piece: Piece) -> None:
-        chunk = piece.chunk
-        if piece.trouble == TOO_LONG:
+    def _note(self, line: Line) -> None:
+        chunk = line.chunk
+        if line.trouble == TOO_LONG:
             self._reads = False
         if chunk is None:
             return
         at_ns = monotonic_ns()
-        for index, count, kind, choice in piece.tokens:
+        for index, count, kind, choice in line.tokens:
             self._recorded.tokens(at_ns, index, count, kind, choice.text, choice.stated)
-        for choice in piece.texts:
+        for choice in line.texts:
             self._recorded.text(at_ns, choice.index, choice.stated)
         self._recorded.noted(chunk, at_ns, continues=False)
-        self._error = self._error or (piece.aborted if piece.error is None else piece.error.kind)
-        self._whole = self._whole or piece.ends is not None
+        self._error = self._error or (line.aborted if line.error is None else line.error.kind)
+        self._whole = self._whole or line.ends is not None

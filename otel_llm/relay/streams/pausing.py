@@ -13,11 +13,11 @@ from otel_llm.relay.streams.lifecycle import Event
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.relay.asking.opening import Opening
+    from otel_llm.relay.asking.connector import Connector
     from otel_llm.relay.asking.run import Run
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import Recorded
-    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.splice.reply import Reply
     from otel_llm.relay.streams.client import Client
     from otel_llm.relay.streams.lifecycle import Lifecycle
     from otel_llm.relay.streams.pauses import Pause, Pauses
@@ -39,7 +39,7 @@ class Pausing:
         self,
         recorded: Recorded,
         reply: Reply,
-        opening: Opening,
+        connector: Connector,
         client: Client,
         pauses: Pauses,
         life: Lifecycle,
@@ -47,7 +47,7 @@ class Pausing:
     ) -> None:
         self._recorded = recorded
         self._reply = reply
-        self._opening = opening
+        self._connector = connector
         self._client = client
         self._pauses = pauses
         self._life = life
@@ -67,7 +67,7 @@ class Pausing:
 
     def reason(self, run: Run) -> str | None:
         """Return why a stream that `run` serves cannot be paused now; None where it can."""
-        settings = self._opening.preempt
+        settings = self._connector.preempt
         if self._asking is not None:
             return ASKED
         if self._resuming is not None:
@@ -76,12 +76,12 @@ class Pausing:
             return f"the stream was paused within {settings.again_s:g} s"
         if not self._has_spare:
             return NO_SPARE
-        return self._opening.pause_reason(run.backend, self._reply)
+        return self._connector.pause_reason(run.backend, self._reply)
 
     @property
     def _has_spare(self) -> bool:
         """Tell whether the reader has enough text for a pause."""
-        settings, runway_s = self._opening.preempt, self._recorded.runway_s
+        settings, runway_s = self._connector.preempt, self._recorded.runway_s
         return runway_s is not None and runway_s > settings.resume_runway_s + settings.spare_s
 
     def begin(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
@@ -109,8 +109,8 @@ class Pausing:
 
     async def _ask(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(self._opening.preempt.ask_s):
-                carried = await self._opening.carried(run.backend, self._reply)
+            async with asyncio.timeout(self._connector.preempt.ask_s):
+                carried = await self._connector.carried(run.backend, self._reply)
         except TimeoutError:
             settle("failed", "silent", {})
             return
@@ -121,7 +121,7 @@ class Pausing:
             settle("failed", NOT_SERVED, {})
         elif not self._has_spare:
             settle("failed", NO_SPARE, {})
-        elif (reason := self._opening.pause_reason(run.backend, self._reply, carried)) is not None:
+        elif (reason := self._connector.pause_reason(run.backend, self._reply, carried)) is not None:
             settle("failed", reason, {})
         elif self._pauses.full:
             settle("budget", self._pauses.refusal, {})
@@ -162,7 +162,7 @@ class Pausing:
         if self._resuming is not None:
             found, reason = self._resuming
             self._resuming = None
-            self._recorded.resumed(found.backend.name, found.leg.carried or 0, gap_s, reason)
+            self._recorded.resumed(found.backend.name, found.upstream_response.carried or 0, gap_s, reason)
 
     def close(self) -> None:
         """Note that the stream has ended, possibly before its pause was waited for."""
@@ -175,22 +175,22 @@ class Pausing:
     async def _is_due(self, pause: Pause) -> bool:
         """Wait until a pause is over, at most until the next comment; return whether it is over."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._opening.preempt.comment_s):
+            async with asyncio.timeout(self._connector.preempt.comment_s):
                 await pause.due.wait()
         return pause.due.is_set()
 
     async def _go_on(self, run: Run) -> Run | None:
         """Return a backend that resumes the stream; where there is none, wait for one as for a silent backend."""
-        until_s = _now_s() + self._opening.silent_s
-        comment_s = _now_s() + self._opening.preempt.comment_s
+        until_s = _now_s() + self._connector.silent_s
+        comment_s = _now_s() + self._connector.preempt.comment_s
         while True:
-            found = await self._opening.resumed(self._reply, run.backend, back=True)
-            if found is not None or _now_s() >= until_s or is_of_stream(self._opening.last_reason):
+            found = await self._connector.resumed(self._reply, run.backend, back=True)
+            if found is not None or _now_s() >= until_s or is_of_stream(self._connector.last_reason):
                 return found
             if _now_s() >= comment_s:
-                comment_s = _now_s() + self._opening.preempt.comment_s
+                comment_s = _now_s() + self._connector.preempt.comment_s
                 await self._client.write(self._reply.comment(PAUSED))
-            await asyncio.sleep(self._opening.preempt.try_again_s)
+            await asyncio.sleep(self._connector.preempt.try_again_s)
 
 
 def _now_s() -> float:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from otel_llm.relay.answers import cut_unserved, unserved
 from otel_llm.relay.asking.breaks import break_of, is_break
 from otel_llm.relay.backends.upstream import UpstreamError
-from otel_llm.relay.seam.leg import CUT as TORN
-from otel_llm.relay.seam.leg import DIFFERS
+from otel_llm.relay.splice.upstream_response import CUT as TORN
+from otel_llm.relay.splice.upstream_response import DIFFERS
 from otel_llm.relay.streams.client import Client
 from otel_llm.relay.streams.leaving import Leaving
 from otel_llm.relay.streams.lifecycle import Event, Lifecycle, State
-from otel_llm.relay.streams.moving import MOVING, Moving
+from otel_llm.relay.streams.migration import MOVING, Migration
 from otel_llm.relay.streams.passed_answer import PassedAnswer
 from otel_llm.relay.streams.pausing import NOT_SERVED, PAUSED, Pausing
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from otel_llm.relay.asking.opening import Opening
+    from otel_llm.relay.asking.connector import Connector
     from otel_llm.relay.asking.run import Run
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import Recorded
-    from otel_llm.relay.seam.piece import Piece
-    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.splice.line import Line
+    from otel_llm.relay.splice.reply import Reply
     from otel_llm.relay.streams.pauses import Pauses
     from otel_llm.relay.streams.queue_turn import QueueTurn
 
@@ -79,7 +79,7 @@ class Session:
         request: web.BaseRequest,
         recorded: Recorded,
         reply: Reply,
-        opening: Opening,
+        connector: Connector,
         pauses: Pauses,
         turn: QueueTurn | None,
     ) -> None:
@@ -90,14 +90,14 @@ class Session:
         self.whole = False
         """Whether the client has the whole reply."""
         self._client = Client(request, recorded)
-        self._opening = opening
+        self._connector = connector
         self._turn = turn
         self._life = Lifecycle(State.OPENING if turn is None else State.QUEUED)
         self._wait = Wait()
         """The wait of the coroutine that serves, which other tasks may end."""
-        self._moving = Moving(recorded, reply, opening, self._life, self._wait.end)
-        self._pausing = Pausing(recorded, reply, opening, self._client, pauses, self._life, self._wait.end)
-        self._leaving = Leaving(self, opening)
+        self._migration = Migration(recorded, reply, connector, self._life, self._wait.end)
+        self._pausing = Pausing(recorded, reply, connector, self._client, pauses, self._life, self._wait.end)
+        self._leaving = Leaving(self, connector)
         self._run: Run | None = None
         self._cut: tuple[str, str, str] | None = None
         """Why the client's reply ends here: kind, message and code of its error event."""
@@ -128,7 +128,7 @@ class Session:
         run = self._run
         if run is None:
             return "no backend serves it"
-        return self._opening.exact_reason(run.backend, self.reply)
+        return self._connector.exact_reason(run.backend, self.reply)
 
     @property
     def state(self) -> State:
@@ -167,7 +167,7 @@ class Session:
             self._reason = reason
             self.recorded.exact_resume(reason is None)
             if reason is not None:
-                self._moving.resume_became_inexact(reason)
+                self._migration.resume_became_inexact(reason)
 
     # Actions.
 
@@ -180,14 +180,14 @@ class Session:
         decisive: bool = False,
         hedge: bool = False,
     ) -> None:
-        """Begin to move the stream to another backend by a placement policy; see `Moving.begin`."""
+        """Begin to move the stream to another backend by a placement policy; see `Migration.begin`."""
         run = self._run
         if run is None or not self.is_served:
             settle("failed", NOT_SERVED, {})
         elif not self._life.takes(Event.MOVE):
             settle("failed", MOVING, {})
         else:
-            self._moving.begin(run, to, why, settle, decisive=decisive, hedge=hedge)
+            self._migration.begin(run, to, why, settle, decisive=decisive, hedge=hedge)
 
     def leave(self, reason: str, still: Callable[[], bool]) -> None:
         """Move the stream off its backend, without a rule: attempt it until it is done, or no longer to be done."""
@@ -213,7 +213,7 @@ class Session:
         self._life.on(Event.STOP)
         if queued and self._turn is not None:
             self._turn.leave(code)
-        self._moving.stop("failed", message)
+        self._migration.stop("failed", message)
         self._wait.end()
         return True
 
@@ -237,10 +237,10 @@ class Session:
         return self._client.answer
 
     async def _serve(self) -> tuple[str, str | None]:
-        run = await self._opening.first(self.reply, headers_sent=False)
-        reason = self._opening.last_reason
+        run = await self._connector.first(self.reply, headers_sent=False)
+        reason = self._connector.last_reason
         if not self._life.over:
-            self._life.on(Event.NONE if run is None and not self._opening.has_answer else _begun(run))
+            self._life.on(Event.NONE if run is None and not self._connector.has_answer else _begun(run))
         while run is not None and not self._life.over:
             reason = await self._follow(run)
             run, reason = await self._next(run, reason)
@@ -254,8 +254,8 @@ class Session:
         if state is State.WHOLE:
             return None, reason
         run.close()
-        if self._moving.won:
-            return self._moving.take_over(), reason
+        if self._migration.won:
+            return self._migration.take_over(), reason
         if state is State.PAUSED:
             return await self._wait.on(self._pausing.rest(run)), PAUSED
         if state is State.RESUMING:
@@ -280,7 +280,7 @@ class Session:
                 return "error", self.reply.refused
             self.whole = True
             return "completed", None
-        answer = self._opening.take_answer()
+        answer = self._connector.take_answer()
         if answer is None:
             self._client.refuse(unserved(reason))
             return "error", str(self._client.code)
@@ -314,7 +314,7 @@ class Session:
             if run.over:
                 return await self._is_whole(run, orderly=True)
             try:
-                pieces = await self._wait.on(self._read(run))
+                lines = await self._wait.on(self._read(run))
             except UpstreamError as problem:
                 if not self.reply.over:
                     self._life.on(Event.BROKE)
@@ -323,32 +323,32 @@ class Session:
             await self._pausing.asked()
             if self._is_left:  # what was read last is sent again by who goes on
                 return ""
-            if pieces is not None and not run.over:
+            if lines is not None and not run.over:
                 self.recorded.heard(run.read_ns, run.read_ns - run.arrived_ns)
-            found = [(run.read_ns, piece) for piece in pieces or ()]
+            found = [(run.read_ns, line) for line in lines or ()]
 
     @property
     def _is_left(self) -> bool:
         """Tell whether the backend that is read serves the reply no further, as an event of another task says."""
-        return self._moving.won or not self._life.takes(Event.BROKE)
+        return self._migration.won or not self._life.takes(Event.BROKE)
 
-    async def _read(self, run: Run) -> list[Piece]:
-        """Return the next pieces; none while a decisive move is under way, which does not read the source."""
-        if self._moving.holds:
-            await self._moving.over()
+    async def _read(self, run: Run) -> list[Line]:
+        """Return the next lines; none while a decisive move is under way, which does not read the source."""
+        if self._migration.holds:
+            await self._migration.over()
             return []
-        return await run.read(self._opening.silent_s)
+        return await run.read(self._connector.silent_s)
 
-    async def _pass_on(self, run: Run, found: list[tuple[int, Piece]]) -> str | None:
-        """Write pieces to the client; return why they show that the backend serves it no further."""
+    async def _pass_on(self, run: Run, found: list[tuple[int, Line]]) -> str | None:
+        """Write lines to the client; return why they show that the backend serves it no further."""
         out: list[bytes] = []
         broken, text = None, False
-        for at_ns, piece in found:
-            broken = self._look(piece)
+        for at_ns, line in found:
+            broken = self._look(line)
             if broken is not None:
                 break
-            self._take(run, piece, at_ns, out)
-            text = text or bool(piece.text)
+            self._take(run, line, at_ns, out)
+            text = text or bool(line.text)
         if out:
             await self._write(run, b"".join(out), text=text)
         return broken
@@ -359,54 +359,54 @@ class Session:
             await self._client.write(rest)
         if self._life.takes(Event.END):  # it was not cut meanwhile
             self._life.on(Event.END)
-        self._opening.worked(run.backend)
+        self._connector.worked(run.backend)
         return ""
 
-    def _look(self, piece: Piece) -> str | None:
-        """Return why a piece is not passed on: it is a break, whatever the status was."""
-        if piece.trouble == DIFFERS:  # to resume it again would not make it right
+    def _look(self, line: Line) -> str | None:
+        """Return why a line is not passed on: it is a break, whatever the status was."""
+        if line.trouble == DIFFERS:  # to resume it again would not make it right
             self.reply.cannot_resume(DIFFERS)
             return DIFFERS
-        if self.reply.over or (piece.error is not None and piece.error.clients):
+        if self.reply.over or (line.error is not None and line.error.clients):
             return None
-        if is_break(piece) or piece.trouble == TORN:
-            self._stated = None if piece.error is None else piece.error.message
-            return break_of(piece)
+        if is_break(line) or line.trouble == TORN:
+            self._stated = None if line.error is None else line.error.message
+            return break_of(line)
         return None
 
-    def _take(self, run: Run, piece: Piece, at_ns: int, out: list[bytes]) -> None:
-        """Make a piece part of the reply."""
-        if piece.ids or piece.texts or piece.ends is not None or piece.finish is not None or piece.error is not None:
-            self._moving.source_went_on()
+    def _take(self, run: Run, line: Line, at_ns: int, out: list[bytes]) -> None:
+        """Make a line part of the reply."""
+        if line.ids or line.texts or line.ends is not None or line.finish is not None or line.error is not None:
+            self._migration.source_went_on()
         before = self.reply.reason
-        data = self.reply.take(run.leg, piece)
+        data = self.reply.take(run.upstream_response, line)
         if data:
             out.append(data)
-        for index, count, kind, choice in piece.tokens:
+        for index, count, kind, choice in line.tokens:
             self.recorded.tokens(at_ns, index, count, kind, choice.text, choice.stated)
             run.grow(count)
-        for choice in piece.texts:
+        for choice in line.texts:
             run.grow(self.recorded.text(at_ns, choice.index, choice.stated))
-        chunk = piece.chunk
+        chunk = line.chunk
         if (
             chunk is not None
             and self.reply.refused is None
-            and (not self._noted or piece.finish is not None or chunk.usage is not None or chunk.prompt_ids is not None)
+            and (not self._noted or line.finish is not None or chunk.usage is not None or chunk.prompt_ids is not None)
         ):
             self._noted = True
-            self.recorded.noted(chunk, at_ns, continues=run.leg.carried is not None)
+            self.recorded.noted(chunk, at_ns, continues=run.upstream_response.carried is not None)
         if self.reply.reason != before:
             self.refresh()
 
     async def _write(self, run: Run, data: bytes, *, text: bool) -> None:
         now_ns = await self._client.write(data)
-        self._opening.added((now_ns - run.arrived_ns) / 1e9)
+        self._connector.added((now_ns - run.arrived_ns) / 1e9)
         if text or self.reply.over:
             gap_s = (now_ns - self._written_ns) / 1e9
             self._written_ns = now_ns
-            if self._run is run and not self._moving.won and self._life.takes(Event.TEXT):
+            if self._run is run and not self._migration.won and self._life.takes(Event.TEXT):
                 self._life.on(Event.TEXT)
-                self._moving.moved(gap_s)
+                self._migration.moved(gap_s)
                 self._pausing.resumed(gap_s)
 
     async def _send_error(self, kind: str, message: str, code: str) -> None:
@@ -415,38 +415,38 @@ class Session:
 
     def _close(self) -> None:
         self._leaving.close()
-        self._moving.close()
+        self._migration.close()
         self._pausing.close()
         if self._run is not None:
             self._run.close()
             self._run = None
-        self._opening.drop_answer()
+        self._connector.drop_answer()
 
     # Other backends.
 
     async def _mend(self, run: Run, reason: str) -> Run | None:
         """Continue after a break; None where that cannot be done."""
         self.recorded.disconnected()
-        self._opening.broke(run.backend, reason, spoke=run.has_token)
-        await self._wait.on(self._moving.over())
-        if self._moving.won and not self._life.over:
-            return self._moving.take_over()
+        self._connector.broke(run.backend, reason, spoke=run.has_token)
+        await self._wait.on(self._migration.over())
+        if self._migration.won and not self._life.over:
+            return self._migration.take_over()
         found = None if self._life.over else await self._wait.on(self._another(run))
         if self._life.over:
             return found
         self._life.on(Event.NONE if found is None else Event.FOUND)
         if found is not None:
             self._stated = None
-            self._moving.failed_over(run.backend.name, found, reason)
+            self._migration.failed_over(run.backend.name, found, reason)
         return found
 
     async def _another(self, broken: Run) -> Run | None:
         """Return a backend that continues the reply; None where there is none."""
         if not self.reply.begun:
-            return await self._opening.first(self.reply, headers_sent=self._client.begun)
-        if not self._opening.resumes or self._opening.exact_reason(broken.backend, self.reply) is not None:
+            return await self._connector.first(self.reply, headers_sent=self._client.begun)
+        if not self._connector.resumes or self._connector.exact_reason(broken.backend, self.reply) is not None:
             return None
-        return await self._opening.resumed(self.reply, broken.backend)
+        return await self._connector.resumed(self.reply, broken.backend)
 
 
 def _begun(run: Run | None) -> Event:

@@ -19,9 +19,9 @@ from support.relay.rig import Rig, rig
 from otel_llm.relay.asking.run import Run
 from otel_llm.relay.backends.backend import Backend
 from otel_llm.relay.backends.backends import Backends
-from otel_llm.relay.seam.leg import Leg
-from otel_llm.relay.seam.reply import Reply
-from otel_llm.relay.seam.request import OwnedRequest
+from otel_llm.relay.splice.reply import Reply
+from otel_llm.relay.splice.request import OwnedRequest
+from otel_llm.relay.splice.upstream_response import UpstreamResponse
 
 CHAT: dict[str, Any] = {
     "model": "fake",
@@ -116,14 +116,14 @@ def test_requests_that_come_at_once_are_spread_evenly(tmp_path: Path, path: str,
 
 
 def test_a_closed_stream_adds_nothing_to_the_load() -> None:
-    """Pieces that were read before an abort are still taken."""
+    """Lines that were read before an abort are still taken."""
     backend = Backend("a", "http://a")
     loads = Backends([backend], lambda: 0.0)
     owned = OwnedRequest.parse("/v1/chat/completions", json.dumps({**CHAT, "stream": True}).encode())
     assert owned is not None
     response: Any = SimpleNamespace(close=lambda: None, content=SimpleNamespace(is_eof=lambda: True))
     loads.begin(backend, 7)
-    run = Run(backend, response, Leg(Reply(owned), "vllm"), loads, 7, one_prompt=True)
+    run = Run(backend, response, UpstreamResponse(Reply(owned), "vllm"), loads, 7, one_prompt=True)
     run.grow(2)
     assert (backend.streams, backend.tokens) == (1, 9)
     run.close()

@@ -11,8 +11,8 @@ from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.pausing import ALWAYS, CHAT, LONG, at_rest_of, counted, owned_of, streaming, until, wake
 from support.relay.rig import rig
 
+from otel_llm.relay.asking.connector import Connector
 from otel_llm.relay.asking.destinations import DRAWN_AGAIN
-from otel_llm.relay.asking.opening import Opening
 from otel_llm.relay.asking.run import Run
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.streams.lifecycle import State
@@ -56,13 +56,13 @@ def test_what_goes_on_in_the_instant_in_which_its_client_leaves_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serving: list[asyncio.Task[Any] | None] = []
-    serve, resumed = Session.serve, Opening.resumed
+    serve, resumed = Session.serve, Connector.resumed
 
     async def noted(self: Session) -> Any:
         serving.append(asyncio.current_task())
         return await serve(self)
 
-    async def found(self: Opening, *args: Any, **more: Any) -> Run | None:
+    async def found(self: Connector, *args: Any, **more: Any) -> Run | None:
         run = await resumed(self, *args, **more)
         (task,) = serving
         assert task is not None
@@ -70,7 +70,7 @@ def test_what_goes_on_in_the_instant_in_which_its_client_leaves_is_closed(
         return run
 
     monkeypatch.setattr(Session, "serve", noted)
-    monkeypatch.setattr(Opening, "resumed", found)
+    monkeypatch.setattr(Connector, "resumed", found)
 
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), preempt=ALWAYS) as running:

@@ -14,11 +14,11 @@ from support.relay.fake_model import FakeModel
 from support.relay.pausing import ALWAYS, LONG, streaming, until, wake
 from support.relay.rig import changed, rig
 
-from otel_llm.relay.asking.opening import Opening
+from otel_llm.relay.asking.connector import Connector
 from otel_llm.relay.asking.run import Run
-from otel_llm.relay.seam.reply import Reply as SeamReply
-from otel_llm.relay.seam.resume import UNFINISHED
 from otel_llm.relay.settings import Failover
+from otel_llm.relay.splice.reply import Reply as SeamReply
+from otel_llm.relay.splice.resume import UNFINISHED
 from otel_llm.relay.streams.pausing import ASKED
 
 
@@ -117,13 +117,13 @@ def test_a_reader_does_not_wait_for_a_backend_that_detokenizes_slowly(tmp_path: 
 
 
 def test_a_failure_of_long_ago_does_not_end_a_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    resumed = Opening.resumed
+    resumed = Connector.resumed
 
-    async def behind_a_failure(self: Opening, *args: Any, **more: Any) -> Run | None:
+    async def behind_a_failure(self: Connector, *args: Any, **more: Any) -> Run | None:
         self.last_reason = UNFINISHED
         return await resumed(self, *args, **more)
 
-    monkeypatch.setattr(Opening, "resumed", behind_a_failure)
+    monkeypatch.setattr(Connector, "resumed", behind_a_failure)
 
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), preempt=LONG, settings="health: {interval: 100ms}\n") as running:

@@ -12,11 +12,11 @@ import pytest
 from otel_llm.relay.asking.run import Run
 from otel_llm.relay.backends.backend import Backend
 from otel_llm.relay.backends.backends import Backends
-from otel_llm.relay.seam.large_body import LARGE_BYTES
-from otel_llm.relay.seam.leg import Leg
-from otel_llm.relay.seam.piece import Piece
-from otel_llm.relay.seam.reply import Reply
-from otel_llm.relay.seam.request import OwnedRequest
+from otel_llm.relay.splice.large_body import LARGE_BYTES
+from otel_llm.relay.splice.line import Line
+from otel_llm.relay.splice.reply import Reply
+from otel_llm.relay.splice.request import OwnedRequest
+from otel_llm.relay.splice.upstream_response import UpstreamResponse
 
 BODY: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "tell me"}]}
 MS = 1_000_000
@@ -63,9 +63,15 @@ class Served:
         self.body = Body()
         response: Any = SimpleNamespace(close=lambda: None, content=self.body)
         self.loads.begin(self.backend, 7, 7)
-        leg = Leg(Reply(owned), self.backend.kind)
+        upstream_response = UpstreamResponse(Reply(owned), self.backend.kind)
         self.run = Run(
-            self.backend, response, leg, self.loads, 7, one_prompt=choices == 1, clock_ns=lambda: self.now_ns
+            self.backend,
+            response,
+            upstream_response,
+            self.loads,
+            7,
+            one_prompt=choices == 1,
+            clock_ns=lambda: self.now_ns,
         )
 
     def reads(self, after_ms: int, *tokens: int, ids: bool = True, before: bool = False) -> None:
@@ -157,7 +163,7 @@ def test_a_run_that_is_closed_before_its_first_token_takes_its_prompt_along() ->
 def test_what_a_thread_reads_is_not_lost_if_the_wait_for_it_ends() -> None:
     """The ids of a long prompt, and then the end of the body behind a large rest, each with waits that are ended."""
 
-    async def read(served: Served) -> list[Piece]:
+    async def read(served: Served) -> list[Line]:
         while True:
             reading = asyncio.create_task(served.run.read())
             while not (served.run.unread or reading.done()):
@@ -175,14 +181,14 @@ def test_what_a_thread_reads_is_not_lost_if_the_wait_for_it_ends() -> None:
         ids = list(range(100_000, 100_000 + LARGE_BYTES // 6))
         chunk = {"id": "i", "prompt_token_ids": ids, "choices": [{"index": 0, "delta": {"role": "assistant"}}]}
         served.body.come(b"data: " + json.dumps(chunk).encode() + b"\n\n")
-        (piece,) = await read(served)
-        assert piece.chunk is not None
-        assert piece.chunk.prompt_ids is not None
-        assert len(piece.chunk.prompt_ids) == len(ids)
+        (line,) = await read(served)
+        assert line.chunk is not None
+        assert line.chunk.prompt_ids is not None
+        assert len(line.chunk.prompt_ids) == len(ids)
         served.body.come(b"data: " + b"x" * LARGE_BYTES)
         assert await served.run.read() == []
         (rest,) = await read(served)
-        assert len(rest.line) > LARGE_BYTES
+        assert len(rest.raw) > LARGE_BYTES
         assert served.run.over
 
     asyncio.run(go())

@@ -39,7 +39,7 @@ def engines(**model: Any) -> tuple[FakeEngine, FakeEngine]:
 
 
 def check_whole(reply: Reply, undisturbed: Reply) -> None:
-    """Compare with the undisturbed reply; the number of reasoning tokens is left out behind a seam."""
+    """Compare with the undisturbed reply; the number of reasoning tokens is left out behind a splice."""
     usage = {key: value for key, value in (undisturbed.usage or {}).items() if key != "reasoning_tokens"}
     assert reply.errors == []
     assert reply.done

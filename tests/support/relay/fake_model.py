@@ -20,7 +20,7 @@ _FRAGMENTS: Final = (
     b"\xe4\xbd", b"\xa0", b"\xf0\x9f", b"\xf0", b"\x98", b"\x80", b"\x98\x80", b"\x98\x80 x", b"\xc3", b"\xa9",
     b"\xa9\xc3", b"\x80\xf0\x9f", b" \xe4", b"\xbd\xa0", b"!\xc3",
 )  # fmt: skip
-"""Whole words, and pieces of characters: what begins one, goes on with it, ends it, ends it and begins the next."""
+"""Whole words, and lines of characters: what begins one, goes on with it, ends it, ends it and begins the next."""
 
 FIRST_FRAGMENT: Final = 256
 SPECIAL: Final = FIRST_FRAGMENT + len(_FRAGMENTS)

@@ -11,8 +11,8 @@ from support.relay.fake_engine import Fault
 from support.relay.readers import Reply
 from support.relay.rig import Rig
 
-from otel_llm.relay.seam.reply import Reply as SeamReply
 from otel_llm.relay.settings import Preempt
+from otel_llm.relay.splice.reply import Reply as SeamReply
 from otel_llm.relay.streams.owned import Owned
 from otel_llm.relay.streams.session import Session
 

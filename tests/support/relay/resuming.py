@@ -1,4 +1,4 @@
-"""A reply taken through the seam in memory: whole, or cut at chosen chunks and resumed; and what its client saw."""
+"""A reply taken through the splice in memory: whole, or cut at chosen chunks and resumed; and what its client saw."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from support.relay.fake_model import FakeModel, Json
 
-from otel_llm.relay.seam.leg import CUT, DIFFERS, Leg
-from otel_llm.relay.seam.reply import Reply
-from otel_llm.relay.seam.request import OwnedRequest
-from otel_llm.relay.seam.resume import Carry, detokenize_body, detokenized, left, resume_body
+from otel_llm.relay.splice.reply import Reply
+from otel_llm.relay.splice.request import OwnedRequest
+from otel_llm.relay.splice.resume import Carry, detokenize_body, detokenized, left, resume_body
+from otel_llm.relay.splice.upstream_response import CUT, DIFFERS, UpstreamResponse
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
@@ -105,7 +105,7 @@ def carried(reply: Reply, model: FakeModel) -> int | None:
 
 @dataclass
 class Resumed:
-    """A reply that was cut and resumed: the client's bytes, the tokens recorded, the ids carried at each seam."""
+    """A reply that was cut and resumed: the client's bytes, the tokens recorded, the ids carried at each splice."""
 
     reply: Reply
     data: bytes = b""
@@ -113,7 +113,7 @@ class Resumed:
     carried: list[int] = field(default_factory=list)
     again: int = 0
     lost: bool = False
-    """Stopped at a seam where it is not known which ids are carried."""
+    """Stopped at a splice where it is not known which ids are carried."""
     bare_finish: bool = False
     """Broke off between the finish and `[DONE]`, which is whole."""
 
@@ -138,18 +138,18 @@ def run(
     sent = json.loads(b"".join(request.body_with_ids()))
     count: int | None = None
     for index, model in enumerate(models):
-        leg = Leg(reply, kind, count)
+        upstream_response = UpstreamResponse(reply, kind, count)
         chunks = [chunk.replace(b"\n", ending) for chunk in model.chunks(sent)]
         if index < len(models) - 1:
             chunks, rest = chunks[: lengths[index]], chunks[lengths[index] :]
             chunks += [rest[0][:torn]] if rest else []
-        readings = [leg.feed(data) for data in pieces_of(b"".join(chunks), splits)]
-        for piece in itertools.chain(*readings, leg.end()):
-            if piece.trouble == CUT:
+        readings = [upstream_response.feed(data) for data in pieces_of(b"".join(chunks), splits)]
+        for line in itertools.chain(*readings, upstream_response.end()):
+            if line.trouble == CUT:
                 break
-            assert piece.trouble != DIFFERS
-            result.data += reply.take(leg, piece)
-            result.tokens += sum(number for _, number, _, _ in piece.tokens) + len(piece.texts)
+            assert line.trouble != DIFFERS
+            result.data += reply.take(upstream_response, line)
+            result.tokens += sum(number for _, number, _, _ in line.tokens) + len(line.texts)
         if reply.finish is not None or index == len(models) - 1:
             broke = index < len(models) - 1
             result.bare_finish = broke and not reply.done

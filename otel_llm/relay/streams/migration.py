@@ -22,11 +22,11 @@ from otel_llm.relay.streams.lifecycle import Event
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.relay.asking.opening import Opening
+    from otel_llm.relay.asking.connector import Connector
     from otel_llm.relay.asking.run import Run
     from otel_llm.relay.deciding.own_actions import Settle
     from otel_llm.relay.recording.recorded import Recorded
-    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.splice.reply import Reply
     from otel_llm.relay.streams.lifecycle import Lifecycle
 
 UNREAD_S: Final = 0.005
@@ -72,18 +72,18 @@ class Move:
         self.settle(outcome, detail, facts)
 
 
-class Moving:
+class Migration:
     """The moves of one stream. A move is under way until the destination has won, and then until its text is sent.
 
     `life` is the stream's; `wake` ends the wait of the task that reads the source.
     """
 
     def __init__(
-        self, recorded: Recorded, reply: Reply, opening: Opening, life: Lifecycle, wake: Callable[[], None]
+        self, recorded: Recorded, reply: Reply, connector: Connector, life: Lifecycle, wake: Callable[[], None]
     ) -> None:
         self._recorded = recorded
         self._reply = reply
-        self._opening = opening
+        self._connector = connector
         self._life = life
         self._wake = wake
         self._move: Move | None = None
@@ -119,10 +119,10 @@ class Moving:
         `hedge`: the source is late with its first token, so one other backend is to have the request at one time.
         """
         move = Move(run.backend.name, why, settle)
-        if self._reply.begun and (reason := self._opening.exact_reason(run.backend, self._reply)) is not None:
+        if self._reply.begun and (reason := self._connector.exact_reason(run.backend, self._reply)) is not None:
             move.end("failed", reason)
             return
-        ranked = self._opening.rank(to, run.backend, self._reply)
+        ranked = self._connector.rank(to, run.backend, self._reply)
         if not ranked:
             move.end("failed", "no other backend is healthy")
             return
@@ -133,10 +133,10 @@ class Moving:
         self._life.on(Event.MOVE)
         names = [candidate.name for candidate in ranked]
         if hedge:
-            race = self._opening.hedge_race(names, self._reply)
+            race = self._connector.hedge_race(names, self._reply)
         else:
             late, patience = partial(self._read_source, move), 2 ** min(self._refuted, MOST_DOUBLINGS)
-            race = Race(self._opening, self._reply, names, self._is_dry, late=late, patience=patience)
+            race = Race(self._connector, self._reply, names, self._is_dry, late=late, patience=patience)
         move.task = asyncio.get_running_loop().create_task(self._race(move, race, run))
         if move.decisive:
             self._wake()
@@ -149,11 +149,11 @@ class Moving:
         """
         if self._refuted >= DECISIVE_AFTER:
             return True
-        hand_over_s, runway_s = self._opening.hand_over_s(to, self._reply), self._recorded.runway_s
+        hand_over_s, runway_s = self._connector.hand_over_s(to, self._reply), self._recorded.runway_s
         if hand_over_s is not None and runway_s is not None and runway_s > hand_over_s:
             return True
         needed = self._recorded.pace_needed
-        source, destination = self._recorded.pace(PACE_S), self._opening.pace(to, self._reply)
+        source, destination = self._recorded.pace(PACE_S), self._connector.pace(to, self._reply)
         return (
             needed is not None
             and source is not None
@@ -190,7 +190,7 @@ class Moving:
             won.close()
             raise
         self._won = won
-        move.carried = won.leg.carried or 0
+        move.carried = won.upstream_response.carried or 0
         self._life.on(Event.WON)
         self._wake()
 
@@ -219,7 +219,7 @@ class Moving:
             self._life.on(Event.GIVEN_UP)
         if move.decisive:
             self._wake()
-        self._opening.moved(move.source, move.to, outcome, None)
+        self._connector.moved(move.source, move.to, outcome, None)
         move.end(outcome, detail)
 
     async def over(self) -> None:
@@ -237,7 +237,7 @@ class Moving:
 
     def failed_over(self, source: str, found: Run, reason: str) -> None:
         """Note that `found` continues where `source` broke off."""
-        carried = found.leg.carried or 0
+        carried = found.upstream_response.carried or 0
         self._switched = Move(source, {"reason": reason}, unsettled, to=found.backend.name, carried=carried)
 
     def moved(self, gap_s: float) -> None:
@@ -246,7 +246,7 @@ class Moving:
         if move is not None:
             self._refuted = 0
             self._recorded.migrated(move.source, move.to, move.carried or 0, gap_s, **move.why)
-            self._opening.moved(move.source, move.to, "done", gap_s)
+            self._connector.moved(move.source, move.to, "done", gap_s)
             move.end("done", "", gap_s)
 
     def close(self) -> None:

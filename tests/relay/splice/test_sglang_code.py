@@ -13,8 +13,8 @@ from support.relay.fake_model import Json
 from support.relay.fake_sglang import FakeSglangModel
 from support.relay.sglang_code import Code, installed
 
-from otel_llm.relay.seam.keys import SGLANG_KEYS
-from otel_llm.relay.seam.resume import COMPLETIONS_DEFAULT
+from otel_llm.relay.splice.keys import SGLANG_KEYS
+from otel_llm.relay.splice.resume import COMPLETIONS_DEFAULT
 
 PROMPT: Json = {"model": "fake", "stream": True, "temperature": 0, "prompt": "tell me", "max_tokens": 60}
 

@@ -6,13 +6,13 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.relay.seam.members import elements, members, removals, replaced
+from otel_llm.relay.splice.members import elements, members, removals, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.relay.seam.chunk import Chunk
-    from otel_llm.relay.seam.members import Member
+    from otel_llm.relay.splice.chunk import Chunk
+    from otel_llm.relay.splice.members import Member
 
 _KEYS: Final = ("prompt_token_ids", "token_ids")
 _IDS: Final = re.compile(rb', ?"(?:prompt_)?token_ids": ?\[[0-9, ]*\]')

@@ -11,8 +11,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from otel_llm.relay.seam.chunk import parse
-from otel_llm.relay.seam.edit import with_head, without_ids
+from otel_llm.relay.splice.chunk import parse
+from otel_llm.relay.splice.edit import with_head, without_ids
 
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 IDS = ("prompt_token_ids", "token_ids")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from otel_llm.relay.seam.members import DECODER
+from otel_llm.relay.splice.members import DECODER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,11 +153,11 @@ class LargeBody:
                 return True
         return False
 
-    def _within(self, at: int, opening: bytes) -> tuple[list[Span] | None, int]:
+    def _within(self, at: int, connector: bytes) -> tuple[list[Span] | None, int]:
         """Return the children of an object or array, None where it is neither or has too many, and its end."""
         found = _children(self._data, at, self._rows)
         begin, end = int(self._rows[0, 0]), int(self._rows[0, 1])
-        if not 0 <= found <= MOST_CHILDREN or self._body[begin : begin + 1] != opening:
+        if not 0 <= found <= MOST_CHILDREN or self._body[begin : begin + 1] != connector:
             return None, 0
         rows = self._rows[1 : found + 1].tolist()
         return [Span(self._key(key, until), first, last) for key, until, first, last in rows], end
@@ -205,9 +205,9 @@ def cut_prompt_ids(data: bytes) -> tuple[bytes, PromptIds | None]:
     """
     key = data.find(_PROMPT_IDS)
     # An unescaped quotation mark with a letter behind it begins a string, and before a colon that is a key.
-    if key < 0 or data[key - 1 : key] == b"\\" or (opening := _LIST.match(data, key + len(_PROMPT_IDS))) is None:
+    if key < 0 or data[key - 1 : key] == b"\\" or (connector := _LIST.match(data, key + len(_PROMPT_IDS))) is None:
         return data, None
-    begin = opening.end()
+    begin = connector.end()
     count, end = count_elements(data, begin)
     if count <= 0 or (inner := data[begin + 1 : end - 1]).translate(None, _IN_IDS):
         return data, None

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeGuard
 
-from otel_llm.relay.seam import members
-from otel_llm.relay.seam.large_body import LARGE_BYTES, LargeBody, Texts
+from otel_llm.relay.splice import members
+from otel_llm.relay.splice.large_body import LARGE_BYTES, LargeBody, Texts
 from otel_llm.semconv import MAX_CHOICES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.relay.seam.request import Endpoint
+    from otel_llm.relay.splice.request import Endpoint
 
 BOTH: Final[tuple[Endpoint, ...]] = ("chat", "completions")
 CHAT: Final[tuple[Endpoint, ...]] = ("chat",)

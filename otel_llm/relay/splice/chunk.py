@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 from otel_llm.instrumentation.segments.statements import FAILURES, UNKNOWN, reason_of
-from otel_llm.relay.seam.large_body import LARGE_BYTES, PromptIds, cut_prompt_ids
-from otel_llm.relay.seam.members import DECODER
-from otel_llm.relay.seam.stated_error import choice_error, stated_error
+from otel_llm.relay.splice.large_body import LARGE_BYTES, PromptIds, cut_prompt_ids
+from otel_llm.relay.splice.members import DECODER
+from otel_llm.relay.splice.stated_error import choice_error, stated_error
 
 if TYPE_CHECKING:
-    from otel_llm.relay.seam.stated_error import StatedError
+    from otel_llm.relay.splice.stated_error import StatedError
 
 Kind = Literal["content", "reasoning", "tool"]
 

@@ -9,9 +9,9 @@ import pytest
 from support.relay.fake_model import Json
 from support.relay.resuming import owned
 
-from otel_llm.relay.seam.leg import CUT, DIFFERS, MAX_LINE, NOT_JSON, TOO_LONG, Leg
-from otel_llm.relay.seam.piece import Piece
-from otel_llm.relay.seam.reply import Reply
+from otel_llm.relay.splice.line import Line
+from otel_llm.relay.splice.reply import Reply
+from otel_llm.relay.splice.upstream_response import CUT, DIFFERS, MAX_LINE, NOT_JSON, TOO_LONG, UpstreamResponse
 
 CHAT: Json = {"model": "fake", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": "x"}]}
 COMPLETION: Json = {"model": "fake", "stream": True, "temperature": 0, "prompt": "x"}
@@ -19,7 +19,7 @@ HEAD: Json = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 
 DONE = b"data: [DONE]\n\n"
 
 
-def line(value: Any) -> bytes:
+def event_line(value: Any) -> bytes:
     return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -28,32 +28,30 @@ def chunk(ids: list[int] | None, content: str | None, finish: str | None = None,
     choice: Json = {"index": index, "delta": {} if content is None else {"content": content}, "finish_reason": finish}
     if ids is not None:
         choice["token_ids"] = ids
-    return line({**HEAD, "choices": [choice], **more})
+    return event_line({**HEAD, "choices": [choice], **more})
 
 
 def role(index: int = 0, **more: Any) -> bytes:
     delta = {"role": "assistant", "content": ""}
     choice = {"index": index, "delta": delta, "finish_reason": None}
-    return line({**HEAD, "choices": [choice], "prompt_token_ids": [1, 2, 3], **more})
+    return event_line({**HEAD, "choices": [choice], "prompt_token_ids": [1, 2, 3], **more})
 
 
 def reply_to(body: Json, **more: Any) -> Reply:
     return Reply(owned({**body, **more}))
 
 
-def pieces(leg: Leg, *data: bytes) -> list[Piece]:
-    return [piece for part in data for piece in leg.feed(part)]
+def lines(upstream_response: UpstreamResponse, *data: bytes) -> list[Line]:
+    return [line for part in data for line in upstream_response.feed(part)]
 
 
-def taken(reply: Reply, leg: Leg, *data: bytes) -> bytes:
+def taken(reply: Reply, upstream_response: UpstreamResponse, *data: bytes) -> bytes:
     """Take lines as the session does, up to the first that is a break; return what is written."""
     out = b""
-    for piece in pieces(leg, *data):
-        if reply.finish is None and (
-            piece.error or piece.aborted or piece.done_without_finish or piece.trouble == DIFFERS
-        ):
+    for line in lines(upstream_response, *data):
+        if reply.finish is None and (line.error or line.aborted or line.done_without_finish or line.trouble == DIFFERS):
             break
-        out += reply.take(leg, piece)
+        out += reply.take(upstream_response, line)
     return out
 
 
@@ -74,10 +72,10 @@ def test_a_line_without_ids_passes_as_it_came(kind: str, data: bytes) -> None:
     """Take lines of every form, byte by byte and at once."""
     for step in (1, len(data)):
         reply = reply_to(CHAT)
-        leg = Leg(reply, kind)
+        upstream_response = UpstreamResponse(reply, kind)
         parts = [data[at : at + step] for at in range(0, len(data), step)]
-        assert taken(reply, leg, role(), *parts).endswith(data)
-        assert leg.end() == []
+        assert taken(reply, upstream_response, role(), *parts).endswith(data)
+        assert upstream_response.end() == []
 
 
 @pytest.mark.parametrize(
@@ -110,13 +108,13 @@ def test_a_line_without_ids_passes_as_it_came(kind: str, data: bytes) -> None:
 def test_a_line_that_ends_eligibility(data: bytes, reason: str) -> None:
     """Take a line after which the stream cannot be resumed; it is passed on all the same."""
     reply = reply_to(CHAT, return_token_ids=True)
-    leg = Leg(reply, "vllm", max_line=6000)
-    start = taken(reply, leg, role(), chunk([5], "a"))
+    upstream_response = UpstreamResponse(reply, "vllm", max_line=6000)
+    start = taken(reply, upstream_response, role(), chunk([5], "a"))
     assert reply.reason is None
-    assert taken(reply, leg, data) == data
+    assert taken(reply, upstream_response, data) == data
     assert reply.reason == reason
     assert reply.ids == []
-    assert taken(reply, leg, chunk([6], "b")) == chunk([6], "b")
+    assert taken(reply, upstream_response, chunk([6], "b")) == chunk([6], "b")
     assert reply.reason == reason
     assert start == role() + chunk([5], "a")
 
@@ -125,25 +123,25 @@ def test_the_ids_of_a_long_prompt_stay_here() -> None:
     """The line with them is over the limit of lines because of what the relay itself asked for."""
     prompt = list(range(100_000, 300_000))
     reply = reply_to(CHAT)
-    leg = Leg(reply, "vllm", most_prompt_tokens=len(prompt))
+    upstream_response = UpstreamResponse(reply, "vllm", most_prompt_tokens=len(prompt))
     first = role(prompt_token_ids=prompt)
     assert len(first) > MAX_LINE
     parts = [first[at : at + 65536] for at in range(0, len(first), 65536)]
-    written = taken(reply, leg, *parts, chunk([5], "a"))
+    written = taken(reply, upstream_response, *parts, chunk([5], "a"))
     assert b"token_ids" not in written
     assert len(written) < 1000
     assert reply.reason is None
     assert reply.prompt_ids is not None
     assert (len(reply.prompt_ids), reply.prompt_ids.last(2)) == (200_000, [299_998, 299_999])
     assert json.loads(b"[" + reply.prompt_ids.text + b"]") == prompt
-    long = line({"other": "x" * MAX_LINE})
-    assert taken(reply, leg, long) == long
+    long = event_line({"other": "x" * MAX_LINE})
+    assert taken(reply, upstream_response, long) == long
     assert reply.reason == TOO_LONG  # the limit of other lines stays
 
 
 def test_ids_without_those_of_the_prompt_are_no_base() -> None:
     reply = reply_to(CHAT)
-    taken(reply, Leg(reply, "vllm"), chunk([5], "a"))
+    taken(reply, UpstreamResponse(reply, "vllm"), chunk([5], "a"))
     assert reply.reason == "no prompt ids"
 
 
@@ -152,9 +150,9 @@ def test_ids_without_those_of_the_prompt_are_no_base() -> None:
 
 def test_a_chunk_that_exists_for_its_ids_is_dropped_with_its_blank_line() -> None:
     reply = reply_to(CHAT)
-    leg = Leg(reply, "vllm")
+    upstream_response = UpstreamResponse(reply, "vllm")
     parts = [role(), chunk([4], None), b": ping\n\n", chunk([5], "a"), chunk([6], None, "stop"), DONE]
-    written = taken(reply, leg, *parts)
+    written = taken(reply, upstream_response, *parts)
     assert written == (
         role().replace(b',"prompt_token_ids":[1,2,3]', b"")
         + b": ping\n\n"
@@ -164,42 +162,42 @@ def test_a_chunk_that_exists_for_its_ids_is_dropped_with_its_blank_line() -> Non
     )
     assert reply.ids == [4, 5, 6]
     reply = reply_to(CHAT)
-    assert taken(reply, Leg(reply, "vllm"), *(bytes([one]) for one in b"".join(parts))) == written
+    assert taken(reply, UpstreamResponse(reply, "vllm"), *(bytes([one]) for one in b"".join(parts))) == written
 
 
 @pytest.mark.parametrize(
     "kept",
     [
         chunk(None, None), chunk([], None), chunk([5], ""), chunk([5], None, "stop"),
-        line({**HEAD, "choices": []}), line({**HEAD, "choices": [], "usage": {"prompt_tokens": 3}}),
-        line({**HEAD, "choices": [{"index": 0, "delta": {}, "logprobs": {"content": []}, "token_ids": [5]}]}),
+        event_line({**HEAD, "choices": []}), event_line({**HEAD, "choices": [], "usage": {"prompt_tokens": 3}}),
+        event_line({**HEAD, "choices": [{"index": 0, "delta": {}, "logprobs": {"content": []}, "token_ids": [5]}]}),
     ],
 )  # fmt: skip
 def test_other_chunks_are_kept(kept: bytes) -> None:
     """Take chunks that would come without ids, too."""
     reply = reply_to(CHAT)
-    written = taken(reply, Leg(reply, "vllm"), kept)
+    written = taken(reply, UpstreamResponse(reply, "vllm"), kept)
     assert written == kept.replace(b',"token_ids":[5]', b"").replace(b',"token_ids":[]', b"")
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_ids_inside_the_choice_and_in_the_chunk(kind: str) -> None:
     choice = {"index": 0, "text": "a", "finish_reason": None}
-    inside = line({"id": "c", "choices": [{**choice, "prompt_token_ids": [1, 2], "token_ids": [5]}]})
-    beside = line({"id": "c", "prompt_token_ids": [1, 2], "choices": [choice], "token_ids": [5]})
+    inside = event_line({"id": "c", "choices": [{**choice, "prompt_token_ids": [1, 2], "token_ids": [5]}]})
+    beside = event_line({"id": "c", "prompt_token_ids": [1, 2], "choices": [choice], "token_ids": [5]})
     for data in (inside, beside):
         reply = reply_to(COMPLETION)
-        assert taken(reply, Leg(reply, kind), data) == line({"id": "c", "choices": [choice]})
+        assert taken(reply, UpstreamResponse(reply, kind), data) == event_line({"id": "c", "choices": [choice]})
         assert reply.prompt_ids is not None
         assert (reply.prompt_ids.text, reply.ids, reply.reason) == (b"1,2", [5], None)
         reply = reply_to(COMPLETION, return_token_ids=True)
-        assert taken(reply, Leg(reply, kind), data) == data
+        assert taken(reply, UpstreamResponse(reply, kind), data) == data
 
 
 def test_a_client_of_an_openai_backend_keeps_what_that_sends() -> None:
     reply = reply_to(CHAT)
     parts = [role(), chunk([4], None), chunk([5], "a")]
-    assert taken(reply, Leg(reply, "openai"), *parts) == b"".join(parts)
+    assert taken(reply, UpstreamResponse(reply, "openai"), *parts) == b"".join(parts)
 
 
 # What is a break.
@@ -207,46 +205,46 @@ def test_a_client_of_an_openai_backend_keeps_what_that_sends() -> None:
 
 def test_breaks_are_seen_before_they_are_taken() -> None:
     reply = reply_to(CHAT)
-    leg = Leg(reply, "vllm")
-    error = line({"error": {"message": "m"}})
-    (piece,) = pieces(leg, error)
-    assert piece.error
-    (piece,) = pieces(leg, chunk([], "", "abort"))
-    assert piece.aborted
-    (piece,) = pieces(Leg(reply, "vllm"), DONE)
-    assert piece.done_without_finish
-    (piece,) = pieces(Leg(reply, "vllm"), line({"object": "error", "message": "m"}))
-    assert piece.error
+    upstream_response = UpstreamResponse(reply, "vllm")
+    error = event_line({"error": {"message": "m"}})
+    (line,) = lines(upstream_response, error)
+    assert line.error
+    (line,) = lines(upstream_response, chunk([], "", "abort"))
+    assert line.aborted
+    (line,) = lines(UpstreamResponse(reply, "vllm"), DONE)
+    assert line.done_without_finish
+    (line,) = lines(UpstreamResponse(reply, "vllm"), event_line({"object": "error", "message": "m"}))
+    assert line.error
 
 
 def test_a_done_behind_the_finish_is_none() -> None:
     reply = reply_to(CHAT)
-    leg = Leg(reply, "vllm")
-    *_, piece = pieces(leg, role(), chunk([5], "a"), chunk([6], "", "length"), DONE)
-    assert piece.done
-    assert not piece.done_without_finish
+    upstream_response = UpstreamResponse(reply, "vllm")
+    *_, line = lines(upstream_response, role(), chunk([5], "a"), chunk([6], "", "length"), DONE)
+    assert line.done
+    assert not line.done_without_finish
 
 
 def test_a_reply_of_two_choices_is_finished_with_both() -> None:
     """Cut a reply with one finished choice: that is not complete."""
     start = [role(0), role(1), chunk([5], "a", index=0), chunk([5], "a", index=1), chunk([6], "", "stop", index=1)]
     reply = reply_to(CHAT, n=2)
-    leg = Leg(reply, "vllm")
-    taken(reply, leg, *start)
+    upstream_response = UpstreamResponse(reply, "vllm")
+    taken(reply, upstream_response, *start)
     assert reply.begun
     assert reply.finish is None
-    assert pieces(leg, DONE)[0].done_without_finish
-    assert taken(reply, leg, chunk([7], "", "length", index=0)) == chunk(None, "", "length", index=0)
+    assert lines(upstream_response, DONE)[0].done_without_finish
+    assert taken(reply, upstream_response, chunk([7], "", "length", index=0)) == chunk(None, "", "length", index=0)
     assert reply.finish == "length"
 
 
 def test_a_reply_of_fewer_choices_than_asked_for_is_finished_with_done() -> None:
     """Read a backend that takes no notice of `n`."""
     reply = reply_to(CHAT, n=2)
-    leg = Leg(reply, "openai")
-    taken(reply, leg, role(0), chunk(None, "a"), chunk(None, "", "stop"))
+    upstream_response = UpstreamResponse(reply, "openai")
+    taken(reply, upstream_response, role(0), chunk(None, "a"), chunk(None, "", "stop"))
     assert reply.finish is None
-    assert taken(reply, leg, DONE) == DONE
+    assert taken(reply, upstream_response, DONE) == DONE
     assert reply.finish == "stop"
 
 
@@ -259,9 +257,9 @@ def test_a_reply_of_fewer_choices_than_asked_for_is_finished_with_done() -> None
 )  # fmt: skip
 def test_the_end_of_a_body_in_the_midst_of_a_line(rest: bytes, trouble: str | None) -> None:
     reply = reply_to(CHAT)
-    leg = Leg(reply, "vllm")
-    pieces(leg, role(), chunk([5], "a"), rest)
-    assert [piece.trouble for piece in leg.end()] == ([trouble] if rest not in (b"", b"\r") else [])
+    upstream_response = UpstreamResponse(reply, "vllm")
+    lines(upstream_response, role(), chunk([5], "a"), rest)
+    assert [line.trouble for line in upstream_response.end()] == ([trouble] if rest not in (b"", b"\r") else [])
 
 
 # What a second backend continues, or begins again.
@@ -269,16 +267,16 @@ def test_the_end_of_a_body_in_the_midst_of_a_line(rest: bytes, trouble: str | No
 
 def test_a_reply_that_is_begun_again_has_the_head_and_the_role_of_the_first() -> None:
     reply = reply_to(CHAT)
-    first = taken(reply, Leg(reply, "vllm"), b": 1\n\n", role(system_fingerprint="f1"))
+    first = taken(reply, UpstreamResponse(reply, "vllm"), b": 1\n\n", role(system_fingerprint="f1"))
     assert not reply.begun
     other: Json = {"id": "chatcmpl-2", "created": 8, "system_fingerprint": "f2"}
     delta = {"role": "assistant", "content": "a"}
     choice = {"index": 0, "delta": delta, "finish_reason": None, "token_ids": [5]}
-    both = line({**HEAD, "id": "chatcmpl-2", "choices": [choice], "prompt_token_ids": [1, 2, 3], **other})
+    both = event_line({**HEAD, "id": "chatcmpl-2", "choices": [choice], "prompt_token_ids": [1, 2, 3], **other})
     for start in ([role(**other), chunk([5], "a", **other)], [both]):
         again = reply_to(CHAT)
-        taken(again, Leg(again, "vllm"), b": 1\n\n", role(system_fingerprint="f1"))
-        written = taken(again, Leg(again, "vllm"), *start)
+        taken(again, UpstreamResponse(again, "vllm"), b": 1\n\n", role(system_fingerprint="f1"))
+        written = taken(again, UpstreamResponse(again, "vllm"), *start)
         assert written == chunk(None, "a", system_fingerprint="f1")
         assert again.ids == [5]
     assert first.endswith(b'"system_fingerprint":"f1"}\n\n')
@@ -286,32 +284,32 @@ def test_a_reply_that_is_begun_again_has_the_head_and_the_role_of_the_first() ->
 
 def test_a_reply_that_is_begun_again_needs_its_prompt_ids_again() -> None:
     reply = reply_to(CHAT)
-    taken(reply, Leg(reply, "vllm"), role())
-    taken(reply, Leg(reply, "vllm"), chunk([5], "a"))
+    taken(reply, UpstreamResponse(reply, "vllm"), role())
+    taken(reply, UpstreamResponse(reply, "vllm"), chunk([5], "a"))
     assert reply.reason == "no prompt ids"
 
 
 def test_each_choice_of_a_reply_that_is_begun_again_gets_its_role_once() -> None:
     reply = reply_to(CHAT, n=2)
-    first = taken(reply, Leg(reply, "vllm"), role(0))
-    second = taken(reply, Leg(reply, "vllm"), role(0), role(1), chunk([5], "a", index=1))
+    first = taken(reply, UpstreamResponse(reply, "vllm"), role(0))
+    second = taken(reply, UpstreamResponse(reply, "vllm"), role(0), role(1), chunk([5], "a", index=1))
     gone = b',"prompt_token_ids":[1,2,3]'
     assert first + second == role(0).replace(gone, b"") + role(1).replace(gone, b"") + chunk(None, "a", index=1)
 
 
 def completion(ids: list[int], text: str, finish: str | None = None, **more: Any) -> bytes:
     choice: Json = {"index": 0, "text": text, "finish_reason": finish, "token_ids": ids, **more}
-    return line({"id": "cmpl-2", "object": "text_completion", "created": 9, "model": "fake", "choices": [choice]})
+    return event_line({"id": "cmpl-2", "object": "text_completion", "created": 9, "model": "fake", "choices": [choice]})
 
 
 def test_ids_that_come_again_are_neither_sent_nor_counted_twice() -> None:
     """Resume behind one of three ids, as the last two have no whole text."""
     reply = reply_to(CHAT, return_token_ids=True)
-    taken(reply, Leg(reply, "vllm"), role(), chunk([5], "a"), chunk([6, 7], ""))
-    leg = Leg(reply, "vllm", 1)
-    found = pieces(leg, completion([6], ""), completion([7, 8], "é"), completion([9], "", "stop"), DONE)
-    assert [count for piece in found for _, count, _, _ in piece.tokens] == [1, 1]
-    written = b"".join(reply.take(leg, piece) for piece in found)
+    taken(reply, UpstreamResponse(reply, "vllm"), role(), chunk([5], "a"), chunk([6, 7], ""))
+    upstream_response = UpstreamResponse(reply, "vllm", 1)
+    found = lines(upstream_response, completion([6], ""), completion([7, 8], "é"), completion([9], "", "stop"), DONE)
+    assert [count for line in found for _, count, _, _ in line.tokens] == [1, 1]
+    written = b"".join(reply.take(upstream_response, line) for line in found)
     events = [json.loads(part[6:]) for part in written.split(b"\n\n")[:-2]]
     assert [event["choices"][0]["token_ids"] for event in events] == [[8], [9]]
     assert reply.ids == [5, 6, 7, 8, 9]
@@ -320,24 +318,32 @@ def test_ids_that_come_again_are_neither_sent_nor_counted_twice() -> None:
 
 def test_ids_that_are_drawn_otherwise_are_seen() -> None:
     reply = reply_to(CHAT, return_token_ids=True)
-    taken(reply, Leg(reply, "vllm"), role(), chunk([5], "a"), chunk([6, 7], ""))
-    found = pieces(Leg(reply, "vllm", 1), completion([6], ""), completion([8, 9], "x"))
-    assert [piece.trouble == DIFFERS for piece in found] == [False, True]
+    taken(reply, UpstreamResponse(reply, "vllm"), role(), chunk([5], "a"), chunk([6, 7], ""))
+    found = lines(UpstreamResponse(reply, "vllm", 1), completion([6], ""), completion([8, 9], "x"))
+    assert [line.trouble == DIFFERS for line in found] == [False, True]
 
 
 def test_one_finish_one_usage_and_one_done_behind_a_seam() -> None:
     reply = reply_to(CHAT, stream_options={"include_usage": True})
-    taken(reply, Leg(reply, "vllm"), role(), chunk([5], "a"))
+    taken(reply, UpstreamResponse(reply, "vllm"), role(), chunk([5], "a"))
     usage = {
         "prompt_tokens": 4,
         "completion_tokens": 2,
         "total_tokens": 6,
         "prompt_tokens_details": {"cached_tokens": 4},
     }
-    last = line({"id": "cmpl-2", "choices": [], "usage": usage})
+    last = event_line({"id": "cmpl-2", "choices": [], "usage": usage})
     finish = completion([7], "", "stop")
     written = taken(
-        reply, Leg(reply, "vllm", 1), completion([6], "b"), finish, finish, completion([8], ""), last, DONE, DONE
+        reply,
+        UpstreamResponse(reply, "vllm", 1),
+        completion([6], "b"),
+        finish,
+        finish,
+        completion([8], ""),
+        last,
+        DONE,
+        DONE,
     )
     *events, rest = written.split(b"\n\n")
     assert [event for event in events if event == b"data: [DONE]"] == [b"data: [DONE]"]
@@ -354,8 +360,8 @@ def test_running_usage_goes_on_behind_a_seam() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     reply = reply_to(CHAT, stream_options=options)
     usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
-    taken(reply, Leg(reply, "vllm"), role(), chunk([5], "a", usage=usage))
-    written = taken(reply, Leg(reply, "vllm", 1), completion([6, 7], "b"), completion([8], "", "length"))
+    taken(reply, UpstreamResponse(reply, "vllm"), role(), chunk([5], "a", usage=usage))
+    written = taken(reply, UpstreamResponse(reply, "vllm", 1), completion([6, 7], "b"), completion([8], "", "length"))
     found = [json.loads(part[6:])["usage"] for part in written.split(b"\n\n")[:-1]]
     assert found == [
         {"prompt_tokens": 3, "completion_tokens": 3, "total_tokens": 6},
@@ -366,12 +372,12 @@ def test_running_usage_goes_on_behind_a_seam() -> None:
 def test_an_empty_delta_stays_one_behind_a_seam() -> None:
     """Resume a stream whose ids without text came as empty deltas, for a client that asked for ids."""
     reply = reply_to(CHAT, return_token_ids=True)
-    taken(reply, Leg(reply, "vllm"), role(), chunk([4], None), chunk([5], "a"))
-    written = taken(reply, Leg(reply, "vllm", 2), completion([6], ""))
+    taken(reply, UpstreamResponse(reply, "vllm"), role(), chunk([4], None), chunk([5], "a"))
+    written = taken(reply, UpstreamResponse(reply, "vllm", 2), completion([6], ""))
     assert json.loads(written[6:])["choices"][0]["delta"] == {}
     reply = reply_to(CHAT)
-    taken(reply, Leg(reply, "vllm"), role(), chunk([4], None), chunk([5], "a"))
-    assert taken(reply, Leg(reply, "vllm", 2), completion([6], "")) == b""
+    taken(reply, UpstreamResponse(reply, "vllm"), role(), chunk([4], None), chunk([5], "a"))
+    assert taken(reply, UpstreamResponse(reply, "vllm", 2), completion([6], "")) == b""
 
 
 @pytest.mark.parametrize("value", [b"1e999", b"-1e999", b"[1]", b'{"a":1}', b"true"])
@@ -379,18 +385,18 @@ def test_what_is_written_anew_is_json(value: bytes) -> None:
     """Resume behind a head, and with a stop reason, that no engine sends."""
     head = b'data: {"id":"c","created":' + value + b',"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n'
     reply = reply_to(CHAT)
-    taken(reply, Leg(reply, "vllm"), head)
+    taken(reply, UpstreamResponse(reply, "vllm"), head)
     assert reply.reason == "an id, object, created or model of a wrong type"
-    written = taken(reply, Leg(reply, "vllm"), chunk(None, "a"))
+    written = taken(reply, UpstreamResponse(reply, "vllm"), chunk(None, "a"))
     assert written == chunk(None, "a").replace(b"chatcmpl-1", b"c")
     reply = reply_to(CHAT)
-    taken(reply, Leg(reply, "vllm"), role(), chunk([5], "a"))
+    taken(reply, UpstreamResponse(reply, "vllm"), role(), chunk([5], "a"))
     stop = (
         b'data: {"choices":[{"index":0,"text":"","token_ids":[6],"finish_reason":"stop","stop_reason":'
         + value
         + b"}]}\n\n"
     )
-    written = taken(reply, Leg(reply, "vllm", 1), stop)
+    written = taken(reply, UpstreamResponse(reply, "vllm", 1), stop)
     assert "Infinity" not in written.decode()
     assert json.loads(written[6:])["choices"][0]["finish_reason"] == "stop"
 
@@ -407,7 +413,7 @@ def test_what_is_written_anew_is_json(value: bytes) -> None:
 )  # fmt: skip
 def test_an_event_of_ours_begins_behind_the_end_of_the_last(last: bytes, expected: bytes) -> None:
     reply = reply_to(CHAT)
-    assert taken(reply, Leg(reply, "vllm"), last) == last
+    assert taken(reply, UpstreamResponse(reply, "vllm"), last) == last
     assert reply.separator() == expected
     event = reply.error_event("m", "upstream_error", "reset")
     assert event == expected + b'data: {"error":{"message":"m","type":"upstream_error","code":"reset"}}\n\n'

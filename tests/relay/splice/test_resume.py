@@ -26,7 +26,7 @@ def undisturbed(body: Json, **model: Any) -> Seen:
 
 
 def plain_usage(usage: Json | None) -> Json | None:
-    """Return a usage without the details that the contract leaves out behind a seam."""
+    """Return a usage without the details that the contract leaves out behind a splice."""
     return usage and {key: value for key, value in usage.items() if key != "prompt_tokens_details"}
 
 

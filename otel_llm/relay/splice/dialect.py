@@ -22,13 +22,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.relay.seam.keys import BOTH, COMPLETIONS, SGLANG_KEYS, VLLM_KEYS
+from otel_llm.relay.splice.keys import BOTH, COMPLETIONS, SGLANG_KEYS, VLLM_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.relay.seam.keys import Key
-    from otel_llm.relay.seam.request import Endpoint
+    from otel_llm.relay.splice.keys import Key
+    from otel_llm.relay.splice.request import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Choose and open a backend for an owned request: the first, the next after a failure, the destination of a move.
 
-One `Opening` goes with one request. It knows which backends had the request already, and their answers.
+One `Connector` goes with one request. It knows which backends had the request already, and their answers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from otel_llm.relay.backends.blame import Blame
 from otel_llm.relay.backends.upstream import REFUSED, TRY_ELSEWHERE, UpstreamError
 from otel_llm.relay.headers import end_to_end
 from otel_llm.relay.queueing.request_queue import NotQueuedError
-from otel_llm.relay.seam import resume
-from otel_llm.relay.seam.dialect import dialect_of
-from otel_llm.relay.seam.leg import DIFFERS, MAX_PROMPT, Leg
+from otel_llm.relay.splice import resume
+from otel_llm.relay.splice.dialect import dialect_of
+from otel_llm.relay.splice.upstream_response import DIFFERS, MAX_PROMPT, UpstreamResponse
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.backends.upstream import Sendable
     from otel_llm.relay.recording.recorded import Recorded
-    from otel_llm.relay.seam.reply import Reply
-    from otel_llm.relay.seam.request import OwnedRequest
     from otel_llm.relay.settings import Preempt
+    from otel_llm.relay.splice.reply import Reply
+    from otel_llm.relay.splice.request import OwnedRequest
     from otel_llm.relay.streams.queue_turn import QueueTurn
 
 
@@ -43,7 +43,7 @@ TOO_LONG: Final = 400
 CHAT, COMPLETIONS = "/chat/completions", "/completions"
 
 
-class Opening(Destinations):
+class Connector(Destinations):
     """The backends' streams for one request.
 
     `headers` are those to send; `prompt` are the tokens of the request as far as they are known. `recorded` gets the
@@ -265,14 +265,14 @@ class Opening(Destinations):
         if not run.streams:
             raise UpstreamError(str(run.response.status))
         while True:
-            pieces = await run.read()
-            for piece in pieces:
-                if is_break(piece):
-                    raise UpstreamError(break_of(piece))
-                if piece.trouble == DIFFERS:
+            lines = await run.read()
+            for line in lines:
+                if is_break(line):
+                    raise UpstreamError(break_of(line))
+                if line.trouble == DIFFERS:
                     raise UpstreamError(DIFFERS)
-            run.held += [(run.read_ns, piece) for piece in pieces]
-            if any(piece.text or piece.finish is not None or piece.ends is not None for piece in pieces):
+            run.held += [(run.read_ns, line) for line in lines]
+            if any(line.text or line.finish is not None or line.ends is not None for line in lines):
                 return
             if run.over:
                 raise UpstreamError("unfinished")
@@ -304,12 +304,14 @@ class Opening(Destinations):
             if isinstance(problem, TimeoutError):
                 raise UpstreamError("silent") from None
             raise
-        leg = Leg(reply, backend.kind, carried, most_prompt_tokens=self.length(backend) or MAX_PROMPT)
+        upstream_response = UpstreamResponse(
+            reply, backend.kind, carried, most_prompt_tokens=self.length(backend) or MAX_PROMPT
+        )
         one_prompt = self._owned.choices == 1
         run = Run(
             backend,
             response,
-            leg,
+            upstream_response,
             self._pool.backends,
             tokens,
             one_prompt=one_prompt,

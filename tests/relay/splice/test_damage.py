@@ -14,9 +14,9 @@ from support.examples import examples
 from support.relay.fake_model import FakeModel, Json
 from support.relay.resuming import owned, pieces_of
 
-from otel_llm.relay.seam.leg import Leg, LineReader
-from otel_llm.relay.seam.reply import Reply
-from otel_llm.relay.seam.resume import Carry, detokenized, left, resume_body
+from otel_llm.relay.splice.reply import Reply
+from otel_llm.relay.splice.resume import Carry, detokenized, left, resume_body
+from otel_llm.relay.splice.upstream_response import LineReader, UpstreamResponse
 
 CHAT: Json = {"model": "fake", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": "x"}]}
 PROMPT: Json = {"model": "fake", "stream": True, "temperature": 0, "prompt": [1, 2, 3]}
@@ -48,14 +48,14 @@ def damaged(data: bytes, damage: list[tuple[int, int, bytes]]) -> bytes:
     return data
 
 
-def written(reply: Reply, leg: Leg, data: bytes, splits: list[int]) -> bytes:
+def written(reply: Reply, upstream_response: UpstreamResponse, data: bytes, splits: list[int]) -> bytes:
     """Take every line of a stream, breaks and what follows them included."""
     out = b""
     for part in pieces_of(data, splits):
-        for piece in leg.feed(part):
-            out += reply.take(leg, piece)
-    for piece in leg.end():
-        out += reply.take(leg, piece)
+        for line in upstream_response.feed(part):
+            out += reply.take(upstream_response, line)
+    for line in upstream_response.end():
+        out += reply.take(upstream_response, line)
     return out
 
 
@@ -73,11 +73,11 @@ def test_a_damaged_stream_passes_as_it_came(
     """
     data = damaged(data, damage)
     straight = Reply(owned({**CHAT, "return_token_ids": ids}))
-    out = written(straight, Leg(straight, "vllm" if ids else "openai", max_line=600), data, splits)
+    out = written(straight, UpstreamResponse(straight, "vllm" if ids else "openai", max_line=600), data, splits)
     assert data.startswith(out)
     assert len(out) >= len(untorn(data) if straight.over else data)
     stripped = Reply(owned(CHAT))
-    out = written(stripped, Leg(stripped, "vllm", max_line=600), data, splits)
+    out = written(stripped, UpstreamResponse(stripped, "vllm", max_line=600), data, splits)
     found = iter(out.splitlines())
     kept = untorn(data) if stripped.over else data
     assert all(line in found for line in kept.splitlines() if line and b"ids" not in line)
@@ -112,14 +112,14 @@ def test_a_damaged_stream_behind_a_seam_is_read(
 ) -> None:
     """Resume, or begin again, with whatever comes; what is written are whole lines, those of chunks JSON."""
     reply = Reply(owned({**CHAT, "return_token_ids": ids}))
-    written(reply, Leg(reply, kind), damaged(first, damage[:2])[:cut], splits)
+    written(reply, UpstreamResponse(reply, kind), damaged(first, damage[:2])[:cut], splits)
     carry = Carry(reply)
     while carry.asks is not None:
         carry.answer(text)
     count = carry.count if reply.begun else None
     if count is not None:
         json.loads(resume_body(reply, count, left(reply, count, 4096) or 1))
-    out = written(reply, Leg(reply, kind, count, max_line=600), damaged(second, damage), splits)
+    out = written(reply, UpstreamResponse(reply, kind, count, max_line=600), damaged(second, damage), splits)
     assert isinstance(out, bytes)
     json.loads(reply.error_event("m", "upstream_error", None).strip()[6:])
 
@@ -140,8 +140,8 @@ def test_values_near_the_depth_that_is_read(carried: int | None) -> None:
         for data in deep(depth):
             reply = Reply(owned(CHAT))
             start = b'data: {"id":"c","choices":[{"index":0,"delta":{"role":"a"}}],"prompt_token_ids":[1]}\n\n'
-            written(reply, Leg(reply, "vllm"), start, [])
-            assert written(reply, Leg(reply, "vllm", carried), data, [])
+            written(reply, UpstreamResponse(reply, "vllm"), start, [])
+            assert written(reply, UpstreamResponse(reply, "vllm", carried), data, [])
 
 
 @settings(max_examples=examples(60))

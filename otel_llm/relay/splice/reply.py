@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.relay.seam import edit
-from otel_llm.relay.seam.dialect import NO_IDS
-from otel_llm.relay.seam.edit import dumps
-from otel_llm.relay.seam.leg import CUT
-from otel_llm.relay.seam.piece import ending_of
+from otel_llm.relay.splice import edit
+from otel_llm.relay.splice.dialect import NO_IDS
+from otel_llm.relay.splice.edit import dumps
+from otel_llm.relay.splice.line import ending_of
+from otel_llm.relay.splice.upstream_response import CUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.relay.seam.chunk import Choice, Chunk
-    from otel_llm.relay.seam.dialect import Dialect
-    from otel_llm.relay.seam.large_body import PromptIds
-    from otel_llm.relay.seam.leg import Leg
-    from otel_llm.relay.seam.piece import Piece
-    from otel_llm.relay.seam.request import Endpoint, OwnedRequest
+    from otel_llm.relay.splice.chunk import Choice, Chunk
+    from otel_llm.relay.splice.dialect import Dialect
+    from otel_llm.relay.splice.large_body import PromptIds
+    from otel_llm.relay.splice.line import Line
+    from otel_llm.relay.splice.request import Endpoint, OwnedRequest
+    from otel_llm.relay.splice.upstream_response import UpstreamResponse
 
 _HEAD: Final = ("id", "object", "created", "model")
 _EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n")
@@ -92,8 +92,8 @@ class Reply:
         self._whole = 0
         self._tail = ""
         self._counts: dict[int, int] = {}
-        self._leg: Leg | None = None
-        self._head_leg: Leg | None = None
+        self._upstream_response: UpstreamResponse | None = None
+        self._head_response: UpstreamResponse | None = None
         self._shape: Shape | None = None
         self._roles: set[int] = set()  # the choices whose role the client has
         self._running_usage = request.continuous_usage
@@ -102,13 +102,13 @@ class Reply:
         self._estimated = False  # a token was counted without its id
         self._bare = False
         self._swallowed = False
-        self._new_leg = False  # the client has no line yet of the leg that serves behind another
+        self._new_response = False  # the client has no line yet of the upstream response that serves behind another
         self._written = (b"", b"")  # the last two parts
 
     @property
     def dialect(self) -> Dialect:
         """The API of the serving backend."""
-        return NO_IDS if self._leg is None else self._leg.dialect
+        return NO_IDS if self._upstream_response is None else self._upstream_response.dialect
 
     @property
     def over(self) -> bool:
@@ -152,36 +152,36 @@ class Reply:
         self._tail = ""
         self._whole = 0
 
-    def take(self, leg: Leg, piece: Piece) -> bytes:
-        """Commit a piece and return the client's bytes for it, which may be none.
+    def take(self, upstream_response: UpstreamResponse, line: Line) -> bytes:
+        """Commit a line and return the client's bytes for it, which may be none.
 
-        The pieces of one leg are taken in order. The first taken piece of another leg makes that the serving one: its
-        contents follow its carried ids, or, with none carried, begin the reply again.
+        The lines of one upstream response are taken in order. The first taken line of another one makes that the
+        serving one: its contents follow its carried ids, or, with none carried, begin the reply again.
         """
-        if leg is not self._leg:
-            self._switch(leg)
-        chunk = piece.chunk
-        if piece.goes_on:
+        if upstream_response is not self._upstream_response:
+            self._switch(upstream_response)
+        chunk = line.chunk
+        if line.goes_on:
             self.finish = None
-        if piece.trouble is not None:
-            self.cannot_resume(piece.trouble)
+        if line.trouble is not None:
+            self.cannot_resume(line.trouble)
         if chunk is None:
-            written = self._line(leg, piece)
+            written = self._line(upstream_response, line)
         else:
             counted, finished = self.counted(0), self.finish is not None
-            self._ingest(leg, piece, chunk)
-            written = self._chunk(leg, piece, chunk, counted, finished)
+            self._ingest(upstream_response, line, chunk)
+            written = self._chunk(upstream_response, line, chunk, counted, finished)
         if self.finish is None and self.refused is None:
-            if piece.error is not None and piece.error.clients:
-                self.refused = piece.error.kind
-            self.finish = piece.ends
+            if line.error is not None and line.error.clients:
+                self.refused = line.error.kind
+            self.finish = line.ends
         self._swallowed = not written
         if not written:
             return b""
-        written += piece.gap
-        if self._new_leg:
+        written += line.gap
+        if self._new_response:
             written = self.separator() + written
-            self._new_leg = False
+            self._new_response = False
         self._written = (self._written[1], written)
         return written
 
@@ -234,43 +234,43 @@ class Reply:
         error = {"error": {"message": message, "type": kind, "code": code}}
         return self.separator() + b"data: " + edit.dumps(error).encode() + b"\n\n"
 
-    def _switch(self, leg: Leg) -> None:
-        first = self._leg is None
-        self._leg = leg
+    def _switch(self, upstream_response: UpstreamResponse) -> None:
+        first = self._upstream_response is None
+        self._upstream_response = upstream_response
         if first:
             return
-        base = leg.carried or 0
+        base = upstream_response.carried or 0
         del self._ids[base:]
         self._whole, self._tail = base, ""
-        if leg.carried is None:
+        if upstream_response.carried is None:
             self.prompt_ids = None
         self._swallowed = False
-        self._new_leg = True
+        self._new_response = True
 
-    def _line(self, leg: Leg, piece: Piece) -> bytes:
+    def _line(self, upstream_response: UpstreamResponse, line: Line) -> bytes:
         """Return the client's bytes for a line without a chunk."""
-        line = piece.line
-        if self._swallowed and not line.strip(b"\r\n"):
+        data = line.raw
+        if self._swallowed and not data.strip(b"\r\n"):
             return b""
-        if piece.trouble == CUT and self.over and not self.dialect.done_is_whole:  # `rest` comes instead
+        if line.trouble == CUT and self.over and not self.dialect.done_is_whole:  # `rest` comes instead
             return b""
-        if piece.done:
-            if self.done and self._head_leg not in (None, leg):
+        if line.done:
+            if self.done and self._head_response not in (None, upstream_response):
                 return b""
             self.done = True
-        return line
+        return data
 
-    def _ingest(self, leg: Leg, piece: Piece, chunk: Chunk) -> None:
+    def _ingest(self, upstream_response: UpstreamResponse, line: Line, chunk: Chunk) -> None:
         value = chunk.value
         if self.head is None and chunk.error is None and chunk.choices:
             self._ingest_head(value)
-            self._head_leg = leg
+            self._head_response = upstream_response
         fingerprint = value.get("system_fingerprint")
         if fingerprint is not None and self.system_fingerprint is None and type(fingerprint) is str:
             self.system_fingerprint = fingerprint
         usage = chunk.usage
         if usage is not None:
-            self._last_usage = usage if leg.carried is None else None
+            self._last_usage = usage if upstream_response.carried is None else None
             if chunk.choices:
                 self._running_usage = True
             else:
@@ -278,18 +278,18 @@ class Reply:
             prompt = usage.get("prompt_tokens")
             if self.prompt_tokens is None and type(prompt) is int:
                 self.prompt_tokens = prompt
-        if chunk.prompt_ids is not None and leg.carried is None and self.reason is None:
+        if chunk.prompt_ids is not None and upstream_response.carried is None and self.reason is None:
             self.prompt_ids = chunk.prompt_ids
             self.prompt_tokens = len(chunk.prompt_ids)
-        for index, count, _, _ in piece.tokens:
+        for index, count, _, _ in line.tokens:
             self._counts[index] = self.counted(index) + count
-        for choice in piece.texts:
+        for choice in line.texts:
             self._estimated = True
             self._counts[choice.index] = self.counted(choice.index) + 1
-        if piece.text or piece.finish is not None or (piece.ids and self.request.asked_ids):
+        if line.text or line.finish is not None or (line.ids and self.request.asked_ids):
             self.begun = True
         if self.reason is None:
-            self._follow(leg, chunk)
+            self._follow(upstream_response, chunk)
 
     def _ingest_head(self, value: Mapping[str, Any]) -> None:
         stated = {key: value[key] for key in _HEAD if value.get(key) is not None}
@@ -297,7 +297,7 @@ class Reply:
         if len(self.head) < len(stated):
             self.cannot_resume("an id, object, created or model of a wrong type")
 
-    def _follow(self, leg: Leg, chunk: Chunk) -> None:
+    def _follow(self, upstream_response: UpstreamResponse, chunk: Chunk) -> None:
         """Keep the data for a resumption, or the reason why there will be none."""
         if chunk.odd is not None:
             self.cannot_resume(chunk.odd)
@@ -314,54 +314,56 @@ class Reply:
                 self.cannot_resume("no prompt ids")
             elif ids:
                 self._ids += ids
-                if choice.text and len(ids) == 1 and leg.dialect.whole_texts:
+                if choice.text and len(ids) == 1 and upstream_response.dialect.whole_texts:
                     self._whole, self._tail = len(self._ids), ""
                 else:
                     self._tail += choice.text
 
-    def _chunk(self, leg: Leg, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
+    def _chunk(
+        self, upstream_response: UpstreamResponse, line: Line, chunk: Chunk, counted: int, finished: bool
+    ) -> bytes:
         """Return the client's bytes for a chunk."""
         if chunk.error is not None:
-            line = edit.without_ids(piece.flat, chunk) if leg.strips else piece.flat
-            return piece.line if line == piece.flat else piece.before + line
-        if leg.carried is not None:
-            return self._reshaped(piece, chunk, counted, finished)
-        line = piece.flat
-        again = leg is not self._head_leg and self.head is not None
-        if again and self._repeats(piece, chunk, counted):
+            data = edit.without_ids(line.flat, chunk) if upstream_response.strips else line.flat
+            return line.raw if data == line.flat else line.before + data
+        if upstream_response.carried is not None:
+            return self._reshaped(line, chunk, counted, finished)
+        data = line.flat
+        again = upstream_response is not self._head_response and self.head is not None
+        if again and self._repeats(line, chunk, counted):
             return b""
         if edit.exists_for_ids(chunk):
             self._bare = True
-            if leg.strips:
+            if upstream_response.strips:
                 return b""
-        if leg.strips:
-            line = edit.without_ids(line, chunk)
+        if upstream_response.strips:
+            data = edit.without_ids(data, chunk)
         roles = {choice.index for choice in chunk.choices if choice.role}
         if again:
-            line = edit.with_head(line, self._known_head(), without_role=roles <= self._roles)
+            data = edit.with_head(data, self._known_head(), without_role=roles <= self._roles)
         self._roles |= roles
-        return piece.line if line == piece.flat else piece.before + line
+        return line.raw if data == line.flat else line.before + data
 
-    def _repeats(self, piece: Piece, chunk: Chunk, counted: int) -> bool:
+    def _repeats(self, line: Line, chunk: Chunk, counted: int) -> bool:
         """Return whether a chunk of a restarted reply only repeats the role, or ids without text."""
-        if not chunk.choices or piece.text or piece.finish is not None:
+        if not chunk.choices or line.text or line.finish is not None:
             return False
-        if piece.ids:
-            return piece.at + len(piece.ids) <= counted
+        if line.ids:
+            return line.at + len(line.ids) <= counted
         return all(choice.role and choice.index in self._roles for choice in chunk.choices)
 
-    def _reshaped(self, piece: Piece, chunk: Chunk, counted: int, finished: bool) -> bytes:
+    def _reshaped(self, line: Line, chunk: Chunk, counted: int, finished: bool) -> bytes:
         """Return the client's bytes for a chunk of `/v1/completions` that continues the reply."""
         shape = self._form()
         stated = chunk.value.get("system_fingerprint")
         fingerprint = None if stated is None else self.system_fingerprint
-        prompt, output = self.prompt_tokens or 0, piece.at + len(piece.ids)
+        prompt, output = self.prompt_tokens or 0, line.at + len(line.ids)
         if not chunk.choices:
             if chunk.usage is None:
-                return b"" if "id" in chunk.value else piece.line
-            return _data(shape.usage(usage_of(prompt, output), fingerprint), piece)
+                return b"" if "id" in chunk.value else line.raw
+            return _data(shape.usage(usage_of(prompt, output), fingerprint), line)
         choice = chunk.choices[0]
-        new = piece.ids[max(0, counted - piece.at) :]
+        new = line.ids[max(0, counted - line.at) :]
         if finished:
             return b""
         if choice.finish is None and not choice.text and (not new or (self._bare and not self.request.asked_ids)):
@@ -369,12 +371,12 @@ class Reply:
         text = shape.chunk(
             choice,
             new if self.request.asked_ids else None,
-            # The leg may begin before ids that the client was told without their text: its count does not go back.
+            # It may begin before ids that the client was told without their text: its count does not go back.
             usage_of(prompt, max(output, counted)) if self._running_usage else None,
             fingerprint,
             bare=self._bare and not choice.text,
         )
-        return _data(text, piece)
+        return _data(text, line)
 
     def _known_head(self) -> dict[str, object]:
         known = dict(self.head or {})
@@ -383,5 +385,5 @@ class Reply:
         return known
 
 
-def _data(text: str, piece: Piece) -> bytes:
-    return piece.before + b"data: " + text.encode() + (ending_of(piece.line) or b"\n")
+def _data(text: str, line: Line) -> bytes:
+    return line.before + b"data: " + text.encode() + (ending_of(line.raw) or b"\n")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.relay.seam.eligibility import carried_keys
-from otel_llm.relay.seam.large_body import PromptIds
+from otel_llm.relay.splice.eligibility import carried_keys
+from otel_llm.relay.splice.large_body import PromptIds
 
 if TYPE_CHECKING:
-    from otel_llm.relay.seam.reply import Reply
+    from otel_llm.relay.splice.reply import Reply
 
 DETOKENIZE_PATH: Final = "/detokenize"
 COMPLETIONS_DEFAULT: Final = 16
@@ -18,7 +18,7 @@ COMPLETIONS_DEFAULT: Final = 16
 UNFINISHED: Final = "unfinished character"
 MAX_DROPPED: Final = 16
 """Ids that are dropped at most, which bounds the requests to `/detokenize`. A character has four bytes; a tokenizer
-that cuts it into more pieces gives no text."""
+that cuts it into more lines gives no text."""
 _CONTEXT: Final = 8
 """Ids before those in question that are detokenized too: some tokenizers trim the beginning of a text."""
 

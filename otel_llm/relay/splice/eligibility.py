@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.relay.seam.dialect import dialect_of
-from otel_llm.relay.seam.keys import OPENAI_KEYS
-from otel_llm.relay.seam.large_body import UNREAD
+from otel_llm.relay.splice.dialect import dialect_of
+from otel_llm.relay.splice.keys import OPENAI_KEYS
+from otel_llm.relay.splice.large_body import UNREAD
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from otel_llm.relay.seam.dialect import Dialect
-    from otel_llm.relay.seam.keys import Key
-    from otel_llm.relay.seam.request import OwnedRequest
+    from otel_llm.relay.splice.dialect import Dialect
+    from otel_llm.relay.splice.keys import Key
+    from otel_llm.relay.splice.request import OwnedRequest
 
 _STREAM_OPTIONS: Final = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
 """The last is OpenAI's padding of chunks, which the engines do not make."""

@@ -12,8 +12,8 @@ from support.examples import examples
 from support.relay.fake_model import Json
 from support.relay.resuming import owned, pieces_of, seen_of
 
-from otel_llm.relay.seam.leg import CUT, NOT_JSON, TOO_LONG, Leg
-from otel_llm.relay.seam.reply import Reply
+from otel_llm.relay.splice.reply import Reply
+from otel_llm.relay.splice.upstream_response import CUT, NOT_JSON, TOO_LONG, UpstreamResponse
 
 CHAT: Json = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "x"}]}
 BOM = b"\xef\xbb\xbf"
@@ -37,12 +37,12 @@ def one(value: Json, ending: bytes = b"\n", space: bytes = b" ") -> bytes:
 def passed(kind: str, data: list[bytes], body: Json = CHAT, max_line: int = 1 << 20) -> tuple[Reply, bytes, int]:
     """Return the reply, its client's bytes and the tokens of a body that is read in these parts."""
     reply = Reply(owned(body))
-    leg = Leg(reply, kind, max_line=max_line)
+    upstream_response = UpstreamResponse(reply, kind, max_line=max_line)
     out, tokens = b"", 0
-    for pieces in [*map(leg.feed, data), leg.end()]:
-        for piece in pieces:
-            out += reply.take(leg, piece)
-            tokens += sum(count for _, count, _, _ in piece.tokens) + len(piece.texts)
+    for lines in [*map(upstream_response.feed, data), upstream_response.end()]:
+        for line in lines:
+            out += reply.take(upstream_response, line)
+            tokens += sum(count for _, count, _, _ in line.tokens) + len(line.texts)
     return reply, out, tokens
 
 
@@ -98,27 +98,27 @@ def test_ids_are_removed_from_an_event_of_several_lines(ending: bytes, splits: l
 
 def test_a_reply_that_is_begun_again_has_its_first_head_in_an_event_of_several_lines() -> None:
     reply = Reply(owned(CHAT))
-    first, second = Leg(reply, "openai"), Leg(reply, "openai")
+    first, second = UpstreamResponse(reply, "openai"), UpstreamResponse(reply, "openai")
     role = chunk(None)
     role["choices"][0]["delta"] = {"role": "assistant"}
-    out = b"".join(reply.take(first, piece) for piece in first.feed(several(role) + b"\n"))
+    out = b"".join(reply.take(first, line) for line in first.feed(several(role) + b"\n"))
     again = {**chunk("a"), "id": "other"}
     body = b"event: m\n" + several(again).replace(b"\n", b"\n: within {\n", 1) + b"\n"
-    out += b"".join(reply.take(second, piece) for piece in second.feed(body))
+    out += b"".join(reply.take(second, line) for line in second.feed(body))
     assert b"event: m\n: within {\ndata: {" in out
     assert seen_of(out).heads == {("c", "chat.completion.chunk", 1, "m")}
 
 
 def test_a_whole_event_waits_for_nothing_and_an_unfinished_one_for_its_blank_line() -> None:
     reply = Reply(owned(CHAT))
-    leg = Leg(reply, "openai")
+    upstream_response = UpstreamResponse(reply, "openai")
     for data in (b": ping\n", b"event: m\n", one(chunk("a")), b"data\n", b"data: ping\n", b"data: [1]\n", b"\n"):
-        assert b"".join(reply.take(leg, piece) for piece in leg.feed(data)) == data
+        assert b"".join(reply.take(upstream_response, line) for line in upstream_response.feed(data)) == data
     body = several(chunk("b"))
-    assert leg.feed(body) == []
-    (piece,) = leg.feed(b"\n")
-    assert reply.take(leg, piece) == body + b"\n"
-    assert piece.text == "b"
+    assert upstream_response.feed(body) == []
+    (line,) = upstream_response.feed(b"\n")
+    assert reply.take(upstream_response, line) == body + b"\n"
+    assert line.text == "b"
 
 
 @pytest.mark.parametrize("ending", [b"\r\n", b"\r"])
@@ -137,17 +137,17 @@ def test_lines_that_are_no_json_together_are_read_one_by_one() -> None:
 
 def test_no_more_of_an_event_is_held_than_a_line_may_have() -> None:
     reply = Reply(owned(CHAT))
-    leg = Leg(reply, "openai", max_line=600)
+    upstream_response = UpstreamResponse(reply, "openai", max_line=600)
     sent = out = b""
     for data in [b"data: {\n", *[b"data: \n: " + b"x" * 90 + b"\n"] * 20]:
         sent += data
-        out += b"".join(reply.take(leg, piece) for piece in leg.feed(data))
+        out += b"".join(reply.take(upstream_response, line) for line in upstream_response.feed(data))
         assert len(sent) - len(out) <= 600
     assert reply.reason == TOO_LONG
     rest = one(chunk("lost")) + b"\n" + one(chunk("a", "stop")) + b"\n"
-    pieces = leg.feed(rest)
-    assert out + b"".join(reply.take(leg, piece) for piece in pieces) == sent + rest
-    assert [choice.text for piece in pieces for choice in piece.texts] == ["a"]
+    lines = upstream_response.feed(rest)
+    assert out + b"".join(reply.take(upstream_response, line) for line in lines) == sent + rest
+    assert [choice.text for line in lines for choice in line.texts] == ["a"]
 
 
 def test_a_line_over_the_limit_amid_an_event_lets_it_go() -> None:
@@ -160,10 +160,10 @@ def test_a_line_over_the_limit_amid_an_event_lets_it_go() -> None:
 
 @pytest.mark.parametrize("rest", [b"data: {\n", b'data: {\ndata: "a":', b"data: {\r\n: c\r\n"])
 def test_the_end_of_a_body_amid_an_event_is_a_cut(rest: bytes) -> None:
-    leg = Leg(Reply(owned(CHAT)), "openai")
-    leg.feed(one(chunk("a")) + b"\n")
-    assert leg.feed(rest) == []
-    assert {piece.trouble for piece in leg.end()} == {CUT}
+    upstream_response = UpstreamResponse(Reply(owned(CHAT)), "openai")
+    upstream_response.feed(one(chunk("a")) + b"\n")
+    assert upstream_response.feed(rest) == []
+    assert {line.trouble for line in upstream_response.end()} == {CUT}
 
 
 def test_an_event_of_several_lines_needs_no_blank_line_at_the_end_of_the_body() -> None:

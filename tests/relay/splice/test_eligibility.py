@@ -9,13 +9,13 @@ import pytest
 from support.relay.fake_model import Json
 from support.relay.resuming import PATHS, owned
 
-from otel_llm.relay.seam.dialect import dialect_of
-from otel_llm.relay.seam.eligibility import carried_keys, static_reason
-from otel_llm.relay.seam.keys import VLLM_KEYS
-from otel_llm.relay.seam.leg import Leg
-from otel_llm.relay.seam.reply import Reply
-from otel_llm.relay.seam.request import OwnedRequest, RequestError, endpoint_of
-from otel_llm.relay.seam.resume import MAX_DROPPED, UNFINISHED, Carry, detokenize_body, left, resume_body
+from otel_llm.relay.splice.dialect import dialect_of
+from otel_llm.relay.splice.eligibility import carried_keys, static_reason
+from otel_llm.relay.splice.keys import VLLM_KEYS
+from otel_llm.relay.splice.reply import Reply
+from otel_llm.relay.splice.request import OwnedRequest, RequestError, endpoint_of
+from otel_llm.relay.splice.resume import MAX_DROPPED, UNFINISHED, Carry, detokenize_body, left, resume_body
+from otel_llm.relay.splice.upstream_response import UpstreamResponse
 
 CHAT: Json = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "x"}]}
 PROMPT: Json = {"model": "fake", "stream": True, "prompt": "x"}
@@ -213,11 +213,11 @@ def test_a_body_that_asks_for_ids_is_else_as_it_came(body: bytes, sent: bytes) -
 def begun(body: Json, *chunks: Json, kind: str = "vllm") -> Reply:
     """Return a reply with a prompt of three ids and these chunks' choices."""
     reply = Reply(owned(body))
-    leg = Leg(reply, kind)
+    upstream_response = UpstreamResponse(reply, kind)
     for choice in chunks:
         data = {"id": "c", "prompt_token_ids": [1, 2, 3], "choices": [{"index": 0, **choice}]}
-        for piece in leg.feed(b"data: " + json.dumps(data).encode() + b"\n\n"):
-            reply.take(leg, piece)
+        for line in upstream_response.feed(b"data: " + json.dumps(data).encode() + b"\n\n"):
+            reply.take(upstream_response, line)
     return reply
 
 
@@ -250,10 +250,10 @@ def test_a_resumed_request_has_the_parameters_as_they_were_written() -> None:
     assert request is not None
     assert static_reason(request, "vllm") is None
     resumed = Reply(request)
-    leg = Leg(resumed, "vllm")
-    line = b'data: {"prompt_token_ids":[1,2,3],"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[5]}]}\n\n'
-    for piece in leg.feed(line):
-        resumed.take(leg, piece)
+    upstream_response = UpstreamResponse(resumed, "vllm")
+    raw = b'data: {"prompt_token_ids":[1,2,3],"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[5]}]}\n\n'
+    for line in upstream_response.feed(raw):
+        resumed.take(upstream_response, line)
     assert resume_body(resumed, 1, 8) == (
         b'{"model":"f\\u0061ke","temperature":1.50e-1,"logit_bias":{"5": 1.0,"5": 2},"frequency_penalty":0.0,'
         b'"user":"\\ud800","prompt":[1,2,3,5],"max_tokens":8,"stream":true,"return_token_ids":true,"stream_options":{"include_usage":true}}'

@@ -13,11 +13,11 @@ from support.relay.fake_model import FakeModel, Json
 from support.relay.fake_sglang import FakeSglangModel, decode
 from support.relay.resuming import Resumed, Seen, owned, run, seen_of
 
-from otel_llm.relay.seam.eligibility import static_reason
-from otel_llm.relay.seam.leg import Leg
-from otel_llm.relay.seam.piece import Piece
-from otel_llm.relay.seam.reply import Reply
-from otel_llm.relay.seam.resume import Carry, detokenize_body, left, resume_body
+from otel_llm.relay.splice.eligibility import static_reason
+from otel_llm.relay.splice.line import Line
+from otel_llm.relay.splice.reply import Reply
+from otel_llm.relay.splice.resume import Carry, detokenize_body, left, resume_body
+from otel_llm.relay.splice.upstream_response import UpstreamResponse
 
 PROMPT: Json = {"model": "fake", "stream": True, "temperature": 0, "prompt": "tell me"}
 CHAT: Json = {"model": "fake", "stream": True, "temperature": 0, "messages": [{"role": "user", "content": "tell me"}]}
@@ -25,8 +25,8 @@ USAGES = [None, {"include_usage": True}, {"include_usage": True, "continuous_usa
 
 
 def taken(reply: Reply, data: bytes, kind: str = "sglang") -> bytes:
-    leg = Leg(reply, kind)
-    return b"".join(reply.take(leg, piece) for piece in leg.feed(data))
+    upstream_response = UpstreamResponse(reply, kind)
+    return b"".join(reply.take(upstream_response, line) for line in upstream_response.feed(data))
 
 
 # Which requests.
@@ -128,12 +128,12 @@ def test_a_chat_passes_as_it_comes(usage: Json | None, extension: Json) -> None:
 def begun(body: Json, *choices: Json) -> Reply:
     """Return a reply with a prompt of three ids and these chunks' choices."""
     reply = Reply(owned(body))
-    leg = Leg(reply, "sglang")
+    upstream_response = UpstreamResponse(reply, "sglang")
     for at, choice in enumerate(choices):
         prompt: Json = {} if at else {"prompt_token_ids": [1, 2, 3]}
         value = {"id": "c", "choices": [{"index": 0, "finish_reason": None, "matched_stop": None, **choice, **prompt}]}
-        for piece in leg.feed(b"data: " + json.dumps(value).encode() + b"\n\n"):
-            reply.take(leg, piece)
+        for line in upstream_response.feed(b"data: " + json.dumps(value).encode() + b"\n\n"):
+            reply.take(upstream_response, line)
     return reply
 
 
@@ -174,7 +174,7 @@ def models_of(count: int, **model: Any) -> list[FakeModel]:
 
 
 def plain(usage: Json | None) -> Json | None:
-    """Return a usage without what is left out behind a seam: the cached tokens, and those of reasoning."""
+    """Return a usage without what is left out behind a splice: the cached tokens, and those of reasoning."""
     return usage and {key: usage[key] for key in ("prompt_tokens", "completion_tokens", "total_tokens")}
 
 
@@ -305,10 +305,10 @@ def test_breaks_have_sglangs_forms() -> None:
     """Read the events that its code sends for an abort with a status, and for one without."""
     reply = Reply(owned(PROMPT))
 
-    def piece(value: Json) -> Piece:
-        return Leg(reply, "sglang").feed(b"data: " + json.dumps(value).encode() + b"\n\n")[0]
+    def line(value: Json) -> Line:
+        return UpstreamResponse(reply, "sglang").feed(b"data: " + json.dumps(value).encode() + b"\n\n")[0]
 
     error = {"object": "error", "message": "m", "type": "SERVICE_UNAVAILABLE", "param": None, "code": 503}
-    assert piece({"error": error}).error
+    assert line({"error": error}).error
     choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": "abort", "matched_stop": None, "token_ids": []}
-    assert piece({"id": "c", "choices": [choice], "usage": None}).aborted
+    assert line({"id": "c", "choices": [choice], "usage": None}).aborted

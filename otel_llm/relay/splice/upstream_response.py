@@ -1,4 +1,4 @@
-"""One backend's response within a reply: bytes in, pieces out."""
+"""One backend's response within a reply: bytes in, lines out."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_llm.instrumentation.parse.sse import BOM, TELLING_BYTES, Event, EventLines, data_of
 from otel_llm.instrumentation.segments.statements import UNKNOWN
-from otel_llm.relay.seam import chunk as chunks
-from otel_llm.relay.seam.chunk import Chunk
-from otel_llm.relay.seam.dialect import dialect_of
-from otel_llm.relay.seam.large_body import LARGE_BYTES
-from otel_llm.relay.seam.piece import Piece, ending_of
+from otel_llm.relay.splice import chunk as chunks
+from otel_llm.relay.splice.chunk import Chunk
+from otel_llm.relay.splice.dialect import dialect_of
+from otel_llm.relay.splice.large_body import LARGE_BYTES
+from otel_llm.relay.splice.line import Line, ending_of
 
 if TYPE_CHECKING:
-    from otel_llm.relay.seam.chunk import Choice, Kind
-    from otel_llm.relay.seam.request import OwnedRequest
+    from otel_llm.relay.splice.chunk import Choice, Kind
+    from otel_llm.relay.splice.request import OwnedRequest
 
 _BLANK: Final = (b"\n", b"\r\n", b"\r")
 ID_BYTES: Final = 12
@@ -28,7 +28,7 @@ CUT: Final = "cut off in the midst of a line"
 MAX_LINE: Final = 1 << 20
 """Bytes of a line (1 MiB), its ending included; a longer one is passed on in parts."""
 
-Line = tuple[bytes, bool]
+RawLine = tuple[bytes, bool]
 """Bytes, and whether they are a complete line with its ending; False: a part of a line over the limit."""
 
 
@@ -51,7 +51,7 @@ class LineReader:
         """Return the number of bytes that are held."""
         return len(self._begun)
 
-    def feed(self, data: bytes) -> list[Line]:
+    def feed(self, data: bytes) -> list[RawLine]:
         """Return the lines that end in `data`."""
         if b"\n" not in data and b"\r" not in data:
             return self._hold(data)
@@ -60,23 +60,23 @@ class LineReader:
             self._begun.clear()
         cut = data.splitlines(keepends=True)  # of bytes: at LF, CR and CRLF only
         rest = b"" if cut[-1].endswith((b"\n", b"\r")) else cut.pop()
-        lines: list[Line] = []
-        for line in cut:
-            if self._over or len(line) > self.limit:
-                lines.append((line, False))
+        raw_lines: list[RawLine] = []
+        for raw in cut:
+            if self._over or len(raw) > self.limit:
+                raw_lines.append((raw, False))
                 self._over = False
             else:
-                lines.append((line, True))
-        return lines + self._hold(rest) if rest else lines
+                raw_lines.append((raw, True))
+        return raw_lines + self._hold(rest) if rest else raw_lines
 
-    def end(self) -> list[Line]:
+    def end(self) -> list[RawLine]:
         """Return the rest of the body, a line without an ending."""
         rest, over = bytes(self._begun), self._over
         self._begun.clear()
         self._over = False
         return [(rest, not over)] if rest else []
 
-    def _hold(self, data: bytes) -> list[Line]:
+    def _hold(self, data: bytes) -> list[RawLine]:
         self._begun += data
         if not self._begun or (not self._over and len(self._begun) <= self.limit):
             return []
@@ -98,7 +98,7 @@ def _read_data(data: bytes) -> Event | None:
 
 
 class ReplySoFar(Protocol):
-    """The parts of a reply that a leg reads; see `reply.Reply`."""
+    """The parts of a reply that a upstream response reads; see `reply.Reply`."""
 
     @property
     def request(self) -> OwnedRequest:
@@ -111,11 +111,11 @@ class ReplySoFar(Protocol):
         """Return how many ids of a choice were counted."""
 
 
-class Leg:
+class UpstreamResponse:
     """A response to the client's own request (`carried` None), or to one that resumes it after `carried` ids.
 
     `most_prompt_tokens`: the line with the ids of the prompt may be longer than others, by that of so many ids. `feed`
-    and `end` change nothing of the reply: the pieces of a leg that loses a race are dropped.
+    and `end` change nothing of the reply: the lines of a upstream response that loses a race are dropped.
     """
 
     __slots__ = (
@@ -175,39 +175,39 @@ class Leg:
         held = self._reader.begun + self._held_bytes
         return held + len(data) > LARGE_BYTES and (not data or b"\n" in data or b"\r" in data)
 
-    def feed(self, data: bytes) -> list[Piece]:
-        """Return the pieces of the lines that end in `data`, except those of an event whose data is not whole yet."""
-        pieces: list[Piece] = []
-        for line, whole in self._reader.feed(data):
-            self._take(line, whole, pieces)
-        return pieces
+    def feed(self, data: bytes) -> list[Line]:
+        """Return the lines of the lines that end in `data`, except those of an event whose data is not whole yet."""
+        lines: list[Line] = []
+        for raw, whole in self._reader.feed(data):
+            self._take(raw, whole, lines)
+        return lines
 
-    def end(self) -> list[Piece]:
-        """Return the pieces of an unfinished last line or event: those of a whole one, or pieces with `trouble`."""
-        pieces: list[Piece] = []
-        for line, whole in self._reader.end():
-            self._take(line, whole, pieces)
+    def end(self) -> list[Line]:
+        """Return the lines of an unfinished last line or event: those of a whole one, or lines with `trouble`."""
+        lines: list[Line] = []
+        for raw, whole in self._reader.end():
+            self._take(raw, whole, lines)
         if self._held:
-            self._release(self._events.end(), pieces)
-        for piece in pieces:
-            if piece.chunk is None and not piece.done:
-                piece.trouble = CUT
-        return pieces
+            self._release(self._events.end(), lines)
+        for line in lines:
+            if line.chunk is None and not line.done:
+                line.trouble = CUT
+        return lines
 
-    def _take(self, line: bytes, whole: bool, pieces: list[Piece]) -> None:
+    def _take(self, raw: bytes, whole: bool, lines: list[Line]) -> None:
         """Apply a line of the body, or with `whole` False a part of one over the limit; add what need not wait."""
-        half, self._after_cr = self._after_cr and line == b"\n", line.endswith(b"\r")
+        half, self._after_cr = self._after_cr and raw == b"\n", raw.endswith(b"\r")
         # Half is the rest of the ending of the line before: it ends no event. Between events a blank line ends none.
-        if half or (whole and line in _BLANK and self._events.between):
-            self._pass(line, b"", pieces)
+        if half or (whole and raw in _BLANK and self._events.between):
+            self._pass(raw, b"", lines)
             return
-        bare = line.rstrip(b"\r\n")
+        bare = raw.rstrip(b"\r\n")
         if not whole:
-            self._drop(pieces)
+            self._drop(lines)
             if not self._over:
                 self._events.take(bare[:TELLING_BYTES], self._max_event + 1)
-            self._over = bare == line
-            pieces.append(Piece(line, TOO_LONG))
+            self._over = bare == raw
+            lines.append(Line(raw, TOO_LONG))
             return
         self._over = False
         if self._json is None and bare.strip():
@@ -216,93 +216,93 @@ class Leg:
             bare = b"data:" + bare.removeprefix(BOM)
         found: list[Event] = self._events.take(bare, len(bare))
         if self._held and not bare:
-            self._release(found, pieces)
-            self._pass(line, bare, pieces)
+            self._release(found, lines)
+            self._pass(raw, bare, lines)
         elif found:
-            piece = Piece(line)
-            pieces.append(piece)
-            self._fill(piece, found[0].value)
+            line = Line(raw)
+            lines.append(line)
+            self._fill(line, found[0].value)
         elif self._events.holds:
-            self._hold(line, bare, pieces)
+            self._hold(raw, bare, lines)
         else:
-            self._pass(line, bare, pieces)
+            self._pass(raw, bare, lines)
 
-    def _pass(self, line: bytes, bare: bytes, pieces: list[Piece]) -> None:
+    def _pass(self, raw: bytes, bare: bytes, lines: list[Line]) -> None:
         """Add a line without data; if an event waits, it waits behind it."""
         if self._held:
-            self._hold(line, bare, pieces)
-        elif pieces and line in _BLANK:
-            pieces[-1].gap += line
+            self._hold(raw, bare, lines)
+        elif lines and raw in _BLANK:
+            lines[-1].gap += raw
         else:
-            pieces.append(Piece(line))
+            lines.append(Line(raw))
 
-    def _hold(self, line: bytes, bare: bytes, pieces: list[Piece]) -> None:
-        self._held.append((line, data_of(bare.removeprefix(BOM))))
-        self._held_bytes += len(line)
+    def _hold(self, raw: bytes, bare: bytes, lines: list[Line]) -> None:
+        self._held.append((raw, data_of(bare.removeprefix(BOM))))
+        self._held_bytes += len(raw)
         if self._held_bytes > self._reader.limit:
-            self._drop(pieces)
+            self._drop(lines)
 
-    def _drop(self, pieces: list[Piece]) -> None:
+    def _drop(self, lines: list[Line]) -> None:
         """Pass on what waits of an event that is too long."""
         if self._held:
             self._events.drop()
-            pieces += [Piece(line, TOO_LONG) for line, _ in self._held]
+            lines += [Line(raw, TOO_LONG) for raw, _ in self._held]
             self._let_go()
 
-    def _release(self, found: list[Event], pieces: list[Piece]) -> None:
-        """Add the pieces of the event that has waited: one if its data is JSON, else one for each line."""
+    def _release(self, found: list[Event], lines: list[Line]) -> None:
+        """Add the lines of the event that has waited: one if its data is JSON, else one for each line."""
         if len(found) == 1 and b"\n" in found[0].data:
-            piece = Piece(b"".join(line for line, _ in self._held))
-            piece.before = b"".join(line for line, data in self._held if data is None and line not in _BLANK)
+            line = Line(b"".join(raw for raw, _ in self._held))
+            line.before = b"".join(raw for raw, data in self._held if data is None and raw not in _BLANK)
             # A line feed within JSON is a blank.
-            piece.flat = (b"" if self._json else b"data: ") + found[0].data.replace(b"\n", b" ") + ending_of(piece.line)
-            pieces.append(piece)
-            self._fill(piece, found[0].value)
+            line.flat = (b"" if self._json else b"data: ") + found[0].data.replace(b"\n", b" ") + ending_of(line.raw)
+            lines.append(line)
+            self._fill(line, found[0].value)
         else:
-            for line, data in self._held:
-                piece = Piece(line)
-                pieces.append(piece)
+            for raw, data in self._held:
+                line = Line(raw)
+                lines.append(line)
                 if data is not None:
                     event = _read_data(data)
-                    self._fill(piece, NOT_JSON if event is None else event.value)
+                    self._fill(line, NOT_JSON if event is None else event.value)
         self._let_go()
 
     def _let_go(self) -> None:
         self._held = []
         self._held_bytes = 0
 
-    def _fill(self, piece: Piece, value: object) -> None:
-        """Add what was read of the piece's data: a chunk, `[DONE]`, nothing, or why it is none of these."""
+    def _fill(self, line: Line, value: object) -> None:
+        """Add what was read of the line's data: a chunk, `[DONE]`, nothing, or why it is none of these."""
         if isinstance(value, Chunk):
-            self._fill_chunk(piece, value)
+            self._fill_chunk(line, value)
         elif value == chunks.DONE:
-            piece.done = True
+            line.done = True
             whole = bool(self._finished) and not self._seen - self._finished
-            piece.done_without_finish = not (whole or self.dialect.done_is_whole)
-            if not piece.done_without_finish:  # also of a backend that sends fewer choices than were asked for
-                piece.ends = self._finish or UNKNOWN
+            line.done_without_finish = not (whole or self.dialect.done_is_whole)
+            if not line.done_without_finish:  # also of a backend that sends fewer choices than were asked for
+                line.ends = self._finish or UNKNOWN
         elif value == NOT_JSON:
-            piece.trouble = NOT_JSON
+            line.trouble = NOT_JSON
 
-    def _fill_chunk(self, piece: Piece, chunk: Chunk) -> None:
-        piece.chunk = chunk
+    def _fill_chunk(self, line: Line, chunk: Chunk) -> None:
+        line.chunk = chunk
         if chunk.rest is not None and self.strips:  # the client gets no ids: the long text of them is let go
-            piece.flat = (b"" if self._json else b"data: ") + chunk.rest + ending_of(piece.line)
-            piece.line = piece.before + piece.flat
+            line.flat = (b"" if self._json else b"data: ") + chunk.rest + ending_of(line.raw)
+            line.raw = line.before + line.flat
         if chunk.prompt_ids is not None:
             self._reader.limit = self._max_line
         if self._json and chunk.error is not None:  # an answer, as one with another content type is
             chunk.error = chunk.error._replace(clients=True)
-        piece.error = chunk.error
-        piece.at = self._positions[0]
+        line.error = chunk.error
+        line.at = self._positions[0]
         for choice in chunk.choices:
-            self._read(piece, choice)
-        if piece.finish is not None:
-            self._finish = piece.finish
+            self._read(line, choice)
+        if line.finish is not None:
+            self._finish = line.finish
             if len(self._finished) >= self._reply.request.choices and not self._seen - self._finished:
-                piece.ends = piece.finish
+                line.ends = line.finish
 
-    def _read(self, piece: Piece, choice: Choice) -> None:
+    def _read(self, line: Line, choice: Choice) -> None:
         index = choice.index
         self._seen.add(index)
         kind = choice.kind
@@ -310,31 +310,31 @@ class Leg:
             self._kinds[index] = kind
             if index in self._finished:
                 self._finished.remove(index)
-                piece.goes_on = True
-            piece.text += choice.text or " "
+                line.goes_on = True
+            line.text += choice.text or " "
         ids = choice.ids
         if ids:
             count = len(ids)
             at = self._positions.get(index, 0)
             end = self._positions[index] = at + count
-            piece.ids += ids
+            line.ids += ids
             if self._expected and index == 0:
-                self._compare(piece, at, ids)
+                self._compare(line, at, ids)
             new = min(count, end - self._reply.counted(index))
             if new > 0:
-                piece.tokens.append((index, new, kind or self._kinds.get(index, "content"), choice))
+                line.tokens.append((index, new, kind or self._kinds.get(index, "content"), choice))
         elif kind is not None and ids is None:
             self._positions[index] = self._positions.get(index, 0) + 1
-            piece.texts.append(choice)
+            line.texts.append(choice)
         if choice.finish is not None:
             self._finished.add(index)
-            if piece.finish is None:
-                piece.finish = choice.finish
-        elif piece.aborted is None:
-            piece.aborted = choice.aborted
+            if line.finish is None:
+                line.finish = choice.finish
+        elif line.aborted is None:
+            line.aborted = choice.aborted
 
-    def _compare(self, piece: Piece, at: int, ids: list[int]) -> None:
+    def _compare(self, line: Line, at: int, ids: list[int]) -> None:
         again = self._expected[at - (self.carried or 0) :]
         shorter = min(len(again), len(ids))
         if again[:shorter] != ids[:shorter]:
-            piece.trouble = DIFFERS
+            line.trouble = DIFFERS

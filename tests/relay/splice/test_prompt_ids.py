@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_llm.relay.seam.chunk import parse
-from otel_llm.relay.seam.large_body import LARGE_BYTES, PromptIds, cut_prompt_ids
+from otel_llm.relay.splice.chunk import parse
+from otel_llm.relay.splice.large_body import LARGE_BYTES, PromptIds, cut_prompt_ids
 
 MANY = list(range(100_000, 100_000 + LARGE_BYTES // 7))
 MEMBERS: dict[str, Any] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from otel_llm.relay.seam.chunk import Choice, Chunk, Kind
-    from otel_llm.relay.seam.stated_error import StatedError
+    from otel_llm.relay.splice.chunk import Choice, Chunk, Kind
+    from otel_llm.relay.splice.stated_error import StatedError
 
 
-class Piece:
+class Line:
     """A line of a reply, or the lines of one event, with the blank lines behind it.
 
     Of several lines `flat` has all data in one line, and `before` has the other lines; one line is its own `flat`.
@@ -35,16 +35,16 @@ class Piece:
         "gap",
         "goes_on",
         "ids",
-        "line",
+        "raw",
         "text",
         "texts",
         "tokens",
         "trouble",
     )
 
-    def __init__(self, line: bytes, trouble: str | None = None) -> None:
-        self.line = line
-        self.flat = line
+    def __init__(self, raw: bytes, trouble: str | None = None) -> None:
+        self.raw = raw
+        self.flat = raw
         self.before = b""
         self.gap = b""
         self.chunk: Chunk | None = None
@@ -64,6 +64,6 @@ class Piece:
         """Why a stream with this line is no longer resumable, if its chunk does not show it."""
 
 
-def ending_of(line: bytes) -> bytes:
+def ending_of(raw: bytes) -> bytes:
     """Return the ending of a line."""
-    return line[len(line.rstrip(b"\r\n")) :]
+    return raw[len(raw.rstrip(b"\r\n")) :]
