@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_llm.actions.execute.action_receiver import ActionRequest, Admission
-    from otel_llm.actions.execute.open_actions import Settled
+    from otel_llm.actions.execute.open_actions import Completion
     from otel_llm.relay.deciding.command import Command
     from otel_llm.relay.deciding.command_reader import CommandReader
     from otel_llm.shared.clock import Clock
@@ -45,7 +45,7 @@ class CommandReceiver:
         admission: Admission,
         clock: Clock,
         reader: CommandReader,
-        do: Callable[[Command, Callable[[Settled], None]], None],
+        do: Callable[[Command, Callable[[Completion], None]], None],
         stopping: Callable[[], bool],
         counted: Callable[[str, str], None],
         *,
@@ -73,7 +73,7 @@ class CommandReceiver:
             try:
                 answer = await self._done(asked)
             finally:
-                self._admission.settle(asked.id, answer)
+                self._admission.complete(asked.id, answer)
         self._counted(action, _result(answer))
         return web.Response(body=answer.body, status=answer.status, content_type="application/json")
 
@@ -109,27 +109,27 @@ class CommandReceiver:
         command = self._reader.read(asked)
         if isinstance(command, Response):
             return command
-        outcome: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
 
-        def settled(how: Settled) -> None:
+        def completed(how: Completion) -> None:
             if not outcome.done():
                 outcome.set_result(how)
 
-        self._do(command, settled)
+        self._do(command, completed)
         done, _ = await asyncio.wait({outcome}, timeout=ANSWER_S)
         return _answer(outcome.result()) if done else Response(200, "accepted", "begun")
 
 
-def _answer(how: Settled) -> Response:
-    """Return the answer for an action that was settled in time."""
+def _answer(how: Completion) -> Response:
+    """Return the answer for an action that was completed in time."""
     moved = how.migration
     if how.outcome == "done":
-        told = how.detail or ("" if moved is None else f"moved from {moved.source} to {moved.to}")
-        return Response(200, "done", one_line(told))
+        reported = how.detail or ("" if moved is None else f"moved from {moved.source} to {moved.to}")
+        return Response(200, "done", one_line(reported))
     if how.outcome == "unconfirmed":  # it was begun, and its end is not known
         return Response(200, "accepted", one_line(how.detail))
-    told = how.detail if how.outcome == "failed" else f"{how.outcome}: {how.detail}"
-    return Response(200, "refused", one_line(told))
+    reported = how.detail if how.outcome == "failed" else f"{how.outcome}: {how.detail}"
+    return Response(200, "refused", one_line(reported))
 
 
 def _result(answer: Response) -> str:

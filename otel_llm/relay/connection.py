@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from otel_llm.relay.settings import Limits
     from otel_llm.shared.web.acceptor import ConnectionTracker
 
-LOOK_S: Final = 1.0
-"""How often it is looked whether a client reads that does not keep up."""
+EVALUATION_EVERY_S: Final = 1.0
+"""The interval of checks whether a client reads that does not keep up."""
 log = logging.getLogger(__name__)
 
 
 class Connection(web.RequestHandler):
     """One connection to `server`, made when `door` accepts it; a handler calls `begun` first."""
 
-    __slots__ = ("_door", "_established", "_late", "_looks", "_newest", "_stall_s", "_unread", "_unread_s")
+    __slots__ = ("_door", "_established", "_evaluation", "_late", "_newest", "_stall_s", "_unread", "_unread_s")
 
     def __init__(self, server: web.Server, limits: Limits, door: ConnectionTracker[Connection], **more: Any) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ class Connection(web.RequestHandler):
         self._door = door
         self._established = False
         self._stall_s = limits.client_stall_s
-        self._looks: asyncio.TimerHandle | None = None
+        self._evaluation: asyncio.TimerHandle | None = None
         self._unread = 0
         self._unread_s = 0.0
         self._newest = Newest()
@@ -59,7 +59,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forget a connection."""
         self._in_time()
-        self._stop_looking()
+        self._stop_evaluating()
         self._door.left(self)
         super().connection_lost(exc)
 
@@ -94,11 +94,11 @@ class Connection(web.RequestHandler):
     @property
     def stalled_s(self) -> float:
         """Return for how long the client has read nothing of what waits for it (s), 0 where nothing waits."""
-        return 0.0 if self._looks is None else monotonic_s() - self._unread_s
+        return 0.0 if self._evaluation is None else monotonic_s() - self._unread_s
 
     def cut(self) -> None:
         """Close the connection at once: the client reads nothing."""
-        self._stop_looking()
+        self._stop_evaluating()
         if self.transport is not None:
             self.transport.abort()
 
@@ -106,17 +106,19 @@ class Connection(web.RequestHandler):
         """Note that the kernel takes no more for the client."""
         super().pause_writing()
         self._unread, self._unread_s = self._waiting(), monotonic_s()
-        self._look_later()
+        self._evaluate_later()
 
     def resume_writing(self) -> None:
         """Note that the kernel has taken all of it."""
         super().resume_writing()
-        self._stop_looking()
+        self._stop_evaluating()
 
-    def _look_later(self) -> None:
-        self._looks = asyncio.get_running_loop().call_later(min(LOOK_S, self._stall_s / 4), self._look)
+    def _evaluate_later(self) -> None:
+        self._evaluation = asyncio.get_running_loop().call_later(
+            min(EVALUATION_EVERY_S, self._stall_s / 4), self._evaluate
+        )
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         unread = self._waiting()
         if unread < self._unread:
             self._unread_s = monotonic_s()
@@ -124,12 +126,12 @@ class Connection(web.RequestHandler):
         if self.stalled_s >= self._stall_s:
             self.cut()
         else:
-            self._look_later()
+            self._evaluate_later()
 
-    def _stop_looking(self) -> None:
-        if self._looks is not None:
-            self._looks.cancel()
-            self._looks = None
+    def _stop_evaluating(self) -> None:
+        if self._evaluation is not None:
+            self._evaluation.cancel()
+            self._evaluation = None
 
     def _waiting(self) -> int:
         """Return how many bytes the client has not taken: those in the process, and those in the kernel."""

@@ -12,7 +12,7 @@ from otel_llm.relay.answers import CLIENT_LEFT, error_response, pass_interim
 from otel_llm.relay.backends.backend_connection import passes_interim
 from otel_llm.relay.bodies import Bodies, Body, BodyError
 from otel_llm.relay.callers import Caller, Shares, caller_of
-from otel_llm.relay.connection import LOOK_S, Connection, acceptor_of, stop_accepting, too_many_connections
+from otel_llm.relay.connection import EVALUATION_EVERY_S, Connection, acceptor_of, stop_accepting, too_many_connections
 from otel_llm.relay.headers import path_of, to_backend
 from otel_llm.relay.paths import normal_path
 from otel_llm.relay.splice.request import RequestError, endpoint_of
@@ -212,11 +212,11 @@ class ClientServer(web.Server):
     def _make_room(self) -> bool:
         """Cut the client that has read nothing for longest, if there is one that gives its place; return whether."""
         now_s = monotonic_s()
-        if now_s < self._no_room_until_s:  # a flood of requests does not look each time
+        if now_s < self._no_room_until_s:  # a flood of requests does not search each time
             return False
         found = [one for one in self.connections if isinstance(one, Connection) and one.stalled_s >= GIVES_WAY_S]
         if not found:
-            self._no_room_until_s = now_s + LOOK_S
+            self._no_room_until_s = now_s + EVALUATION_EVERY_S
             return False
         max(found, key=lambda one: one.stalled_s).cut()
         return True

@@ -91,5 +91,5 @@ class Scripted:
             raise reply
         return reply
 
-    def look(self, timeout_s: float) -> bool | None:
+    def check(self, timeout_s: float) -> bool | None:
         return self.seen

@@ -46,15 +46,15 @@ def begin(service: Collector, number: int, instance: str = "a") -> None:
 
 def end(service: Collector, number: int, outcome: str, instance: str = "a") -> None:
     now_ns = time.time_ns()
-    said: dict[str, Any] = {
+    reported: dict[str, Any] = {
         semconv.OUTCOME: outcome,
         semconv.TOKENS: 0,
         semconv.TOKEN_BASIS: "exact",
         semconv.SEGMENTS: 2,
     }
-    last = segment_span(1, 0, request=number, start_ns=now_ns, end_ns=now_ns, attributes=said)
+    last = segment_span(1, 0, request=number, start_ns=now_ns, end_ns=now_ns, attributes=reported)
     whole = request_span(
-        request=number, start_ns=now_ns, end_ns=now_ns, attributes={**identity(number, instance), **said}
+        request=number, start_ns=now_ns, end_ns=now_ns, attributes={**identity(number, instance), **reported}
     )
     post(service, last, whole)
 

@@ -36,10 +36,10 @@ def test_its_settings_are_read_and_allow_what_it_says(tmp_path: Path) -> None:
 
 
 def test_its_event_has_the_fields_of_a_real_one() -> None:
-    real, told = json.loads(cloud_event(order(), "/x")), json.loads(shown("json"))
-    assert told.keys() == real.keys()
-    assert told["data"].keys() == real["data"].keys()
-    assert told["data"]["request"].keys() == real["data"]["request"].keys()
+    real, reported = json.loads(cloud_event(order(), "/x")), json.loads(shown("json"))
+    assert reported.keys() == real.keys()
+    assert reported["data"].keys() == real["data"].keys()
+    assert reported["data"]["request"].keys() == real["data"]["request"].keys()
 
 
 def test_its_receiver_runs() -> None:

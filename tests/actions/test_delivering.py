@@ -42,7 +42,7 @@ def deliver(executor: Any, now_ns: Any = time.time_ns, ttl_ns: int = TTL_NS) -> 
 
 
 @pytest.mark.parametrize(
-    ("said", "reply"),
+    ("reported", "reply"),
     [
         (Say(), Reply("accepted")),
         (Say(204), Reply("accepted")),
@@ -61,8 +61,8 @@ def deliver(executor: Any, now_ns: Any = time.time_ns, ttl_ns: int = TTL_NS) -> 
         (Say(401), Reply("refused", "HTTP 401")),
     ],
 )
-def test_an_answer_ends_it_after_one_try(receiver: Receiver, said: Say, reply: Reply) -> None:
-    receiver.answer = lambda came, before: said
+def test_an_answer_ends_it_after_one_try(receiver: Receiver, reported: Say, reply: Reply) -> None:
+    receiver.answer = lambda came, before: reported
     found, delivery = deliver(webhook(receiver.url))
     assert found == reply
     assert (len(receiver.came), delivery.tries) == (1, 1)
@@ -199,8 +199,8 @@ def test_a_broken_connection_may_have_brought_it_and_a_closed_port_has_not(recei
 
 
 def test_a_body_without_end_is_not_read(receiver: Receiver) -> None:
-    said = b'{"result":"done","detail":"' + b" " * 100_000 + b'"}'
-    receiver.answer = lambda came, before: Say(200, said)
+    reported = b'{"result":"done","detail":"' + b" " * 100_000 + b'"}'
+    receiver.answer = lambda came, before: Say(200, reported)
     assert deliver(webhook(receiver.url))[0] == Reply("accepted")  # its beginning is no JSON
 
 

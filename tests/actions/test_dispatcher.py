@@ -1,4 +1,4 @@
-"""The dispatcher: each action settled once, one open for an instance, withdrawn or wedged; on a fake clock."""
+"""The dispatcher: each action completed once, one open for an instance, withdrawn or wedged; on a fake clock."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from otel_llm.actions.execute.circuit_breaker import FIRST_OPEN_S, HANGS
 from otel_llm.actions.execute.dispatcher import MOST_WAITING, ActionDispatcher
 from otel_llm.actions.execute.executor import Reply
 from otel_llm.actions.execute.lanes import AT_ONCE, AT_ONE_RECEIVER
-from otel_llm.actions.execute.open_actions import Settled, settled_decision
+from otel_llm.actions.execute.open_actions import Completion, completed_decision
 from otel_llm.shared.clock import FakeClock
 
 
 class Rig:
-    """A dispatcher with one executor for everything, and what was settled, by the order's number.
+    """A dispatcher with one executor for everything, and what was completed, by the order's number.
 
     `others`: the executors of some instances.
     """
@@ -36,17 +36,17 @@ class Rig:
         self.dispatcher = ActionDispatcher(
             self.clock.now_ns, lambda order: by_instance.get(order.instance, executor), **more
         )
-        self.settled: dict[int, list[Settled]] = {}
+        self.completed: dict[int, list[Completion]] = {}
 
     def take(self, number: int = 1, **of: Any) -> None:
-        self.settled.setdefault(number, [])
-        self.dispatcher.take(order(number, **of), self.settled[number].append)
+        self.completed.setdefault(number, [])
+        self.dispatcher.take(order(number, **of), self.completed[number].append)
 
     def outcomes(self, number: int = 1) -> list[str]:
-        return [settled.outcome for settled in self.settled[number]]
+        return [completed.outcome for completed in self.completed[number]]
 
     def wait(self, number: int = 1) -> str:
-        wait_until(f"order {number} is settled", lambda: self.settled[number])
+        wait_until(f"order {number} is completed", lambda: self.completed[number])
         (outcome,) = self.outcomes(number)
         return outcome
 
@@ -76,7 +76,7 @@ def rigs() -> Iterator[Any]:
         ([Reply("again", "x", maybe_sent=True), Reply("refused", "y")], "failed"),
     ],
 )
-def test_a_reply_settles_what_nobody_can_look_at(rigs: Any, replies: list[Reply], outcome: str) -> None:
+def test_a_reply_completes_what_nobody_can_look_at(rigs: Any, replies: list[Reply], outcome: str) -> None:
     rig = rigs(Scripted([*replies]), clock=Ticking())
     rig.take(ttl_ns=10_000 * MS)
     assert rig.wait() == outcome
@@ -91,12 +91,12 @@ def test_a_tenants_open_actions_leave_room_for_anothers(rigs: Any) -> None:
         one = order(number)
         assert one.decision.stream is not None
         stream = (*one.decision.stream[:2], tenant, 0)
-        settled: list[Settled] = []
-        rig.dispatcher.take(replace(one, decision=replace(one.decision, stream=stream)), settled.append)
-        return [f"{one.outcome}: {one.detail}" for one in settled]
+        completed: list[Completion] = []
+        rig.dispatcher.take(replace(one, decision=replace(one.decision, stream=stream)), completed.append)
+        return [f"{one.outcome}: {one.detail}" for one in completed]
 
     mine = MOST_WAITING - MOST_WAITING // 8
-    refused = [said for number in range(1, MOST_WAITING + 1) for said in take(number, "flood")]
+    refused = [reported for number in range(1, MOST_WAITING + 1) for reported in take(number, "flood")]
     assert set(refused) == {f"failed: too many are open: {mine} of this tenant, {mine} of {MOST_WAITING} in all"}
     assert len(refused) == MOST_WAITING // 8
     assert take(MOST_WAITING + 1, "shop") == []
@@ -144,7 +144,7 @@ def test_an_instance_has_one_open_action_until_it_is_confirmed_or_wedged(rigs: A
     rig.take(2, action="abort")
     rig.take(3, action="abort", instance="b")
     assert rig.outcomes(2) == ["budget"]
-    assert rig.settled[2][0].open_elsewhere
+    assert rig.completed[2][0].open_elsewhere
     wait_until("both are accepted", lambda: rig.dispatcher.awaited() == 2)
     stream = decision(3).stream
     assert stream is not None
@@ -161,9 +161,11 @@ def test_an_instance_has_one_open_action_until_it_is_confirmed_or_wedged(rigs: A
 
 
 def test_what_is_refused_for_another_that_is_open_says_so_in_its_budget() -> None:
-    made = settled_decision(replace(decision(), budget={"in_flight": True}), Settled("budget", open_elsewhere=True))
+    made = completed_decision(
+        replace(decision(), budget={"in_flight": True}), Completion("budget", open_elsewhere=True)
+    )
     assert (made.outcome, made.budget) == ("budget", {"in_flight": True, "confirmation": False})
-    assert settled_decision(decision(), Settled("done")).budget == {}
+    assert completed_decision(decision(), Completion("done")).budget == {}
 
 
 @pytest.mark.parametrize(("seen", "outcome"), [(True, "done"), (False, None), (None, "sent")])
@@ -251,16 +253,16 @@ def test_a_kill_switch_that_cannot_be_looked_at_is_there(rigs: Any, tmp_path: Pa
     rig = rigs(Scripted(), kill_switch=tmp_path / ("x" * 300))
     rig.take()
     assert rig.wait() == "shadow"
-    assert "cannot be looked at" in rig.settled[1][0].detail
+    assert "cannot be read" in rig.completed[1][0].detail
 
 
 def test_an_order_that_nobody_does_fails_at_once(rigs: Any) -> None:
     rig = rigs("no engine is configured")
     rig.take()
-    assert rig.settled[1] == [Settled("failed", "no engine is configured")]
+    assert rig.completed[1] == [Completion("failed", "no engine is configured")]
 
 
-def test_stopping_settles_everything_once(rigs: Any) -> None:
+def test_stopping_completes_everything_once(rigs: Any) -> None:
     go_on = threading.Event()
 
     class Hangs(Scripted):
@@ -282,9 +284,9 @@ def test_a_bug_while_finding_is_a_failure_of_the_action_alone() -> None:
     def broken(order: Any) -> Any:
         raise RuntimeError("x")
 
-    settled: list[Settled] = []
-    ActionDispatcher(FakeClock().now_ns, broken).take(order(instance=INSTANCE), settled.append)
-    assert [one.outcome for one in settled] == ["failed"]
+    completed: list[Completion] = []
+    ActionDispatcher(FakeClock().now_ns, broken).take(order(instance=INSTANCE), completed.append)
+    assert [one.outcome for one in completed] == ["failed"]
 
 
 class Hanging(Scripted):
@@ -324,7 +326,7 @@ def test_a_look_that_hangs_keeps_nothing_else_from_being_seen(rigs: Any) -> None
     class Blind(Scripted):
         go_on = threading.Event()
 
-        def look(self, timeout_s: float) -> bool | None:
+        def check(self, timeout_s: float) -> bool | None:
             if self.asked and threading.current_thread().name == "otel-llm-look":
                 self.go_on.wait(WAIT_S)
             return False
@@ -364,7 +366,7 @@ def test_nothing_is_sent_to_a_receiver_that_hangs_until_it_answers_again(rigs: A
     asked = len(scripted.asked)
     rig.take(10, ttl_ns=10_000 * MS, now_ns=rig.clock.at_ns)
     assert rig.outcomes(10) == ["failed"]
-    assert rig.settled[10][0].detail.startswith("not sent to receiver:scripted: circuit open")
+    assert rig.completed[10][0].detail.startswith("not sent to receiver:scripted: circuit open")
     assert len(scripted.asked) == asked
     rig.clock.pass_s(FIRST_OPEN_S)
     scripted.replies = [HUNG, HUNG]
@@ -411,13 +413,13 @@ def test_a_ttl_too_short_for_an_answer_says_nothing_of_the_receiver(rigs: Any) -
     assert rig.dispatcher.counts()["action_circuit_open.receiver:scripted"] == 0
 
 
-def test_two_thousand_at_once_are_settled_once_each(rigs: Any) -> None:
+def test_two_thousand_at_once_are_completed_once_each(rigs: Any) -> None:
     rig = rigs(Scripted())
     for number in range(2000):
         rig.take(number, ttl_ns=3_600_000 * MS)
-    wait_until("all are settled", lambda: all(rig.settled.values()))
+    wait_until("all are completed", lambda: all(rig.completed.values()))
     assert {outcome for number in range(2000) for outcome in rig.outcomes(number)} == {"sent"}
-    assert sum(len(found) for found in rig.settled.values()) == 2000
+    assert sum(len(found) for found in rig.completed.values()) == 2000
     assert len(set(rig.executor.asked)) == 2000
     assert rig.dispatcher.counts()["actions_open"] == 0
     assert rig.dispatcher.is_idle()

@@ -118,9 +118,9 @@ def test_a_drained_worker_is_gone_from_the_routers_list_and_no_other_is(engine: 
     router = Router("http://10.0.0.1:8000", "http://10.0.0.2:8000", "http://10.0.0.20:8000")
     engine.answer = router
     drain = RouterDrain(engine.url, nothing, "tests", worker="http://10.0.0.2:8000/", legacy=legacy)
-    assert drain.look(5.0) is False
+    assert drain.check(5.0) is False
     assert ask(drain).result == "accepted"
-    assert drain.look(5.0) is True
+    assert drain.check(5.0) is True
     assert sorted(router.workers.values()) == ["http://10.0.0.1:8000", "http://10.0.0.20:8000"]
 
 
@@ -131,10 +131,10 @@ def test_a_worker_that_the_router_does_not_have_is_drained(engine: Receiver) -> 
 
 
 @pytest.mark.parametrize(
-    "said", [Say(200, b"[]"), Say(200, b"no"), Say(500), Say(200, b'{"workers":3}'), Say(200, b"[" * 60_000)]
+    "reported", [Say(200, b"[]"), Say(200, b"no"), Say(500), Say(200, b'{"workers":3}'), Say(200, b"[" * 60_000)]
 )
-def test_a_list_that_cannot_be_read_confirms_nothing(engine: Receiver, said: Say) -> None:
-    engine.answer = lambda came, before: said
+def test_a_list_that_cannot_be_read_confirms_nothing(engine: Receiver, reported: Say) -> None:
+    engine.answer = lambda came, before: reported
     drain = RouterDrain(engine.url, nothing, "tests", worker="http://10.0.0.9:8000")
-    assert drain.look(5.0) is False
+    assert drain.check(5.0) is False
     assert ask(drain).result in ("refused", "again")

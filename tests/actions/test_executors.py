@@ -19,7 +19,7 @@ from otel_llm.actions.execute.dispatcher import ActionDispatcher
 from otel_llm.actions.execute.engines import VllmAbort
 from otel_llm.actions.execute.events import Candidate
 from otel_llm.actions.execute.executors import Executors
-from otel_llm.actions.execute.open_actions import Settled
+from otel_llm.actions.execute.open_actions import Completion
 from otel_llm.actions.execute.webhook import Webhook
 from otel_llm.actions.settings import ActionSettings, Engine, ServiceSettings
 from otel_llm.rules.decisions.decision_records import Outcome
@@ -108,39 +108,41 @@ def test_what_a_relay_answers_is_what_becomes_of_it(
 ) -> None:
     with receiving(Receiver(lambda came, before: Say(body=body))) as receiver:
         dispatcher = ActionDispatcher(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
-        assert settled(dispatcher, order(action=verb, ttl_ns=60_000 * MS)) == [Settled(outcome, detail)]
+        assert completed(dispatcher, order(action=verb, ttl_ns=60_000 * MS)) == [Completion(outcome, detail)]
     assert [came.path for came in receiver.came] == ["/v1/actions"]
 
 
 def test_migrations_are_not_held_back_by_each_other_and_drains_are(secret: Path) -> None:
-    said: list[str] = []
+    reported: list[str] = []
 
     def inner(came: Came, before: int) -> Say:
-        if not said:  # while the first is open
-            said.append("")
+        if not reported:  # while the first is open
+            reported.append("")
             for number, verb in ((2, "migrate"), (3, "drain"), (4, "abort")):
-                dispatcher.take(order(number, action=verb, ttl_ns=60_000 * MS), lambda how: said.append(how.outcome))
+                dispatcher.take(
+                    order(number, action=verb, ttl_ns=60_000 * MS), lambda how: reported.append(how.outcome)
+                )
         return Say(body=b'{"result":"done","detail":""}')
 
     with receiving(Receiver(inner)) as receiver:
         dispatcher = ActionDispatcher(FakeClock(NOW_NS).now_ns, found(relay(secret, any=receiver.url)).find)
-        assert [how.outcome for how in settled(dispatcher, order(action="drain", ttl_ns=60_000 * MS), more=1)] == [
+        assert [how.outcome for how in completed(dispatcher, order(action="drain", ttl_ns=60_000 * MS), more=1)] == [
             "done"
         ]
-    assert sorted(said[1:]) == ["budget", "budget", "done"]
+    assert sorted(reported[1:]) == ["budget", "budget", "done"]
 
 
-def settled_count(dispatcher: ActionDispatcher) -> int:
+def completed_count(dispatcher: ActionDispatcher) -> int:
     return sum(count for name, count in dispatcher.counts().items() if name.startswith("actions."))
 
 
-def settled(dispatcher: ActionDispatcher, one: Any, more: int = 0) -> list[Settled]:
-    """Do an order, and wait until it and `more` others are settled."""
-    how: list[Settled] = []
+def completed(dispatcher: ActionDispatcher, one: Any, more: int = 0) -> list[Completion]:
+    """Do an order, and wait until it and `more` others are completed."""
+    how: list[Completion] = []
     dispatcher.start()
     try:
         dispatcher.take(one, how.append)
-        wait_until("it is settled", lambda: settled_count(dispatcher) >= 1 + 3 * bool(more))
+        wait_until("it is completed", lambda: completed_count(dispatcher) >= 1 + 3 * bool(more))
     finally:
         dispatcher.stop(0.0)
     return how

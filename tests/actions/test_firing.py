@@ -30,7 +30,7 @@ def begun(*saved: Alert, saved_s: float | None = None) -> Firing:
     return firing
 
 
-def told(events: Sequence[Event]) -> list[tuple[str, dict[str, str], int]]:
+def reported(events: Sequence[Event]) -> list[tuple[str, dict[str, str], int]]:
     return [(event.status, dict(event.alert.key), event.alert.starts_ns - T0) for event in events]
 
 
@@ -108,7 +108,7 @@ def test_streams_that_take_turns_make_one_alert_not_fifty() -> None:
         firing.take(decision(number, number * 2 + 1.0, "resolved"))
         events += firing.poll(T0 + round((number * 2 + 1.5) * S))
     events += firing.poll(T0 + 1000 * S)
-    assert told(events) == [("firing", dict(CHAT_A), 0), ("resolved", dict(CHAT_A), 0)]
+    assert reported(events) == [("firing", dict(CHAT_A), 0), ("resolved", dict(CHAT_A), 0)]
     assert events[-1].alert.total == 50
 
 
@@ -121,7 +121,7 @@ def test_an_alert_that_begins_again_is_another() -> None:
         ids = [event_id(event) for event in events]
         firing.take(decision(1, at_s + 2, "resolved"))
         events += firing.poll(T0 + (at_s + 50) * S)
-    assert [(status, starts // S) for status, _, starts in told(events)] == [
+    assert [(status, starts // S) for status, _, starts in reported(events)] == [
         ("firing", 0),
         ("resolved", 0),
         ("firing", 100),
@@ -172,7 +172,7 @@ def test_a_restart_takes_up_what_fires_and_ends_what_fires_no_more() -> None:
     after.take(decision(6, 11, "resolved", instance="f"))
     after.begin(saved.alerts, saved.saved_ns, T0 + 30 * S)
     events = after.poll(T0 + 31 * S) + after.poll(T0 + 36 * S)
-    assert [(status, labels["instance"], starts // S) for status, labels, starts in told(events)] == [
+    assert [(status, labels["instance"], starts // S) for status, labels, starts in reported(events)] == [
         ("firing", "d", 21),
         ("firing", "e", 22),
         ("resolved", "e", 22),
@@ -229,7 +229,7 @@ def test_without_a_state_what_fires_is_told_and_nothing_that_is_over() -> None:
     firing.take(decision(2, 1, instance="b"))
     firing.take(decision(2, 2, "resolved", instance="b"))
     firing.begin([], None, T0 + 3 * S)
-    assert told(firing.poll(T0 + 60 * S)) == [("firing", dict(CHAT_A), S)]
+    assert reported(firing.poll(T0 + 60 * S)) == [("firing", dict(CHAT_A), S)]
 
 
 def reread(firing: Firing, saved_s: float) -> State:
@@ -255,9 +255,9 @@ def test_a_crash_at_any_second_loses_nothing_and_doubles_nothing(chance: random.
                 events += firing.poll(T0 + (second + 1) * S)
         return events
 
-    whole = told(run(begun(), 0, END_S))
+    whole = reported(run(begun(), 0, END_S))
     first = begun()
-    events = told(run(first, 0, crash_s))  # what was taken in the last second is not looked at any more
+    events = reported(run(first, 0, crash_s))  # what was taken in the last second is not looked at any more
     looked = begun()  # what stands in the state is what the last look has left there
     run(looked, 0, crash_s - 1)
     looked.poll(T0 + (crash_s - 1) * S)
@@ -267,7 +267,7 @@ def test_a_crash_at_any_second_loses_nothing_and_doubles_nothing(chance: random.
         if one.now_ns < T0 + crash_s * S:
             second.take(one)
     second.begin(saved.alerts, saved.saved_ns, T0 + crash_s * S)
-    events += told(second.poll(T0 + crash_s * S)) + told(run(second, crash_s, END_S))
+    events += reported(second.poll(T0 + crash_s * S)) + reported(run(second, crash_s, END_S))
     assert sorted(map(repr, events)) == sorted(map(repr, whole))
     for instance in "ab":
         mine = [status for status, labels, _ in events if labels["instance"] == instance]

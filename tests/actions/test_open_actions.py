@@ -1,4 +1,4 @@
-"""The table of open actions: each is settled once, and nothing is kept of it."""
+"""The table of open actions: each is completed once, and nothing is kept of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 
-from otel_llm.actions.execute.open_actions import OpenAction, OpenActions, Settled
+from otel_llm.actions.execute.open_actions import Completion, OpenAction, OpenActions
 
 
 def action(number: int, *exclusive: tuple[str, str], about: tuple[Any, ...] = ()) -> OpenAction[int]:
@@ -19,8 +19,10 @@ def test_an_instance_is_held_by_one_action() -> None:
     table: OpenActions[int] = OpenActions()
     held = ("instance", "a")
     table.open(action(1, held))
-    assert table.refusal("act_1", []) == Settled("failed", "this very action is open already")
-    assert table.refusal("act_2", [held]) == Settled("budget", "act_1 is open for this instance", open_elsewhere=True)
+    assert table.refusal("act_1", []) == Completion("failed", "this very action is open already")
+    assert table.refusal("act_2", [held]) == Completion(
+        "budget", "act_1 is open for this instance", open_elsewhere=True
+    )
     assert table.refusal("act_2", [("instance", "b"), ("request", "a")]) is None
     assert table.holder(held) is table.get("act_1")
     table.close("act_1", "done")

@@ -88,7 +88,7 @@ def test_what_has_expired_is_refused() -> None:
     assert receiver.take(*sent(), NOW_NS + 400 * MS - 1).result == "done"
 
 
-def test_what_is_admitted_is_a_conflict_until_it_is_settled_and_answered_alike_from_then_on() -> None:
+def test_what_is_admitted_is_a_conflict_until_it_is_completed_and_answered_alike_from_then_on() -> None:
     admission = Admission([SECRET])
     asked = admission.admit(*sent(), NOW_NS)
     assert isinstance(asked, ActionRequest)
@@ -96,9 +96,9 @@ def test_what_is_admitted_is_a_conflict_until_it_is_settled_and_answered_alike_f
     assert isinstance(again, Response)
     assert again.status == 409
     answer = Response(200, "done", "moved")
-    admission.settle("act_other", answer)
+    admission.complete("act_other", answer)
     assert getattr(admission.admit(*sent(), NOW_NS), "status", None) == 409
-    admission.settle(asked.id, answer)
+    admission.complete(asked.id, answer)
     late_ns = NOW_NS + 200 * 10**9  # expired long ago, and done before that
     assert admission.admit(*sent(late_ns), late_ns) == answer
 
@@ -114,7 +114,7 @@ def test_what_is_remembered_is_bounded() -> None:
     admission = Admission([SECRET], remembered=2)
     for number in (1, 2, 3):
         assert isinstance(admission.admit(*sent(number=number), NOW_NS), ActionRequest)
-    admission.settle(order(1).id, Response(200, "done"))  # forgotten: it changes nothing
+    admission.complete(order(1).id, Response(200, "done"))  # forgotten: it changes nothing
     assert isinstance(admission.admit(*sent(number=1), NOW_NS), ActionRequest)
     assert getattr(admission.admit(*sent(number=3), NOW_NS), "status", None) == 409
 

@@ -65,13 +65,13 @@ def test_a_reader_that_waits_makes_one_signed_event_and_one_record(tmp_path: Pat
         post(service, *commits([7]))
         wait_until("the action is recorded", lambda: records(tmp_path, "webhook"))
         metrics = urllib.request.urlopen(f"{service.web}/metrics", timeout=WAIT_S).read().decode()
-        status, said = service.stop()
-    assert status == 0, said
+        status, reported = service.stop()
+    assert status == 0, reported
     (came,) = receiver.came
     (record,) = records(tmp_path, "webhook")
     assert (record["outcome"], record["mode"], record["detail"]) == ("done", "enforce", "moved to b")
     assert record["budget"] == {"per_request": True}
-    assert "Waiting: webhook: done" in said
+    assert "Waiting: webhook: done" in reported
     assert (came.method, came.path) == ("POST", "/hook?a=1")
     assert came.headers["content-type"] == "application/cloudevents+json; charset=utf-8"
     event = standardwebhooks.Webhook(SECRET).verify(came.body, dict(came.headers))
@@ -165,8 +165,8 @@ def test_an_action_that_a_crash_cut_off_is_not_sent_again_and_nobody_says_that_i
         assert records(tmp_path, "webhook") == []
         with collector(tmp_path, *arguments) as service:
             wait_until("decided again", lambda: records(tmp_path, "webhook"))
-            status, said = service.stop()
-            assert status == 0, said
+            status, reported = service.stop()
+            assert status == 0, reported
         go_on.set()
     (record,) = records(tmp_path, "webhook")
     assert record["outcome"] == "unconfirmed"

@@ -11,8 +11,8 @@ KEY = (bytes(range(16)), bytes(range(8)), "default", 2)
 
 def test_a_query_names_a_filter_and_a_stream() -> None:
     assert selection_of({}) == Selection(Filter(None, None, None), None)
-    said = {"slo_class": "chat", "model": "m & <b>", "instance": "", "sort": "idle", "stream": key_text(KEY)}
-    assert selection_of(said) == Selection(Filter("chat", "m & <b>", "", "idle"), KEY)
+    reported = {"slo_class": "chat", "model": "m & <b>", "instance": "", "sort": "idle", "stream": key_text(KEY)}
+    assert selection_of(reported) == Selection(Filter("chat", "m & <b>", "", "idle"), KEY)
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,10 @@ def test_a_query_names_a_filter_and_a_stream() -> None:
         {"stream": f"{'0' * 32}-{'0' * 16}-9999999"},
     ],
 )
-def test_another_is_refused_without_repeating_it(said: dict[str, str]) -> None:
+def test_another_is_refused_without_repeating_it(reported: dict[str, str]) -> None:
     with pytest.raises(SelectionError) as refused:
-        selection_of(said)
-    assert not any(len(value) > 1 and value in str(refused.value) for value in said.values())
+        selection_of(reported)
+    assert not any(len(value) > 1 and value in str(refused.value) for value in reported.values())
 
 
 @pytest.mark.parametrize(

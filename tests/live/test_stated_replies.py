@@ -32,10 +32,10 @@ def test_the_histogram_has_the_recorded_tokens_over_the_stated_ones() -> None:
 
 def test_a_model_that_is_off_after_learning_is_named_once_with_the_remedy() -> None:
     replies = StatedReplies()
-    said = [replies.add(reply(100, 140)) for _ in range(9)]
-    assert [one is not None for one in said] == [False] * 4 + [True] + [False] * 4
+    reported = [replies.add(reply(100, 140)) for _ in range(9)]
+    assert [one is not None for one in reported] == [False] * 4 + [True] + [False] * 4
     [note] = replies.notes
-    assert note == said[4]
+    assert note == reported[4]
     assert note.startswith("m at openai: replies state 1.4 times the tokens that are recorded")
     assert "continuous_usage_stats" in note
 

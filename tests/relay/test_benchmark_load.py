@@ -148,7 +148,7 @@ def test_a_served_chat_has_its_ids_where_they_are_asked_for_and_its_tokens() -> 
     for ids in (False, True):
         chunks, served = asyncio.run(run(ids=ids))
         assert chunks[0]["prompt_token_ids"] == ([7] * 10 if ids else None)
-        told = [chunk["choices"][0] for chunk in chunks[1:]]
-        assert [choice["token_ids"] is not None for choice in told] == [ids] * 4
-        assert [choice["finish_reason"] for choice in told] == [None, None, None, "stop"]
+        reported = [chunk["choices"][0] for chunk in chunks[1:]]
+        assert [choice["token_ids"] is not None for choice in reported] == [ids] * 4
+        assert [choice["finish_reason"] for choice in reported] == [None, None, None, "stop"]
         assert (served["requests"], served["tokens"]) == (1, 13)

@@ -662,9 +662,9 @@ def test_new_secrets_count_from_a_reload_on(tmp_path: Path) -> None:
             assert (await ask(running, event("drain", instance="a"), secret=new))[1]["result"] == "done"
             file.write_text("no secret\n")
             _, refused = running.service.reload()
-            (said,) = refused
-            assert said.startswith("secrets of actions not reloaded, the old ones stay: ")
-            assert "no secret" not in said
+            (reported,) = refused
+            assert reported.startswith("secrets of actions not reloaded, the old ones stay: ")
+            assert "no secret" not in reported
             assert (await ask(running, event("drain", 2, instance="b"), secret=new))[1]["result"] == "done"
 
     go(test)

@@ -95,8 +95,8 @@ def test_a_loop_that_is_held_up_is_said_in_metrics_and_row(tmp_path: Path, held:
             if held:  # a busy machine may hold up the loop for longer
                 assert HELD_S / 2 <= row["relay_lag_s"] <= took_s
         (request,) = running.recorded.requests()
-        said = (request.attributes or {}).get("otel_llm.relay.lag_seconds")
-        assert said == row["relay_lag_s"]
+        reported = (request.attributes or {}).get("otel_llm.relay.lag_seconds")
+        assert reported == row["relay_lag_s"]
 
     asyncio.run(go())
 

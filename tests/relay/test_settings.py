@@ -173,7 +173,7 @@ def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "said"),
+    ("text", "place", "reported"),
     [
         ("backend: {a: {url: 'http://h'}}", "2:1: backend", "unknown key (did you mean backends?)"),
         ("backends: {a: {uri: 'http://h'}}", "2:16: backends.a.uri", "unknown key (did you mean url?)"),
@@ -257,14 +257,16 @@ def test_every_policy_can_be_chosen(folder: Path, name: str) -> None:
         ("version: 2", "version", ""),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place_and_what_to_write(folder: Path, text: str, place: str, said: str) -> None:
+def test_what_is_wrong_is_said_with_its_place_and_what_to_write(
+    folder: Path, text: str, place: str, reported: str
+) -> None:
     text = text if text.startswith("version") else f"version: 1\n{text}"
     with pytest.raises(ConfigError) as problem:
         loaded(folder, text + "\n", "http://h:1")
     words = str(problem.value)
     assert words.startswith(f"{folder / 'relay.yaml'}:")
     assert place in words
-    assert said in words
+    assert reported in words
 
 
 @pytest.mark.parametrize("order", ["sjf", "anneal"])

@@ -101,7 +101,7 @@ def test_a_place_goes_to_the_client_with_the_fewest(tmp_path: Path) -> None:
             for number, token in enumerate((MALLORY, MALLORY, MALLORY, ALICE)):
                 body = {**CHAT, "stream": True, "messages": [{"role": "user", "content": str(number)}]}
                 reading.append(asyncio.create_task(post_whole(running, token, body)))
-                await settled(running, number)
+                await completed(running, number)
             async with asyncio.timeout(WAIT_S):
                 while not all(one.done() for one in reading):
                     await engine.step(20)
@@ -117,7 +117,7 @@ async def post_whole(running: Rig, token: str, body: dict[str, Any]) -> bytes:
         return await response.read()
 
 
-async def settled(running: Rig, waiting: int) -> None:
+async def completed(running: Rig, waiting: int) -> None:
     """Wait until so many requests wait, with one at the backend."""
     async with asyncio.timeout(WAIT_S):
         while (await running.metrics())["otel_llm_relay_queue"] != waiting or not running.asked:
@@ -133,10 +133,10 @@ def test_the_queue_of_one_client_leaves_room(tmp_path: Path) -> None:
         async with rig(tmp_path, engine, settings=settings) as running:
             body = {**CHAT, "stream": True}
             reading = [asyncio.create_task(post_whole(running, MALLORY, body)) for _ in range(8)]
-            await settled(running, 7)
+            await completed(running, 7)
             assert await post(running, MALLORY, body) == 429
             reading.append(asyncio.create_task(post_whole(running, ALICE, body)))
-            await settled(running, 8)
+            await completed(running, 8)
             assert await post(running, ALICE, body) == 429
             for one in reading:
                 one.cancel()

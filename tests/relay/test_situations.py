@@ -68,7 +68,7 @@ def relayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relayed]:
 def test_a_relay(name: str, relayed: Relayed) -> None:
     situation = SITUATIONS[name]
     lines = [line for line in situation.body(CHAT) if line]
-    relayed.backend.lines, relayed.backend.headers = lines, situation.headers
+    relayed.backend.pieces, relayed.backend.headers = lines, situation.headers
     got = relayed.ask()
     outcome, tokens = relayed.row()
     if situation.outcome == "completed":

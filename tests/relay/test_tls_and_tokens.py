@@ -207,12 +207,12 @@ def test_a_backend_with_a_key_never_gets_the_clients(
                 assert answer.split()[1] == b"400"
                 assert THEIRS.encode() not in answer
                 shown = f"{await running.get('/v1/streams')}" if not auth else ""
-                said = "".join(running.said)
+                reported = "".join(running.reported)
             assert {one.headers.get("Authorization") for one in keyed.asked} == {f"Bearer {KEY}"}
             sent = {one.headers.get("Authorization") for one in plain.streams}
             assert sent == {None if auth else f"Bearer {THEIRS}"}
             assert keyed.streams
-            for text in (caplog.text, shown, said, *capfd.readouterr()):
+            for text in (caplog.text, shown, reported, *capfd.readouterr()):
                 assert THEIRS not in text
                 assert KEY not in text
 

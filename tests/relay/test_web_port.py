@@ -54,7 +54,7 @@ class Shown:
     """What a relay has to show: here one backend's words, which are hostile."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.scrapes = 0
         self.selected: list[Selection] = []
 
@@ -90,7 +90,7 @@ class Shown:
         return "stopping"
 
     def drained(self, name: str) -> None:
-        self.told.append(name)
+        self.reported.append(name)
 
 
 @asynccontextmanager
@@ -216,13 +216,13 @@ def test_drain_and_undrain() -> None:
         async with port() as (url, shown, backends):
             assert await post(url, "/v1/backends/%5B::1%5D:80/drain") == 200
             assert [one.draining for one in backends] == [False, True]
-            assert shown.told == ["[::1]:80"]
+            assert shown.reported == ["[::1]:80"]
             assert await post(url, "/v1/backends/[::1]:80/undrain") == 200
             assert [one.draining for one in backends] == [False, False]
             assert await post(url, "/v1/backends/nowhere/drain") == 404
             assert await post(url, "/v1/backends/a/stop") == 404
             assert (await ask(url, "/v1/backends/a/drain"))[0] == 405
-            assert shown.told == ["[::1]:80"]
+            assert shown.reported == ["[::1]:80"]
 
     asyncio.run(go())
 
@@ -503,7 +503,7 @@ def test_the_page_of_the_docs_names_every_metric_and_no_other(tmp_path: Path) ->
     text = (Path(__file__).parents[2] / "docs" / "relay.md").read_text()
     table = text.partition("| name, behind `otel_llm_relay_`")[2].partition("\n\n")[0]
     cells = re.findall(r"(?m)^\| (`.*?) \|", table)
-    told = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
+    reported = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
 
     async def go() -> None:
         async with rig(tmp_path, FakeEngine()) as running:
@@ -513,7 +513,7 @@ def test_the_page_of_the_docs_names_every_metric_and_no_other(tmp_path: Path) ->
             for name, kind in families.items()
             if name.startswith("otel_llm_relay_")
         }
-        assert told == there
+        assert reported == there
 
     asyncio.run(go())
 

@@ -36,7 +36,7 @@ def annotations_of(alert: Alert) -> dict[str, str]:
     one, many = _NOUNS[alert.scope]
     noun = one if alert.count == 1 else many
     rules = ", ".join(alert.rules)
-    said = {
+    reported = {
         "summary": f"{rules}: {alert.count} {noun} now, {alert.total} since {rfc3339(alert.starts_ns)}",
         "count": str(alert.count),
         "total": str(alert.total),
@@ -44,8 +44,8 @@ def annotations_of(alert: Alert) -> dict[str, str]:
         "facts": ", ".join(f"{fact} {shown(value)}" for fact, value in alert.facts.items()),
     }
     if alert.samples:
-        said["trace_ids"] = ", ".join(alert.samples)
-    return said
+        reported["trace_ids"] = ", ".join(alert.samples)
+    return reported
 
 
 def for_alertmanager(alert: Alert, now_ns: int, valid_ns: int) -> dict[str, Any]:

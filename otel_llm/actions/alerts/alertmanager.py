@@ -84,7 +84,7 @@ class Alertmanager:
         self._woken = False
         self._stopping = False
         self._failures = 0
-        self._said = False
+        self._reported = False
         self.counts = Sent()
         self._thread = threading.Thread(target=self._run, name="otel-llm-alertmanager", daemon=True)
 
@@ -126,7 +126,7 @@ class Alertmanager:
                 self._failures += 1
                 return wait_s
         self._failures = 0
-        self._said = self._said and not posts
+        self._reported = self._reported and not posts
         return None
 
     def _run(self) -> None:
@@ -168,11 +168,11 @@ class Alertmanager:
             _log.warning("otel-llm: an Alertmanager refuses %s: %s", dict(posts[0].key), attempt.reason)
         else:
             self.counts.failures += 1
-            if not self._said:
+            if not self._reported:
                 _log.warning(
                     "otel-llm: alerts cannot be sent (they are kept, and sent when they can): %s", attempt.reason
                 )
-            self._said = True
+            self._reported = True
             return attempt
         for post in posts:
             self._told[post.key] = (post.version, now_ns)

@@ -226,7 +226,7 @@ class Alerts:
         close(self._channels.values())
         self._save()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End what has settled, save what is to be sent, then hand it to the channels."""
         with self._changed:
             dirty, self._dirty = self._dirty, False
@@ -281,7 +281,7 @@ class Alerts:
                 self._woken = False
                 stopping = self._stopping
             try:
-                self.look()
+                self.check()
             except Exception:  # noqa: BLE001  a bug of ours: the alerts stay, the next round may succeed
                 _log.exception("otel-llm: alerts could not be updated")
 

@@ -118,10 +118,10 @@ class Firing:
         What was taken until now is what fires. An alert that fires both then and now goes on; one that fires no more
         ends like any other. One that began and ended after that instant is sent now; any older one was sent then.
         """
-        told = {alert.key: alert for alert in saved}
+        reported = {alert.key: alert for alert in saved}
         untold_from_ns = now_ns if saved_ns is None else saved_ns - _ON_THE_WAY_NS
         for key, alert in list(self._alerts.items()):
-            was = told.pop(key, None)
+            was = reported.pop(key, None)
             if was is not None and was.ends_ns is None:
                 alert.starts_ns = min(was.starts_ns, alert.starts_ns)
                 alert.total = max(was.total, alert.count)
@@ -132,7 +132,7 @@ class Firing:
                 self._alerts[key] = was
             else:
                 del self._alerts[key]
-        for key, was in told.items():
+        for key, was in reported.items():
             if was.ends_ns is None and was.empty_ns is None:
                 was.empty_ns = max(now_ns, was.starts_ns)
             self._alerts[key] = was

@@ -154,8 +154,8 @@ def alert_record(line: dict[str, Any], now_ns: int) -> Any:
     from opentelemetry.context import Context
 
     firing = line["status"] == "firing"
-    said = {f"annotation.{name}": value for name, value in line["annotations"].items()}
-    said |= {f"label.{name}": value for name, value in line["labels"].items()}
+    reported = {f"annotation.{name}": value for name, value in line["annotations"].items()}
+    reported |= {f"label.{name}": value for name, value in line["labels"].items()}
     return LogRecord(
         timestamp=line["starts_unix_nano"] if firing else line["ends_unix_nano"],
         observed_timestamp=now_ns,
@@ -163,7 +163,7 @@ def alert_record(line: dict[str, Any], now_ns: int) -> Any:
         severity_number=SeverityNumber.WARN if firing else SeverityNumber.INFO,
         event_name=ALERT_EVENT,
         body=line["annotations"]["summary"],
-        attributes={"id": line["id"], "status": line["status"], **said},
+        attributes={"id": line["id"], "status": line["status"], **reported},
     )
 
 

@@ -65,14 +65,14 @@ class DeliveryStats:
 class DurableQueue:
     """A queue of messages to one channel, with a thread of its own: `start`, `offer` each, `stop`.
 
-    `deliver` makes one attempt and raises nothing; `settled` is called when the waiting messages have changed;
+    `deliver` makes one attempt and raises nothing; `completed` is called when the waiting messages have changed;
     `give_up` takes those that did not arrive, with the reason.
     """
 
     channel: str
     clock: Clock
     deliver: Callable[[Message], Attempt]
-    settled: Callable[[], None]
+    completed: Callable[[], None]
     give_up: Callable[[Message, str], None]
     counts: DeliveryStats = field(default_factory=DeliveryStats)
     _waiting: dict[int, Message] = field(default_factory=dict)
@@ -167,7 +167,7 @@ class DurableQueue:
             elif known:  # else it was given up meanwhile
                 message.tries += 1
                 self._lose(message, attempt.reason)
-        self.settled()
+        self.completed()
         return True
 
     def next_ns(self) -> int | None:

@@ -2,7 +2,7 @@
 
 The owner of the streams (a relay, a gateway) receives actions with it. `ActionReceiver.take` checks a message, passes
 each action on once, and gives the same answer to the same id again. `Admission` is the same in two steps, for actions
-that take time: `admit` checks a message, `settle` keeps the answer.
+that take time: `admit` checks a message, `complete` keeps the answer.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Response:
     @property
     def body(self) -> bytes:
         """Return the answer's body."""
-        said = {"result": self.result, "detail": self.detail} | ({"relay": self.relay} if self.relay else {})
-        return json.dumps(said, separators=(",", ":")).encode()
+        reported = {"result": self.result, "detail": self.detail} | ({"relay": self.relay} if self.relay else {})
+        return json.dumps(reported, separators=(",", ":")).encode()
 
 
 _BUSY: Final = Response(409, "accepted", "this action is being done", repeated=True)
@@ -74,7 +74,7 @@ _BUSY: Final = Response(409, "accepted", "this action is being done", repeated=T
 class Admission:
     """The check of messages and the answers to those that were admitted; thread-safe.
 
-    Each message whose action `admit` returns is answered by one `settle`, now or later.
+    Each message whose action `admit` returns is answered by one `complete`, now or later.
     """
 
     secrets: Sequence[bytes]
@@ -92,7 +92,7 @@ class Admission:
     ) -> Response | ActionRequest:
         """Return the action of a message received at `now_ns` (unix), or the immediate answer to it.
 
-        It is an action once for an id, until `settle`. Names of headers are in lower case. `expiry_now_ns`: the same
+        It is an action once for an id, until `complete`. Names of headers are in lower case. `expiry_now_ns`: the same
         instant by the clock that expiry is measured with (unix ns), where that is another clock.
         """
         if len(body) > MOST_BODY_BYTES:
@@ -120,7 +120,7 @@ class Admission:
                 self._answers.popitem(last=False)
         return asked
 
-    def settle(self, action_id: str, answer: Response) -> None:
+    def complete(self, action_id: str, answer: Response) -> None:
         """Keep the answer to an admitted action; its id gets the same again. An unknown id changes nothing."""
         with self._lock:
             if action_id in self._answers:
@@ -153,7 +153,7 @@ class ActionReceiver(Admission):
         try:
             answer = Response(200, *self.act(asked))
         finally:
-            self.settle(asked.id, answer)
+            self.complete(asked.id, answer)
         return answer
 
 

@@ -2,8 +2,8 @@
 
 `take` and `ended` are called in the evaluator's thread; they never wait and never raise. All other work runs in
 threads, those of one receiver apart from those of others; to a receiver that hangs nothing is sent for a while. Each
-action that was taken is settled exactly once, at most its time to live and the wedge timeout later. An action is open
-until it is settled; while an open one acts on an instance, no other on this instance is begun.
+action that was taken is completed exactly once, at most its time to live and the wedge timeout later. An action is open
+until it is completed; while an open one acts on an instance, no other on this instance is begun.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from otel_llm.actions.execute.action_attempts import Delivery, NotSent
 from otel_llm.actions.execute.circuit_breaker import CIRCUIT_OPEN, CircuitBreaker
 from otel_llm.actions.execute.kill_switch import KillSwitch
 from otel_llm.actions.execute.lanes import Lanes
-from otel_llm.actions.execute.open_actions import OpenAction, OpenActions, Settled
+from otel_llm.actions.execute.open_actions import Completion, OpenAction, OpenActions
 from otel_llm.core.fair_shares import has_room
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 MOST_WAITING: Final = 10_000
 """Actions that are open, shared by tenants (`has_room`); without a budget in the rules there may be one for every
 stream."""
-LOOK_EVERY_S: Final = 0.1
-LOOK_TIMEOUT_S: Final = 1.0
+EVALUATION_EVERY_S: Final = 0.1
+CHECK_TIMEOUT_S: Final = 1.0
 NOT_DONE: Final = frozenset({"completed", "lost"})
 """Outcomes of a stream that do not show that it was aborted: it may have ended by itself."""
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ _Open: TypeAlias = "OpenAction[_Sending]"
 
 @dataclass(slots=True)
 class ActionDispatcher:
-    """The dispatcher of enforced actions; threads send them and settle each once: `start`, `take`, `stop`.
+    """The dispatcher of enforced actions; threads send them and complete each once: `start`, `take`, `stop`.
 
     `find` returns the executor of an order, or the reason why there is none; `kill_switch`: nothing is sent while this
     file exists, or while its existence cannot be checked.
@@ -68,8 +68,8 @@ class ActionDispatcher:
     _open: OpenActions[_Sending] = field(default_factory=OpenActions)
     _breakers: defaultdict[str, CircuitBreaker] = field(default_factory=lambda: defaultdict(CircuitBreaker))
     """By receiver."""
-    _looking: set[str] = field(default_factory=set)
-    """The receivers that are being looked at."""
+    _checked: set[str] = field(default_factory=set)
+    """The receivers that are being checked."""
     _lanes: Lanes = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -85,17 +85,17 @@ class ActionDispatcher:
         self._lanes.start()
         threading.Thread(target=self._watch, name="otel-llm-act-watch", daemon=True).start()
 
-    def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
-        """Do an order; `settled` is called once: now, if the outcome is certain, else later from another thread."""
+    def take(self, order: Order, completed: Callable[[Completion], None]) -> None:
+        """Do an order; `completed` is called once: now, if the outcome is certain, else later from another thread."""
         try:
-            refused = self._begin(order, settled)
+            refused = self._begin(order, completed)
         except Exception as bug:  # a bug of ours must not stop the evaluator
             log.exception("otel-llm: an action could not be begun")
-            refused = Settled("failed", f"a bug of ours: {type(bug).__name__}")
+            refused = Completion("failed", f"a bug of ours: {type(bug).__name__}")
         if refused is not None:
             with self._lock:
                 self._open.outcomes[refused.outcome] += 1
-            settled(refused)
+            completed(refused)
 
     def keep(self, decision: Decision) -> bool:  # noqa: ARG002
         """Keep nothing: each action is done once."""
@@ -109,24 +109,24 @@ class ActionDispatcher:
         with self._lock:
             gone = self._open.of(firing)
         for one in gone:
-            self._settle(one.id, Settled(decision.outcome, "withdrawn: the firing ended first"), unsent=True)
+            self._complete(one.id, Completion(decision.outcome, "withdrawn: the firing ended first"), unsent=True)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Settle the actions on a stream that has ended; its end confirms them, unless it completed by itself."""
+        """Complete the actions on a stream that has ended; its end confirms them, unless it completed by itself."""
         if not self._open.concerns(stream):
             return
         with self._lock:
             found = self._open.of(stream)
         for one in found:
             if not one.sent:
-                self._settle(one.id, Settled("ended", "withdrawn: the stream ended first"), unsent=True)
+                self._complete(one.id, Completion("ended", "withdrawn: the stream ended first"), unsent=True)
             elif outcome in NOT_DONE:
-                self._settle(one.id, Settled("unconfirmed", f"the stream ended as {outcome}"))
+                self._complete(one.id, Completion("unconfirmed", f"the stream ended as {outcome}"))
             else:
-                self._settle(one.id, Settled("done", f"the stream ended as {outcome}"))
+                self._complete(one.id, Completion("done", f"the stream ended as {outcome}"))
 
     def tick(self, now_ns: int) -> None:
-        """Check the open actions: settle those that are seen to be done, or were waited for long enough."""
+        """Check the open actions: complete those that are seen to be done, or were waited for long enough."""
         with self._lock:
             sent = [one for one in self._open if one.what.wedged_ns is not None]
         to_look_for: dict[str, list[_Open]] = {}
@@ -134,26 +134,28 @@ class ActionDispatcher:
             executor, wedged_ns = one.what.executor, one.what.wedged_ns
             if wedged_ns is not None and wedged_ns <= now_ns:
                 waited = f"not seen within {self.wedge_timeout_s:g} s"
-                self._settle(one.id, Settled("unconfirmed", waited))
-            elif not executor.in_stream and executor.target not in self._looking:
+                self._complete(one.id, Completion("unconfirmed", waited))
+            elif not executor.in_stream and executor.target not in self._checked:
                 to_look_for.setdefault(executor.target, []).append(one)
         for receiver, found in to_look_for.items():
-            looking = threading.Thread(target=self._look, args=(receiver, found), name="otel-llm-look", daemon=True)
-            self._looking.add(receiver)
+            checking = threading.Thread(
+                target=self._evaluate, args=(receiver, found), name="otel-llm-look", daemon=True
+            )
+            self._checked.add(receiver)
             try:
-                looking.start()
+                checking.start()
             except RuntimeError:  # no thread can be started: at a later tick
-                self._looking.discard(receiver)
+                self._checked.discard(receiver)
 
     def stop(self, grace_s: float) -> None:
-        """Accept nothing more; wait for what is under way, and settle what is still open then."""
+        """Accept nothing more; wait for what is under way, and complete what is still open then."""
         self._stop.set()
         with self._empty:
             self._empty.wait_for(lambda: not self._open, grace_s)
             left = [(one.id, one.sent) for one in self._open]
         for action_id, sent in left:
             why = "this process stopped"
-            self._settle(action_id, Settled("unconfirmed" if sent else "expired", why))
+            self._complete(action_id, Completion("unconfirmed" if sent else "expired", why))
         self._lanes.stop()
 
     def counts(self) -> dict[str, int]:
@@ -182,24 +184,26 @@ class ActionDispatcher:
         with self._lock:
             return self._open.is_idle
 
-    def _begin(self, order: Order, settled: Callable[[Settled], None]) -> Settled | None:
+    def _begin(self, order: Order, completed: Callable[[Completion], None]) -> Completion | None:
         if self._stop.is_set():
-            return Settled("expired", "the collector is stopping")
+            return Completion("expired", "the collector is stopping")
         executor = self.find(order)
         if isinstance(executor, str):
-            return Settled("failed", executor)
+            return Completion("failed", executor)
         with self._lock:
             exclusive = [("instance", order.instance)] if executor.exclusive else []
             tenant = order.decision.tenant
             own, every = self._open.of_tenant(tenant), len(self._open)
             if not has_room(own, every, MOST_WAITING):
-                return Settled("failed", f"too many are open: {own} of this tenant, {every} of {MOST_WAITING} in all")
+                return Completion(
+                    "failed", f"too many are open: {own} of this tenant, {every} of {MOST_WAITING} in all"
+                )
             if (refusal := self._breakers[executor.target].refusal(self.now_ns())) is not None:
-                return Settled("failed", f"not sent to {executor.target}: {refusal}")
+                return Completion("failed", f"not sent to {executor.target}: {refusal}")
             if (refused := self._open.refusal(order.id, exclusive)) is not None:
                 return refused
             what, about = _Sending(order, executor), _about(order, executor)
-            self._open.open(OpenAction(order.id, what, settled, tenant, exclusive, about))
+            self._open.open(OpenAction(order.id, what, completed, tenant, exclusive, about))
         self._lanes.put(executor.target, order.id)
         return None
 
@@ -214,7 +218,7 @@ class ActionDispatcher:
                 breaker.begin()
                 one.sent = True  # from here on it cannot be withdrawn
         if refusal is not None:
-            self._settle(action_id, Settled("failed", f"not sent to {receiver}: {refusal}"))
+            self._complete(action_id, Completion("failed", f"not sent to {receiver}: {refusal}"))
             return
         try:
             result = self._delivery.deliver(one.what.order, one.what.executor)
@@ -223,7 +227,7 @@ class ActionDispatcher:
         except Exception as bug:  # a bug of ours must not stop the thread
             log.exception("otel-llm: an action could not be done")
             self._note(receiver, breaker, None)
-            self._settle(action_id, Settled("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
+            self._complete(action_id, Completion("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
 
     def _note(self, receiver: str, breaker: CircuitBreaker, hung: bool | None) -> None:
         """Tell the breaker how an action went, and the log when the circuit opens or closes."""
@@ -234,50 +238,50 @@ class ActionDispatcher:
         if before != now:
             log.warning("otel-llm: %s to %s", "no actions are sent" if now else "actions are sent again", receiver)
 
-    def _look(self, receiver: str, actions: Sequence[_Open]) -> None:
-        """Settle those of a receiver's open actions that are seen to be done."""
+    def _evaluate(self, receiver: str, actions: Sequence[_Open]) -> None:
+        """Complete those of a receiver's open actions that are seen to be done."""
         try:
             for one in actions:
-                if one.what.executor.look(LOOK_TIMEOUT_S):
-                    self._settle(one.id, Settled("done", "seen"))
-        except Exception:  # a bug of ours must not end the looking
-            log.exception("otel-llm: an action could not be looked for")
+                if one.what.executor.check(CHECK_TIMEOUT_S):
+                    self._complete(one.id, Completion("done", "seen"))
+        except Exception:  # a bug of ours must not end the check
+            log.exception("otel-llm: an action could not be checked")
         finally:
-            self._looking.discard(receiver)
+            self._checked.discard(receiver)
 
     def _delivered(self, one: _Open, result: Reply | NotSent) -> None:
         executor = one.what.executor
         if isinstance(result, NotSent):
-            self._settle(one.id, Settled(result.outcome, result.detail))
+            self._complete(one.id, Completion(result.outcome, result.detail))
             return
         lost = result.result == "again" and not result.maybe_sent
         if result.result == "refused" or lost:
-            self._settle(one.id, Settled("failed", result.detail))
+            self._complete(one.id, Completion("failed", result.detail))
         elif result.result == "done":
-            self._settle(one.id, Settled("done", result.detail))
-        elif executor.in_stream or (seen := executor.look(LOOK_TIMEOUT_S)) is False:
+            self._complete(one.id, Completion("done", result.detail))
+        elif executor.in_stream or (seen := executor.check(CHECK_TIMEOUT_S)) is False:
             with self._lock:
                 one.what.wedged_ns = self.now_ns() + int(self.wedge_timeout_s * 1e9)
         elif seen:
-            self._settle(one.id, Settled("done", "seen"))
+            self._complete(one.id, Completion("done", "seen"))
         elif result.result == "accepted":
-            self._settle(one.id, Settled("sent", result.detail))
+            self._complete(one.id, Completion("sent", result.detail))
         else:
-            self._settle(one.id, Settled("unconfirmed", result.detail))
+            self._complete(one.id, Completion("unconfirmed", result.detail))
 
     def _watch(self) -> None:
-        while not self._stop.wait(LOOK_EVERY_S):
+        while not self._stop.wait(EVALUATION_EVERY_S):
             if self._open:
                 self.tick(self.now_ns())
 
-    def _settle(self, action_id: str, settled: Settled, *, unsent: bool = False) -> None:
-        """Settle an open action; with `unsent`, only if it was not sent meanwhile."""
+    def _complete(self, action_id: str, completed: Completion, *, unsent: bool = False) -> None:
+        """Complete an open action; with `unsent`, only if it was not sent meanwhile."""
         with self._lock:
-            one = self._open.close(action_id, settled.outcome, unsent=unsent)
+            one = self._open.close(action_id, completed.outcome, unsent=unsent)
             if one is None:
                 return
             self._empty.notify_all()
-        one.settled(settled)
+        one.completed(completed)
 
 
 def _firing(decision: Decision) -> Hashable:

@@ -71,7 +71,7 @@ class _Abort(_EngineClient):
     __slots__ = ()
     in_stream = True
 
-    def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
+    def check(self, timeout_s: float) -> bool | None:  # noqa: ARG002
         """Return None: the stream shows it."""
         return None
 
@@ -143,7 +143,7 @@ class RouterDrain(_EngineClient):
         path = f"/workers/{quote(found[worker], safe='')}"
         return self.request_reply("DELETE", path, None, until_s - monotonic_s())
 
-    def look(self, timeout_s: float) -> bool | None:
+    def check(self, timeout_s: float) -> bool | None:
         """Return whether the router has ceased to list the worker."""
         try:
             answer = self.request("GET", "/list_workers" if self.legacy else "/workers", None, timeout_s)
@@ -174,8 +174,8 @@ def _json(answer: Answer) -> Any:
 
 def _sglang_workers(answer: Answer) -> dict[str, str] | None:
     """Return the ids of workers by URL; None where the answer is no list of them."""
-    said = _json(answer)
-    workers = said.get("workers") if isinstance(said, dict) else None
+    reported = _json(answer)
+    workers = reported.get("workers") if isinstance(reported, dict) else None
     if not isinstance(workers, list):
         return None
     found = {}
@@ -186,8 +186,8 @@ def _sglang_workers(answer: Answer) -> dict[str, str] | None:
 
 
 def _listed(answer: Answer) -> set[str] | None:
-    said = _json(answer)
-    urls = said.get("urls") if isinstance(said, dict) else said
+    reported = _json(answer)
+    urls = reported.get("urls") if isinstance(reported, dict) else reported
     return {_plain(url) for url in urls if isinstance(url, str)} if isinstance(urls, list) else None
 
 

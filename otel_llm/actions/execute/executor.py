@@ -57,7 +57,7 @@ class Executor(Protocol):
     def attempt(self, order: Order, now_ns: int, timeout_s: float) -> Reply:
         """Try once; raises nothing."""
 
-    def look(self, timeout_s: float) -> bool | None:
+    def check(self, timeout_s: float) -> bool | None:
         """Return whether the action is seen to be done, None where that cannot be checked; raises nothing."""
 
 
@@ -92,11 +92,11 @@ def result_of(answer: Answer) -> Reply:
     if answer.body is None:  # it may have said that the action was refused
         return replace(reply, result="again", detail=f"HTTP {answer.status}, no body in time", maybe_sent=True)
     try:
-        said = json.loads(answer.body)
+        reported = json.loads(answer.body)
     except (ValueError, RecursionError):
         return reply
-    result = said.get("result") if isinstance(said, dict) else None
-    detail = one_line(said.get("detail")) if isinstance(said, dict) else ""
+    result = reported.get("result") if isinstance(reported, dict) else None
+    detail = one_line(reported.get("detail")) if isinstance(reported, dict) else ""
     if result == "done":
         return Reply("done", detail)
     if result in ("refused", "unknown_request"):

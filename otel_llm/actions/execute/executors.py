@@ -94,7 +94,7 @@ class _Notification:
             return Reply("refused", f"no channel of notifications is running for {self.name}")
         return Reply("accepted", "queued; tried until it arrives")
 
-    def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
+    def check(self, timeout_s: float) -> bool | None:  # noqa: ARG002
         """Return None: delivery is not observed."""
         return None
 

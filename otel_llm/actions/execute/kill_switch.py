@@ -31,7 +31,7 @@ class KillSwitch:
             self._killed = False
             return None
         except OSError as problem:
-            return self.killed(f"the kill switch cannot be looked at: {problem.strerror}")
+            return self.killed(f"the kill switch cannot be read: {problem.strerror}")
         return self.killed("the kill switch is there")
 
     def killed(self, reason: str) -> NotSent:

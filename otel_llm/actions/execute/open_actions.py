@@ -1,4 +1,4 @@
-"""The actions that are open, from the moment that they are taken until they are settled, once. No I/O, no clock.
+"""The actions that are open, from the moment that they are taken until they are completed, once. No I/O, no clock.
 
 Both dispatchers keep theirs here: the collector's, whose threads send actions, and the relay's, in its event loop. The
 shell brings the clock, the lock or loop, and what does an action. Here is what may be open beside what, what the end of
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Completion:
     """The result of an action.
 
     `open_elsewhere`: it was not begun since another is open for its instance; `migration`: the details of a `migrate`.
@@ -39,13 +39,13 @@ class OpenAction(Generic[T]):
     """One open action.
 
     `what`: what the shell needs to do it; `tenant`: whose it is; `exclusive`: the names of what no other action may be
-    open for meanwhile; `about`: the firing that caused it, and the stream whose end settles it; `sent`: it can be
+    open for meanwhile; `about`: the firing that caused it, and the stream whose end completes it; `sent`: it can be
     withdrawn no more.
     """
 
     id: str
     what: T
-    settled: Callable[[Settled], None]
+    completed: Callable[[Completion], None]
     tenant: str = ""
     exclusive: Sequence[tuple[str, Hashable]] = ()
     about: Sequence[Hashable] = ()
@@ -79,13 +79,13 @@ class OpenActions(Generic[T]):
         """Return how many of a tenant's are open."""
         return self._open_of[tenant]
 
-    def refusal(self, action_id: str, exclusive: Iterable[tuple[str, Hashable]]) -> Settled | None:
+    def refusal(self, action_id: str, exclusive: Iterable[tuple[str, Hashable]]) -> Completion | None:
         """Return why an action may not be opened now: it is open, or another holds what it needs."""
         if action_id in self._open:
-            return Settled("failed", "this very action is open already")
+            return Completion("failed", "this very action is open already")
         for name in exclusive:
             if (other := self._busy.get(name)) is not None:
-                return Settled("budget", f"{other} is open for this {name[0]}", open_elsewhere=True)
+                return Completion("budget", f"{other} is open for this {name[0]}", open_elsewhere=True)
         return None
 
     def open(self, action: OpenAction[T]) -> None:
@@ -97,7 +97,7 @@ class OpenActions(Generic[T]):
             self._about.setdefault(about, {})[action.id] = None
 
     def get(self, action_id: str) -> OpenAction[T] | None:
-        """Return an open action; None for one that was settled."""
+        """Return an open action; None for one that was completed."""
         return self._open.get(action_id)
 
     def holder(self, name: tuple[str, Hashable]) -> OpenAction[T] | None:
@@ -114,9 +114,9 @@ class OpenActions(Generic[T]):
         return [self._open[action_id] for action_id in self._about.get(about, ())]
 
     def close(self, action_id: str, outcome: Outcome, *, unsent: bool = False) -> OpenAction[T] | None:
-        """Remove an action and count its outcome; return it, for its owner to call `settled`.
+        """Remove an action and count its outcome; return it, for its owner to call `completed`.
 
-        None if it was settled before or, with `unsent`, if it was sent meanwhile.
+        None if it was completed before or, with `unsent`, if it was sent meanwhile.
         """
         one = self._open.get(action_id)
         if one is None or (unsent and one.sent):
@@ -135,10 +135,10 @@ class OpenActions(Generic[T]):
         return one
 
 
-def settled_decision(decision: Decision, settled: Settled) -> Decision:
+def completed_decision(decision: Decision, completed: Completion) -> Decision:
     """Return the decision as it is recorded: with the result of its action."""
-    budget = {**decision.budget, CONFIRMATION: False} if settled.open_elsewhere else decision.budget
-    findings = {} if settled.migration is None else settled.migration.record()
-    if settled.detail:
-        findings["detail"] = settled.detail
-    return replace(decision, outcome=settled.outcome, budget=budget, findings=findings)
+    budget = {**decision.budget, CONFIRMATION: False} if completed.open_elsewhere else decision.budget
+    findings = {} if completed.migration is None else completed.migration.record()
+    if completed.detail:
+        findings["detail"] = completed.detail
+    return replace(decision, outcome=completed.outcome, budget=budget, findings=findings)

@@ -61,7 +61,7 @@ class Webhook:
         headers |= signed_headers(order.id, now_ns // 10**9, body, secrets)
         return send_request("POST", self.url, headers, body, timeout_s)
 
-    def look(self, timeout_s: float) -> bool | None:  # noqa: ARG002
+    def check(self, timeout_s: float) -> bool | None:  # noqa: ARG002
         """Return None: a receiver's answer says what it did."""
         return None
 
@@ -69,8 +69,8 @@ class Webhook:
 def _stated_name(answer: Answer) -> str:
     """Return the name that a relay asks for, "" where it does not ask."""
     try:
-        said = json.loads(answer.body or b"")
+        reported = json.loads(answer.body or b"")
     except (ValueError, RecursionError):
         return ""
-    name = said.get("relay") if isinstance(said, dict) else None
+    name = reported.get("relay") if isinstance(reported, dict) else None
     return name if isinstance(name, str) and len(name) <= _NAME_CHARS else ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from otel_llm.actions.execute.open_actions import Settled, settled_decision
+from otel_llm.actions.execute.open_actions import Completion, completed_decision
 from otel_llm.actions.sinks.write_limits import WriteLimits
 from otel_llm.config.secret_files import MAX_TOKENS
 from otel_llm.live.felt import Felt
@@ -134,8 +134,8 @@ class Records(Protocol):
 class Dispatcher(Protocol):
     """The interface to what does enforced actions; called in the evaluator's thread, it neither waits nor raises."""
 
-    def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
-        """Do an order; `settled` is called once, now or later, in any thread."""
+    def take(self, order: Order, completed: Callable[[Completion], None]) -> None:
+        """Do an order; `completed` is called once, now or later, in any thread."""
 
     def keep(self, decision: Decision) -> bool:
         """Keep a decided action until its firing ends; return whether it will be recorded."""
@@ -144,7 +144,7 @@ class Dispatcher(Protocol):
         """Withdraw the unsent actions of a firing that has ended."""
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Settle the actions on a stream that has ended."""
+        """Complete the actions on a stream that has ended."""
 
     def notes(self) -> Sequence[str]:
         """Return a sentence for each receiver to which nothing is sent now."""
@@ -278,21 +278,21 @@ class Sinks:
         order = self.context.order(decision)
         evaluator_thread = threading.current_thread()
 
-        def settled(how: Settled) -> None:
+        def completed(how: Completion) -> None:
             if threading.current_thread() is evaluator_thread or self.later is None:
-                self._settled(order, how)
+                self._completed(order, how)
             else:
-                self.later(lambda: self._settled(order, how))
+                self.later(lambda: self._completed(order, how))
 
-        self.dispatcher.take(order, settled)
+        self.dispatcher.take(order, completed)
         return True
 
     def record(self, decision: Decision) -> None:
         """Record what became of a kept action."""
         self._decided(decision)
 
-    def _settled(self, order: Order, how: Settled) -> None:
-        self._decided(settled_decision(order.decision, how), how.detail, order.candidates)
+    def _completed(self, order: Order, how: Completion) -> None:
+        self._decided(completed_decision(order.decision, how), how.detail, order.candidates)
 
     def _decided(
         self,

@@ -80,7 +80,7 @@ class Connector(Destinations):
         self._tries = 0
         self.hedging = Hedging(pool, self._hedge_to, lambda backend: self._note(backend, "silent"))
         self.hedge: Callable[[], None] = _nothing
-        """Moves the stream, which has no token yet, to another backend; it calls `hedging.settled` at its end."""
+        """Moves the stream, which has no token yet, to another backend; it calls `hedging.completed` at its end."""
         self._answer: Run | None = None
 
     @property
@@ -146,7 +146,7 @@ class Connector(Destinations):
             policy, backends = self._pool.settings.direct_placement, self._pool.backends
             ranked = backends.rank(policy, self._hedge_to(backend), self.demand(policy, reply))
             names = [candidate.name for candidate in ranked]
-            race.beside(self.hedge_race(names, reply).run(), lambda _: self.hedging.settled("failed"))
+            race.beside(self.hedge_race(names, reply).run(), lambda _: self.hedging.completed("failed"))
 
         self.hedging.begin(backend, self._prompt)
         self.hedging.sends(hedge)
@@ -155,7 +155,7 @@ class Connector(Destinations):
         if run is None or not run.streams:
             self.hedging.end()
         elif run.backend is not backend:
-            self.hedging.settled("done")
+            self.hedging.completed("done")
         else:
             run.patient = True
             self.hedging.sends(self.hedge)
@@ -167,7 +167,7 @@ class Connector(Destinations):
         Each counts as a try.
         """
         left = self._pool.settings.failover.connect_retries + 1 - self._tries
-        return Race(self, reply, names[: max(0, left)], None, asks=self._count_try)
+        return Race(self, reply, names[: max(0, left)], None, on_request=self._count_try)
 
     def _count_try(self) -> None:
         self._tries += 1
@@ -330,8 +330,8 @@ class Connector(Destinations):
         """
         carry = resume.Carry(reply)
         path = self._path_to(COMPLETIONS).partition("?")[0].removesuffix("/v1" + COMPLETIONS)
-        while carry.asks is not None:
-            body = resume.detokenize_body(reply, carry.asks)
+        while carry.missing is not None:
+            body = resume.detokenize_body(reply, carry.missing)
             carry.answer(await text_of_ids(self._pool, backend, path, self._own_headers, body))
         if carry.count is None:
             raise UpstreamError(carry.reason or resume.UNFINISHED)
@@ -417,7 +417,7 @@ async def text_of_ids(pool: Pool, backend: Backend, path: str, headers: CIMultiD
     Raises UpstreamError if it does not answer, which says nothing about the ids.
     """
     path, within_s = path + resume.DETOKENIZE_PATH, pool.settings.failover.detokenize_s
-    status, text = await pool.upstream.ask(backend, "POST", path, headers, body, within_s)
+    status, text = await pool.upstream.request(backend, "POST", path, headers, body, within_s)
     if status in TRY_ELSEWHERE:
         raise UpstreamError(str(status))
     return resume.detokenized(text) if status == OK else None

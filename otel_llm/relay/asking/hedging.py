@@ -24,8 +24,8 @@ MEDIANS: Final = 3.0
 """A backend is late after so many times the median of its times to the first token."""
 LEAST_S: Final = 0.2
 """... and not before so long: less may be this process, or the network."""
-LOOK_EVERY_S: Final = 1.0
-"""The interval of looks for a reason to hedge, once a backend is late."""
+EVALUATION_EVERY_S: Final = 1.0
+"""The interval of checks for a reason to hedge, once a backend is late."""
 
 
 class Hedging:
@@ -55,15 +55,15 @@ class Hedging:
         after_s = failover.hedge_after_s
         if after_s is None:
             after_s = failover.first_byte_s if median_s is None else max(LEAST_S, MEDIANS * median_s)
-        self._look_in(min(after_s, failover.first_byte_s))
+        self._evaluate_in(min(after_s, failover.first_byte_s))
 
     def sends(self, send: Callable[[], None]) -> None:
-        """Hedge by this from now on; `settled` is called when it is over."""
+        """Hedge by this from now on; `completed` is called when it is over."""
         if self._under_way:
-            self.settled("refuted")
+            self.completed("refuted")
         self._send = send
 
-    def settled(self, outcome: str) -> None:
+    def completed(self, outcome: str) -> None:
         """Note that a hedge has won (`done`), has lost (`refuted`) or has failed."""
         self._under_way = False
         self._pool.metrics.hedged(outcome)
@@ -75,14 +75,14 @@ class Hedging:
             self._timer.cancel()
             self._timer = None
 
-    def _look_in(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+    def _evaluate_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._evaluate)
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         asked = self._asked
         if asked is None:
             return
-        self._look_in(LOOK_EVERY_S)
+        self._evaluate_in(EVALUATION_EVERY_S)
         if self._send is not None and not self._under_way and self._may(asked):
             self._under_way = True
             self._send()
@@ -154,6 +154,6 @@ class HedgedAttempt:
         self._beside.add_done_callback(over)
 
 
-def hedge_settled(hedging: Hedging) -> Callable[[str, str, Mapping[str, Any]], None]:
+def hedge_completed(hedging: Hedging) -> Callable[[str, str, Mapping[str, Any]], None]:
     """Return what a move calls at its end, if it is a hedge."""
-    return lambda outcome, _detail, _facts: hedging.settled(outcome)
+    return lambda outcome, _detail, _facts: hedging.completed(outcome)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.asking.run import Run
     from otel_llm.relay.splice.reply import Reply
 
-MOST_ASKED: Final = 2
+MOST_REQUESTED: Final = 2
 """Destinations that prefill at one time for one stream."""
 SLOW: Final = "slow"
 SILENT: Final = "silent"
@@ -49,7 +49,7 @@ class Race:
     One that fails gives way to the next at once. One without a first token within its start limit gives way too, if
     there is another; while the reader has no text left it goes on beside the next, two at most. `is_dry` tells whether
     the reader has no text left. Without it only one that answers with a failure gives way: a slow one is waited for,
-    and after one that stays silent no other one is asked: the fleet may be overloaded. `asks` is called for each one.
+    and after one that stays silent no other one is asked: the fleet may be overloaded. `on_request` is called for each.
     `late` is called if the last destination has no first token within `patience` start limits, and goes on.
     """
 
@@ -60,7 +60,7 @@ class Race:
         names: Sequence[str],
         is_dry: Callable[[], bool] | None,
         *,
-        asks: Callable[[], None] = _nothing,
+        on_request: Callable[[], None] = _nothing,
         late: Callable[[], None] | None = None,
         patience: int = 1,
     ) -> None:
@@ -72,7 +72,7 @@ class Race:
         self._reply = reply
         self._waiting = deque(names)
         self._is_dry = is_dry
-        self._asks = asks
+        self._on_request = on_request
         self._late = late
         self._patience = patience
         self._asked: dict[asyncio.Task[Run], str] = {}
@@ -88,7 +88,7 @@ class Race:
         try:
             while self._asked or self._waiting:
                 if not self._asked:
-                    self._ask_next()
+                    self._request_next()
                 won = await self._step()
                 if won is not None:
                     return won
@@ -120,7 +120,7 @@ class Race:
         if self._waiting and (newest in done or not done):
             if not done:
                 self._make_room(newest)
-            self._ask_next()
+            self._request_next()
         elif not done and self._late is not None:
             late, self._late = self._late, None
             late()
@@ -130,14 +130,14 @@ class Race:
         if self._is_dry is not None and not self._is_dry():
             self.failures.append((self._asked[newest], SLOW))
             self._leave(newest)
-        elif len(self._asked) >= MOST_ASKED:
+        elif len(self._asked) >= MOST_REQUESTED:
             oldest = next(iter(self._asked))
             self.failures.append((self._asked[oldest], SLOW))
             self._leave(oldest)
 
-    def _ask_next(self) -> None:
+    def _request_next(self) -> None:
         self.to = self._waiting.popleft()
-        self._asks()
+        self._on_request()
         task = asyncio.get_running_loop().create_task(self._connector.destination(self.to, self._reply))
         self._asked[task] = self.to
         limits = 1 if self._waiting else self._patience

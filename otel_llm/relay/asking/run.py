@@ -35,7 +35,7 @@ OK: Final = 200
 class Run:
     """The answer of one backend; an event stream is read line by line.
 
-    `streams`: it is an event stream, once `sniff` has looked; `begun`: the bytes that this took, and `read` returns.
+    `streams`: it is an event stream, once `sniff` has read; `begun`: the bytes that this took, and `read` returns.
     `tokens`: its load at the beginning, all of it to be prefilled; for `one_prompt` an estimate until its ids arrive.
     `placement`: its place by the policy of the queue, if that has one. `sent_ns`: when the request was sent (monotonic
     ns). `spoke` is called with its backend at its first token.

@@ -31,7 +31,7 @@ class Probes:
     async def start(self) -> None:
         """Probe every backend once, then at intervals."""
         backends = list(self._pool.backends)
-        await asyncio.gather(*(self._look(backend) for backend in backends))
+        await asyncio.gather(*(self._probe(backend) for backend in backends))
         self._tasks = [asyncio.create_task(self._follow(backend)) for backend in backends if backend.is_probed]
 
     async def stop(self) -> None:
@@ -53,7 +53,7 @@ class Probes:
                 models_s = loop.time()
                 await self._see_models(backend)
 
-    async def _look(self, backend: Backend) -> None:
+    async def _probe(self, backend: Backend) -> None:
         if backend.is_probed:
             await self._see_health(backend)
             if backend.healthy:
@@ -82,7 +82,7 @@ class Probes:
 
     async def _get(self, backend: Backend, path: str, within_s: float) -> tuple[int, bytes]:
         """Return the status and the body of an answer. Raises UpstreamError."""
-        return await self._pool.upstream.ask(backend, "GET", path, CIMultiDict(), None, within_s)
+        return await self._pool.upstream.request(backend, "GET", path, CIMultiDict(), None, within_s)
 
 
 def models_of(body: bytes) -> dict[str, int | None]:

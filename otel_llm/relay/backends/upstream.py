@@ -111,7 +111,7 @@ class Upstream:
         if key is not None:
             sent.popall("Authorization", None)
             sent["Authorization"] = f"Bearer {key}"
-        ask = partial(
+        send = partial(
             aiohttp.ClientSession.request,
             method=method,
             url=URL(backend.url + path, encoded=True),
@@ -124,11 +124,11 @@ class Upstream:
         try:
             if body is None or isinstance(body, bytes):
                 try:
-                    response = await ask(self._session)
+                    response = await send(self._session)
                 except IdleClosedError:
-                    response = await ask(self._anew)
+                    response = await send(self._anew)
             else:  # it cannot be sent once more
-                response = await ask(self._anew)
+                response = await send(self._anew)
         except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError) as problem:
             raise UpstreamError("tls") from problem
         except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as problem:
@@ -146,7 +146,7 @@ class Upstream:
         _follow_connection(response)
         return response
 
-    async def ask(
+    async def request(
         self,
         backend: Backend,
         method: str,

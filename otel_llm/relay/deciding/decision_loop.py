@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from otel_llm.actions.execute.open_actions import Settled
+    from otel_llm.actions.execute.open_actions import Completion
     from otel_llm.actions.settings import ServiceSettings
     from otel_llm.actions.sinks.console import Console
     from otel_llm.actions.sinks.sinks import Latency, UserCounters
@@ -162,14 +162,14 @@ class DecisionLoop:
         self.rearm()
 
     def wake(self) -> None:
-        """Look at the migrations that wait: something that stood in their way may be gone."""
+        """Evaluate the migrations that wait: something that stood in their way may be gone."""
         if self._standing is not None:
             self._standing.wake()
 
-    def do(self, command: Command, settled: Callable[[Settled], None]) -> None:
+    def do(self, command: Command, completed: Callable[[Completion], None]) -> None:
         """Do a command of another process, after `start`; see `OwnActions.do`."""
         assert self._actions is not None  # noqa: S101
-        self._actions.do(command, settled)
+        self._actions.do(command, completed)
 
     async def stop(self, grace_s: float) -> None:
         """Stop evaluating; wait for open actions, record their results, and close the files."""
@@ -300,12 +300,12 @@ _COUNTERS: Final = (
 
 
 def rule_families(counts: Mapping[str, int], outcomes: Mapping[str, int]) -> Iterator[Metric]:
-    """Yield the metrics of rules and actions; `counts`: of `DecisionLoop.counts`, `outcomes`: settled actions."""
+    """Yield the metrics of rules and actions; `counts`: of `DecisionLoop.counts`, `outcomes`: completed actions."""
     for name, words in _COUNTERS:
         family = CounterMetricFamily(f"otel_llm_relay_{name}", words)
         family.add_metric((), counts.get(name, 0))
         yield family
-    done = CounterMetricFamily("otel_llm_relay_actions", "Enforced actions settled, by outcome.", labels=["outcome"])
+    done = CounterMetricFamily("otel_llm_relay_actions", "Enforced actions completed, by outcome.", labels=["outcome"])
     for outcome, number in sorted(outcomes.items()):
         done.add_metric([outcome], number)
     yield done
@@ -313,7 +313,7 @@ def rule_families(counts: Mapping[str, int], outcomes: Mapping[str, int]) -> Ite
     for name in sorted(name for name in counts if name.startswith("gave_way.")):
         gone.add_metric([name.partition(".")[2]], counts[name])
     yield gone
-    flying = GaugeMetricFamily("otel_llm_relay_actions_open", "Enforced actions that are not settled.")
+    flying = GaugeMetricFamily("otel_llm_relay_actions_open", "Enforced actions that are not completed.")
     flying.add_metric((), counts.get("actions_open", 0))
     yield flying
     circuits = GaugeMetricFamily(

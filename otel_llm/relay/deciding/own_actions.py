@@ -1,7 +1,7 @@
 """Dispatch decided actions: to the relay's own actor for its streams and backends, to the settings' engines else.
 
 All of it runs in the event loop. `take` never calls the actor itself: rules decide in the middle of an update of a
-stream, and an actor updates streams. Each action is settled exactly once.
+stream, and an actor updates streams. Each action is completed exactly once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from otel_llm.actions.execute.circuit_breaker import CIRCUIT_OPEN
 from otel_llm.actions.execute.kill_switch import KillSwitch
-from otel_llm.actions.execute.open_actions import OpenAction, OpenActions, Settled
+from otel_llm.actions.execute.open_actions import Completion, OpenAction, OpenActions
 from otel_llm.relay.deciding.command import Command
 from otel_llm.rules.decisions.decision_records import ComparedInstance, Migration
 from otel_llm.shared.backoff import Backoff
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from otel_llm.rules.decisions.decision_records import Decision, Outcome
     from otel_llm.shared.clock import Clock
 
-Settle: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"
+Complete: TypeAlias = "Callable[[str, str, Mapping[str, Any]], None]"
 """Gets an action's outcome, a line of detail, and further fields of its record: of a migration `from`, `to`,
 `tokens_carried`, `gap_seconds`, and `candidates`, rows of instance, score and reason."""
 KILL_SWITCH_TIMEOUT_S: Final = 1.0
@@ -46,21 +46,21 @@ log = logging.getLogger(__name__)
 
 
 class Actor(Protocol):
-    """The actions on the relay's requests and backends; `settle` is called once, now or later, in the loop."""
+    """The actions on the relay's requests and backends; `complete` is called once, now or later, in the loop."""
 
     def may_pause(self, key: RequestKey) -> bool:
         """Tell whether a request's stream could be paused now."""
 
-    def migrate(self, command: Command, settle: Settle) -> None:
+    def migrate(self, command: Command, complete: Complete) -> None:
         """Move a request's stream to another backend."""
 
-    def preempt(self, command: Command, settle: Settle) -> None:
+    def preempt(self, command: Command, complete: Complete) -> None:
         """Pause a stream whose reader has text left."""
 
-    def abort(self, command: Command, settle: Settle) -> None:
+    def abort(self, command: Command, complete: Complete) -> None:
         """End a request's stream."""
 
-    def drain(self, command: Command, settle: Settle) -> None:
+    def drain(self, command: Command, complete: Complete) -> None:
         """Stop sending new streams to a backend."""
 
 
@@ -100,42 +100,42 @@ class OwnActions:
         self._none_open = asyncio.Event()
         self._stopping = False
 
-    def do(self, command: Command, settled: Callable[[Settled], None]) -> None:
-        """Do a command of another process; `settled` is called once, in the loop: now, if it is refused, else later.
+    def do(self, command: Command, completed: Callable[[Completion], None]) -> None:
+        """Do a command of another process; `completed` is called once, in the loop: now, if it is refused, else later.
 
         A migration that fails or is refuted is attempted again until the command expires.
         """
         backoff = Backoff(command.id.encode())
 
         def attempt() -> None:
-            self._settle_refused(lambda: self._take(command, over), over)
+            self._complete_refused(lambda: self._take(command, over), over)
 
-        def over(how: Settled) -> None:
+        def over(how: Completion) -> None:
             pause_s = backoff.next_s()
             in_time = self._clock.now_ns() + int(pause_s * 1e9) < command.expires_ns
             if command.verb == "migrate" and how.outcome in _ONCE_MORE and in_time and not self._stopping:
                 self._loop.call_later(pause_s, attempt)
             else:
-                settled(how)
+                completed(how)
 
         attempt()
 
     # Called by the sinks.
 
-    def take(self, order: Order, settled: Callable[[Settled], None]) -> None:
-        """Do an order; `settled` is called once, in the loop: now, if it is refused, else later."""
-        self._settle_refused(lambda: self._take(Command.of_order(order), settled, order), settled)
+    def take(self, order: Order, completed: Callable[[Completion], None]) -> None:
+        """Do an order; `completed` is called once, in the loop: now, if it is refused, else later."""
+        self._complete_refused(lambda: self._take(Command.of_order(order), completed, order), completed)
 
-    def _settle_refused(self, take: Callable[[], Settled | None], settled: Callable[[Settled], None]) -> None:
-        """Settle a refused action at once."""
+    def _complete_refused(self, take: Callable[[], Completion | None], completed: Callable[[Completion], None]) -> None:
+        """Complete a refused action at once."""
         try:
             refused = take()
         except Exception as bug:  # a bug of ours must not stop the evaluation
             log.exception("otel-llm: an action could not be begun")
-            refused = Settled("failed", f"a bug of ours: {type(bug).__name__}")
+            refused = Completion("failed", f"a bug of ours: {type(bug).__name__}")
         if refused is not None:
             self._open.outcomes[refused.outcome] += 1
-            settled(refused)
+            completed(refused)
 
     def keep(self, decision: Decision) -> bool:
         """Keep a migration; return whether it is attempted and recorded from now on, see `StandingMigrations`."""
@@ -146,12 +146,12 @@ class OwnActions:
         if self.standing is not None:
             self.standing.withdraw(decision)
         for one in self._open.of((decision.rule_hash, decision.subject)):
-            self._settle(one, Settled(decision.outcome, "withdrawn: the firing ended first"), unsent=True)
+            self._complete(one, Completion(decision.outcome, "withdrawn: the firing ended first"), unsent=True)
         if self._others is not None:
             self._others.withdraw(decision)
 
     def ended(self, stream: StreamKey, outcome: str) -> None:
-        """Expect the open action of an ended stream to be settled soon; its firings end first, see `withdraw`."""
+        """Expect the open action of an ended stream to be completed soon; its firings end first, see `withdraw`."""
         if self.standing is not None:
             self.standing.ended(stream)
         one = self._open.holder(("request", stream[:3]))
@@ -168,7 +168,7 @@ class OwnActions:
 
     @property
     def outcomes(self) -> Mapping[str, int]:
-        """Return the number of settled actions by outcome."""
+        """Return the number of completed actions by outcome."""
         return self._open.outcomes
 
     def counts(self) -> dict[str, int]:
@@ -181,7 +181,7 @@ class OwnActions:
         }
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more; wait for open actions, and settle what is left then."""
+        """Accept nothing more; wait for open actions, and complete what is left then."""
         self._stopping = True
         if self.standing is not None:
             self.standing.stop()
@@ -190,27 +190,29 @@ class OwnActions:
             waiting.append(self._loop.create_task(asyncio.to_thread(self._others.stop, grace_s)))
         await asyncio.wait(waiting)
         for one in self._open:
-            self._settle(one, Settled("unconfirmed" if one.sent else "expired", "the relay stopped"))
+            self._complete(one, Completion("unconfirmed" if one.sent else "expired", "the relay stopped"))
         if self._sending is not None:
             self._sending.cancel()
         self._disk.shutdown(wait=False)
 
     # From the decision to the actor.
 
-    def _take(self, command: Command, settled: Callable[[Settled], None], order: Order | None = None) -> Settled | None:
+    def _take(
+        self, command: Command, completed: Callable[[Completion], None], order: Order | None = None
+    ) -> Completion | None:
         """Begin a command; return why it is refused. `order`: that of an own rule, which `others` may have to do."""
         if self._stopping:
-            return Settled("expired", "the relay is stopping")
+            return Completion("expired", "the relay is stopping")
         others = self._others if order is not None and self._is_for_others(order) else None
         if others is None and command.verb not in _OWN:
-            return Settled("failed", f"nothing is configured that does `{command.verb}`")
+            return Completion("failed", f"nothing is configured that does `{command.verb}`")
         if len(self._open) >= MOST_OPEN:
-            return Settled("failed", f"{MOST_OPEN} actions are open")
+            return Completion("failed", f"{MOST_OPEN} actions are open")
         exclusive = tuple(_exclusive(command))
         if (refused := self._open.refusal(command.id, exclusive)) is not None:
             return refused
         about = () if order is None else ((order.decision.rule_hash, order.decision.subject),)
-        one = OpenAction(command.id, command, settled, exclusive=exclusive, about=about)
+        one = OpenAction(command.id, command, completed, exclusive=exclusive, about=about)
         self._open.open(one)
         self._none_open.clear()
         if others is not None and order is not None:
@@ -243,31 +245,31 @@ class OwnActions:
     async def _forbidden(self) -> NotSent | None:
         if self._kill_switch.path is None:
             return None
-        look = self._loop.run_in_executor(self._disk, self._kill_switch.forbidden)
-        done, _ = await asyncio.wait({look}, timeout=self._disk_timeout_s)
+        check = self._loop.run_in_executor(self._disk, self._kill_switch.forbidden)
+        done, _ = await asyncio.wait({check}, timeout=self._disk_timeout_s)
         if done:
-            return look.result()
-        look.cancel()
-        return self._kill_switch.killed("the kill switch cannot be looked at: the disk does not answer")
+            return check.result()
+        check.cancel()
+        return self._kill_switch.killed("the kill switch cannot be read: the disk does not answer")
 
     def _begin(self, one: _Open, not_sent: NotSent | None) -> None:
         command = one.what
         late_ns = self._clock.now_ns() - command.expires_ns
         if not_sent is not None:
-            self._settle(one, Settled(not_sent.outcome, not_sent.detail))
+            self._complete(one, Completion(not_sent.outcome, not_sent.detail))
             return
         if late_ns >= 0:
-            self._settle(one, Settled("expired", f"its time to live was over {late_ns / 1e6:.0f} ms ago"))
+            self._complete(one, Completion("expired", f"its time to live was over {late_ns / 1e6:.0f} ms ago"))
             return
         one.sent = True
 
-        def settle(outcome: str, detail: str, facts: Mapping[str, Any]) -> None:
+        def complete(outcome: str, detail: str, facts: Mapping[str, Any]) -> None:
             try:
                 migration = _migration(facts)
             except (KeyError, TypeError, AttributeError):  # a bug of ours must not stop the stream that it is about
                 log.exception("otel-llm: how a migration went cannot be recorded")
                 migration = None
-            self._settle(one, Settled(cast("Outcome", outcome), detail, migration=migration))
+            self._complete(one, Completion(cast("Outcome", outcome), detail, migration=migration))
 
         acts = {
             "migrate": self._actor.migrate,
@@ -276,19 +278,19 @@ class OwnActions:
             "drain": self._actor.drain,
         }
         try:
-            acts[command.verb](command, settle)
+            acts[command.verb](command, complete)
         except Exception as bug:  # a bug of ours must not stop the other actions
             log.exception("otel-llm: an action could not be done")
-            self._settle(one, Settled("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
+            self._complete(one, Completion("unconfirmed", f"a bug of ours: {type(bug).__name__}"))
 
     # From the actor to the record.
 
-    def _in_loop(self, one: _Open, how: Settled) -> None:
-        """Settle from any thread."""
-        self._loop.call_soon_threadsafe(self._settle, one, how)
+    def _in_loop(self, one: _Open, how: Completion) -> None:
+        """Complete from any thread."""
+        self._loop.call_soon_threadsafe(self._complete, one, how)
 
-    def _settle(self, one: _Open, how: Settled, *, unsent: bool = False) -> None:
-        """Settle an action, once; raises nothing: an actor calls it in the middle of its own work.
+    def _complete(self, one: _Open, how: Completion, *, unsent: bool = False) -> None:
+        """Complete an action, once; raises nothing: an actor calls it in the middle of its own work.
 
         `unsent`: only if its receiver does not have it yet.
         """
@@ -298,13 +300,13 @@ class OwnActions:
         if not self._open:
             self._none_open.set()
         try:
-            one.settled(how)
+            one.completed(how)
         except Exception:  # a bug of ours must not stop the stream that it is about
             log.exception("otel-llm: the outcome of an action could not be recorded")
 
     def _give_up(self, one: _Open) -> None:
         waited = f"the stream has ended, and its outcome was not known {self._wedge_timeout_s:g} s later"
-        self._settle(one, Settled("unconfirmed", waited))
+        self._complete(one, Completion("unconfirmed", waited))
 
     async def _wait_for_none(self, grace_s: float) -> None:
         if self._open:

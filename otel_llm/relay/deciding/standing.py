@@ -12,7 +12,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.actions.execute.open_actions import Settled, settled_decision
+from otel_llm.actions.execute.open_actions import Completion, completed_decision
 from otel_llm.rules.engine.budget import Budget, Spends
 from otel_llm.rules.engine.decision_maker import group_limits
 from otel_llm.rules.language.snapshot import Snapshot
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from otel_llm.rules.files.ruleset import Action, Rule, RuleSet
     from otel_llm.shared.clock import Clock
 
-LOOK_NS: Final = 50_000_000
-"""How often a migration is looked at that waits for a condition."""
+EVALUATION_EVERY_NS: Final = 50_000_000
+"""How often a migration is evaluated that waits for a condition."""
 NOT_BEGUN: Final = frozenset({"shadow", "budget", "expired"})
 """Outcomes of an attempt that was not begun: nothing was asked of a backend."""
 
@@ -72,13 +72,13 @@ class StandingMigrations:
     clock: Clock
     first_hand: FirstHand
     order: Callable[[Decision], Order]
-    take: Callable[[Order, Callable[[Settled], None]], None]
+    take: Callable[[Order, Callable[[Completion], None]], None]
     record: Callable[[Decision], None]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _standing: dict[StreamKey, dict[tuple[str, int], Standing]] = field(default_factory=dict)
     """By stream, then by the hash of the rule and the index of its action."""
     _room: bool = False
-    """Whether an attempt has ended since the last look: a budget may have room."""
+    """Whether an attempt has ended since the last evaluation: a budget may have room."""
     _budgets: dict[tuple[str, int], Budget] = field(default_factory=dict)
     _groups: dict[tuple[str, str], Spends] = field(default_factory=dict)
     _timer: asyncio.TimerHandle | None = None
@@ -108,7 +108,7 @@ class StandingMigrations:
             self.clock.now_ns(),
             waits="shadow" if shadow else "",
         )
-        self._look_soon()
+        self._evaluate_soon()
         return not shadow
 
     def withdraw(self, decision: Decision) -> None:
@@ -119,8 +119,8 @@ class StandingMigrations:
         for one in [one for (rule, _), one in of_stream.items() if rule == decision.rule_hash]:
             self._drop(one)
             if not one.attempts and not one.waits:
-                withdrawn = Settled(decision.outcome, "withdrawn: the firing ended first")
-                self.record(settled_decision(one.decision, withdrawn))
+                withdrawn = Completion(decision.outcome, "withdrawn: the firing ended first")
+                self.record(completed_decision(one.decision, withdrawn))
 
     def ended(self, stream: StreamKey) -> None:
         """Forget a stream that has ended."""
@@ -130,11 +130,11 @@ class StandingMigrations:
             budget.forget(stream[:3])
 
     def wake(self) -> None:
-        """Look at everything that waits: the rules or the backends have changed."""
+        """Evaluate everything that waits: the rules or the backends have changed."""
         now_ns = self.clock.now_ns()
         for one in self._all():
             one.due_ns = min(one.due_ns, now_ns)
-        self._look_soon()
+        self._evaluate_soon()
 
     def stop(self) -> None:
         """Attempt nothing more."""
@@ -160,9 +160,9 @@ class StandingMigrations:
         if not of_stream:
             del self._standing[one.key]
 
-    # One look at all that is due.
+    # One evaluation of all that is due.
 
-    def _look_soon(self) -> None:
+    def _evaluate_soon(self) -> None:
         if self._standing and not self._stopped:
             self._arm(0.0)
 
@@ -172,9 +172,9 @@ class StandingMigrations:
             if self._timer.when() <= at_s:
                 return
             self._timer.cancel()
-        self._timer = self.loop.call_at(at_s, self._look)
+        self._timer = self.loop.call_at(at_s, self._evaluate)
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         self._timer = None
         now_ns = self.clock.now_ns()
         room, self._room = self._room, False
@@ -195,12 +195,12 @@ class StandingMigrations:
         return float("inf") if running is None or not running.count else float(running.dry_ns - self.clock.now_ns())
 
     def _try(self, one: Standing, now_ns: int) -> None:
-        """Attempt a migration if nothing stands in its way; else say when it is looked at again."""
+        """Attempt a migration if nothing stands in its way; else say when it is evaluated again."""
         stream = self.first_hand.streams.get(one.key)
         if stream is None:
             self._drop(one)
             return
-        one.due_ns = now_ns + LOOK_NS
+        one.due_ns = now_ns + EVALUATION_EVERY_NS
         x_ns = max(now_ns + stream.offset_ns, stream.stream.last_ns)
         facts = Snapshot(stream)
         if stream.suspended or not self._holds(one, facts, x_ns, now_ns):
@@ -235,7 +235,7 @@ class StandingMigrations:
         when = one.rule.when
         truth = when.truth(facts, x_ns, one.rule.max_fact_age_ns)
         holds = one.rule.on_missing == "fire" if truth is None else truth
-        if not holds and (flip_ns := when.flip_ns(facts, x_ns, x_ns + LOOK_NS, truth)) is not None:
+        if not holds and (flip_ns := when.flip_ns(facts, x_ns, x_ns + EVALUATION_EVERY_NS, truth)) is not None:
             one.due_ns = now_ns + flip_ns - x_ns
         if not holds and (truth is not None or one.rule.on_missing != "hold"):
             one.rests = False
@@ -273,19 +273,19 @@ class StandingMigrations:
             attempt=one.attempts,
         )
 
-        def settled(how: Settled) -> None:
-            self._settled(one, budget, request, instance, decision, how)
+        def completed(how: Completion) -> None:
+            self._completed(one, budget, request, instance, decision, how)
 
-        self.take(self.order(decision), settled)
+        self.take(self.order(decision), completed)
 
-    def _settled(
+    def _completed(
         self,
         one: Standing,
         budget: Budget,
         request: Hashable,
         instance: str,
         decision: Decision,
-        how: Settled,
+        how: Completion,
     ) -> None:
         begun = how.outcome not in NOT_BEGUN
         budget.end(request, instance, self._group_of(one), done=how.outcome == "done", begun=begun)
@@ -293,18 +293,18 @@ class StandingMigrations:
         now_ns = self.clock.now_ns()
         if begun:
             one.waits = ""
-            self.record(settled_decision(decision, how))
+            self.record(completed_decision(decision, how))
         else:
             one.attempts -= 1
             if one.waits != how.outcome:
                 one.waits = how.outcome
-                self.record(settled_decision(decision, how))
+                self.record(completed_decision(decision, how))
         if how.outcome == "done":
             one.rests, one.backoff, one.due_ns = True, Backoff(one.key[1]), now_ns
         else:
             one.due_ns = now_ns + int(one.backoff.next_s() * 1e9)
         self._room = self._room or begun
-        self._look_soon()
+        self._evaluate_soon()
 
     def _budget_of(self, one: Standing) -> Budget:
         index = one.decision.action_index

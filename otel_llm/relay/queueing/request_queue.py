@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from otel_llm.scheduling.placement import Demand
     from otel_llm.slo.classes import SloClass
 
-LOOK_EVERY_S: Final = 0.5
-"""The interval of looks for a free place while requests wait: the end of an ejection is no event."""
+EVALUATION_EVERY_S: Final = 0.5
+"""The interval of checks for a free place while requests wait: the end of an ejection is no event."""
 
 TRIED: Final = 16
 """The most requests in time that polyserve tries at one event: it asks each backend of a tier for each of them."""
@@ -207,7 +207,7 @@ class RequestQueue:
             del self._by_client[client]
 
     def close(self) -> None:
-        """Stop looking; those who wait are the caller's to end."""
+        """Stop evaluating; those who wait are the caller's to end."""
         if self._timer is not None:
             self._timer.cancel()
         if self._annealed is not None:
@@ -280,13 +280,13 @@ class RequestQueue:
         if self._annealed is not None:
             self._annealed.changed()
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(EVALUATION_EVERY_S, self._evaluate)
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         self._timer = None
         self.release()
         if self._waiting:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+            self._timer = asyncio.get_running_loop().call_later(EVALUATION_EVERY_S, self._evaluate)
 
     # For the annealed order.
 

@@ -383,8 +383,8 @@ class Recorded:
 
     def _known(self, late: Mapping[str, AttributeValue]) -> Identity:
         """Return the identity known by now; `late`: attributes that were not known at the commit."""
-        said = {**self._request.gen_ai, **self._request.ours, **late}
-        return Identity.stated(said, instance=self._instance or None, exact_resume=self._exact_resume)
+        reported = {**self._request.gen_ai, **self._request.ours, **late}
+        return Identity.stated(reported, instance=self._instance or None, exact_resume=self._exact_resume)
 
     def _follow(self, choice: int, identity: Identity) -> None:
         """Let the rules follow a choice from the commit on."""

@@ -60,7 +60,7 @@ class ReplyFacts:
     def __init__(self) -> None:
         self.input_tokens: int | None = None
         self._lag_ns = 0
-        self._said = Statements()
+        self._reported = Statements()
         self.counted_tokens = 0
         """Tokens of all choices that were counted here."""
         self._choices: defaultdict[int, ChoiceState] = defaultdict(ChoiceState)
@@ -68,7 +68,7 @@ class ReplyFacts:
     @property
     def response_model(self) -> str | None:
         """Return the model that responds, as the reply states it."""
-        return self._said.response_model
+        return self._reported.response_model
 
     def parts(self, choice: int, kind: int, size: int, text: str) -> list[tuple[int, int]]:
         """Return the kinds and sizes of a chunk's text, whose kind and size these are; `text`: of content alone."""
@@ -89,22 +89,22 @@ class ReplyFacts:
         Values of a wrong type are ignored. `continues`: the chunk's backend began after tokens of another, which it
         counts as its prompt's, so its usage is not the reply's.
         """
-        said = self._said
-        said.name(value.get("id"), value.get("model"))
+        reported = self._reported
+        reported.name(value.get("id"), value.get("model"))
         usage = value.get("usage")
         if type(usage) is not dict or continues:
             return None
         if not value.get("choices"):  # with choices it is that of one, or of so far
-            said.use(usage)
+            reported.use(usage)
         return count_of(usage.get("prompt_tokens"))
 
     def finish(self, choice: int, reason: str) -> None:
         """Note the finish reason of a choice."""
-        self._said.finish(choice, reason)
+        self._reported.finish(choice, reason)
 
     def goes_on(self, choice: int) -> None:
         """Note text of a choice behind its finish reason, which was not its last."""
-        self._said.goes_on(choice)
+        self._reported.goes_on(choice)
 
     # Of the relay itself.
 
@@ -144,15 +144,19 @@ class ReplyFacts:
     @property
     def reported(self) -> Statements:
         """Return the reply's statements so far; its length is counted here if no backend states that of all of it."""
-        said = copy(self._said)
-        said.input_tokens = self.input_tokens
+        reported = copy(self._reported)
+        reported.input_tokens = self.input_tokens
         known = self._choices.values()
-        if said.output_tokens is None and any(one.counted for one in known) and not any(one.guessed for one in known):
-            said.output_tokens = self.counted_tokens
-        return said
+        if (
+            reported.output_tokens is None
+            and any(one.counted for one in known)
+            and not any(one.guessed for one in known)
+        ):
+            reported.output_tokens = self.counted_tokens
+        return reported
 
     def statement(self, choice: int, basis: str, queue_s: float | None, *, alone: bool) -> Statement:
         """Return what is known of a choice at its end; `alone`: the request has no other choice."""
-        said = self.reported
-        total = said.total if alone else (None, None)
-        return Statement(basis, *total, finish_reason(said.finish_reasons.get(choice)), queue_s, self._lag_s)
+        reported = self.reported
+        total = reported.total if alone else (None, None)
+        return Statement(basis, *total, finish_reason(reported.finish_reasons.get(choice)), queue_s, self._lag_s)

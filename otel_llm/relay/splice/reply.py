@@ -205,10 +205,10 @@ class Reply:
             return b""
         self.done = True
         usage = self._usage() if self.request.wants_usage and not self._usage_told else None
-        told = b""
+        reported = b""
         if usage is not None:
-            told = b"data: " + self._form().usage(usage, self.system_fingerprint).encode() + b"\n\n"
-        return self.separator() + told + b"data: [DONE]\n\n"
+            reported = b"data: " + self._form().usage(usage, self.system_fingerprint).encode() + b"\n\n"
+        return self.separator() + reported + b"data: [DONE]\n\n"
 
     def _usage(self) -> str | None:
         """Return the JSON of the usage, None where it is not known."""

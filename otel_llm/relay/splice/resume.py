@@ -26,14 +26,14 @@ _CONTEXT: Final = 8
 class Carry:
     """The search for the number of carried output ids: those whose complete text the client has.
 
-    While `asks` is not None, detokenize these ids at the destination and `answer` with the text, None where there is
+    While `missing` is not None, detokenize these ids at the destination and `answer` with the text, None where there is
     none. Then `count` is the number, or None and `reason` tells why there is none. It uses the reply as it was when
     this was made.
     """
 
     def __init__(self, reply: Reply) -> None:
         ids = reply.ids
-        self.asks: list[int] | None = None
+        self.missing: list[int] | None = None
         self.count: int | None = None
         self.reason = reply.reason
         if self.reason is not None:
@@ -48,13 +48,13 @@ class Carry:
         prompt = reply.prompt_ids or PromptIds()
         self._context = [*prompt.last(_CONTEXT), *ids[: self._whole]][-_CONTEXT:]
         self._fewest = max(1, len(self._candidates) - MAX_DROPPED)
-        self.asks = self._context
+        self.missing = self._context
         if not self._context:
             self.answer("")
 
     def answer(self, text: str | None) -> None:
         """Use the text of the ids that were asked for."""
-        self.asks = None
+        self.missing = None
         if text is None:
             self.reason = UNFINISHED
             return
@@ -68,7 +68,7 @@ class Carry:
         if len(self._candidates) < self._fewest:
             self.reason = UNFINISHED
         else:
-            self.asks = self._context + self._candidates
+            self.missing = self._context + self._candidates
 
 
 def detokenize_body(reply: Reply, ids: list[int]) -> bytes:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.asking.connector import Connector
     from otel_llm.relay.asking.run import Run
-    from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.reply import Reply
 
@@ -30,8 +30,8 @@ class Leaver(Protocol):
     def run(self) -> Run | None:
         """Return the answer of the backend that serves it, or served it last."""
 
-    def migrate(self, to: str, why: Mapping[str, str], settle: Settle, *, decisive: bool = False) -> None:
-        """Begin to move it to another backend by a placement policy; `settle` gets the outcome, once."""
+    def migrate(self, to: str, why: Mapping[str, str], complete: Complete, *, decisive: bool = False) -> None:
+        """Begin to move it to another backend by a placement policy; `complete` gets the outcome, once."""
 
 
 class Leaving:
@@ -66,9 +66,9 @@ class Leaving:
             self._watch = None
 
     def _watch_for(self, run: Run, delay_s: float) -> None:
-        self._watch = asyncio.get_running_loop().call_later(delay_s, self._look, run)
+        self._watch = asyncio.get_running_loop().call_later(delay_s, self._evaluate, run)
 
-    def _look(self, run: Run) -> None:
+    def _evaluate(self, run: Run) -> None:
         """Check whether a backend is silent; its bytes may wait for a client that reads slowly."""
         self._watch = None
         if self._session.run is not run or run.closed:
@@ -90,11 +90,11 @@ class Leaving:
 
     async def _moved(self, reason: str) -> bool:
         """Attempt one move; return whether it was done."""
-        settled: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        completed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def settle(outcome: str, _detail: str, _facts: Mapping[str, Any]) -> None:
-            if not settled.done():
-                settled.set_result(outcome)
+        def complete(outcome: str, _detail: str, _facts: Mapping[str, Any]) -> None:
+            if not completed.done():
+                completed.set_result(outcome)
 
-        self._session.migrate(self._connector.policy, {"reason": reason}, settle, decisive=reason != IDLE)
-        return await settled == "done"
+        self._session.migrate(self._connector.policy, {"reason": reason}, complete, decisive=reason != IDLE)
+        return await completed == "done"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.asking.connector import Connector
     from otel_llm.relay.asking.run import Run
-    from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.reply import Reply
     from otel_llm.relay.streams.lifecycle import Lifecycle
@@ -44,13 +44,13 @@ MOVING: Final = "the stream is being moved already"
 class Move:
     """A move of the stream from one backend to another, from its beginning to the first text after it.
 
-    `why` names the rule or the reason, for the request span; `settle` is called once. `decisive`: the source is not
+    `why` names the rule or the reason, for the request span; `complete` is called once. `decisive`: the source is not
     read while a destination is asked, so it cannot go on first.
     """
 
     source: str
     why: Mapping[str, str]
-    settle: Settle
+    complete: Complete
     to: str = ""
     decisive: bool = False
     carried: int | None = None
@@ -60,7 +60,7 @@ class Move:
     over: bool = False
 
     def end(self, outcome: str, detail: str, gap_s: float | None = None) -> None:
-        """Settle the move, once."""
+        """Complete the move, once."""
         if self.over:
             return
         self.over = True
@@ -69,7 +69,7 @@ class Move:
             facts |= {"to": self.to, "tokens_carried": self.carried, "gap_seconds": gap_s}
         if self.candidates:
             facts["candidates"] = self.candidates
-        self.settle(outcome, detail, facts)
+        self.complete(outcome, detail, facts)
 
 
 class Migration:
@@ -108,17 +108,17 @@ class Migration:
         run: Run,
         to: str,
         why: Mapping[str, str],
-        settle: Settle,
+        complete: Complete,
         *,
         decisive: bool = False,
         hedge: bool = False,
     ) -> None:
-        """Begin to move the stream that `run` serves by a placement policy; `settle` gets the outcome, once.
+        """Begin to move the stream that `run` serves by a placement policy; `complete` gets the outcome, once.
 
         `decisive`: whatever the source does meanwhile; else that follows from the reader's text and the two paces.
         `hedge`: the source is late with its first token, so one other backend is to have the request at one time.
         """
-        move = Move(run.backend.name, why, settle)
+        move = Move(run.backend.name, why, complete)
         if self._reply.begun and (reason := self._connector.exact_reason(run.backend, self._reply)) is not None:
             move.end("failed", reason)
             return
@@ -238,7 +238,7 @@ class Migration:
     def failed_over(self, source: str, found: Run, reason: str) -> None:
         """Note that `found` continues where `source` broke off."""
         carried = found.upstream_response.carried or 0
-        self._switched = Move(source, {"reason": reason}, unsettled, to=found.backend.name, carried=carried)
+        self._switched = Move(source, {"reason": reason}, ignore_completion, to=found.backend.name, carried=carried)
 
     def moved(self, gap_s: float) -> None:
         """Note that the client has text; `gap_s` after the last, if it is the first after a move."""
@@ -259,5 +259,5 @@ class Migration:
             self._won = None
 
 
-def unsettled(_outcome: str, _detail: str, _facts: Mapping[str, Any]) -> None:
+def ignore_completion(_outcome: str, _detail: str, _facts: Mapping[str, Any]) -> None:
     """Ignore the end of a move that no rule has decided."""

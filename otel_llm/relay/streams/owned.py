@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from otel_llm import semconv
 from otel_llm.relay.answers import STOPPING
 from otel_llm.relay.asking.connector import Connector
-from otel_llm.relay.asking.hedging import hedge_settled
+from otel_llm.relay.asking.hedging import hedge_completed
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.recording.trace_headers import TRACE_HEADERS
 from otel_llm.relay.splice.reply import Reply
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.bodies import Body
     from otel_llm.relay.deciding.command import Command
-    from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.queueing.request_queue import RequestQueue
     from otel_llm.relay.recording.recorder import Recorder
     from otel_llm.relay.splice.request import OwnedRequest
@@ -79,8 +79,8 @@ class Owned:
             self._pool, owned, path, headers, prompt, recorded, turn, caller.name, packed, body.trailers
         )
         session = self.sessions[recorded.key] = Session(request, recorded, Reply(owned), connector, self.pauses, turn)
-        policy, settled = self._pool.settings.direct_placement, hedge_settled(connector.hedging)
-        connector.hedge = partial(session.migrate, policy, {"reason": "hedge"}, settled, hedge=True)
+        policy, completed = self._pool.settings.direct_placement, hedge_completed(connector.hedging)
+        connector.hedge = partial(session.migrate, policy, {"reason": "hedge"}, completed, hedge=True)
         try:
             return await session.serve()
         finally:
@@ -94,30 +94,30 @@ class Owned:
 
     # Actions; see `own_actions.Actor`.
 
-    def migrate(self, command: Command, settle: Settle) -> None:
+    def migrate(self, command: Command, complete: Complete) -> None:
         """Move a stream to another backend."""
         session = self._session(command)
         if session is None:
-            settle("failed", "the stream is over", {})
+            complete("failed", "the stream is over", {})
             return
-        session.migrate(str(command.arguments["to"]), {"rule": command.rule}, settle)
+        session.migrate(str(command.arguments["to"]), {"rule": command.rule}, complete)
 
-    def preempt(self, command: Command, settle: Settle) -> None:
+    def preempt(self, command: Command, complete: Complete) -> None:
         """Pause the first candidate that can be paused, else the first victim of the instance.
 
         It skips a candidate that has left the instance meanwhile: pausing it would make no room there.
         """
         if self.pauses.full:
-            settle("budget", self.pauses.refusal, {})
+            complete("budget", self.pauses.refusal, {})
             return
         for key in chain(command.candidates, self._victims_of(command)):
             session = self.sessions.get(key)
             if session is None or command.instance not in ("", session.instance):
                 continue
             if session.pause_reason is None:
-                session.pause(command.rule, settle)
+                session.pause(command.rule, complete)
                 return
-        settle("failed", "no stream can be paused", {})
+        complete("failed", "no stream can be paused", {})
 
     def _victims_of(self, command: Command) -> Iterator[RequestKey]:
         """Yield the relay's own choice, made only when it is needed."""
@@ -128,22 +128,22 @@ class Owned:
         session = self.sessions.get(key)
         return session is not None and session.pause_reason is None
 
-    def abort(self, command: Command, settle: Settle) -> None:
+    def abort(self, command: Command, complete: Complete) -> None:
         """End a stream with an error event."""
         session = self._session(command)
         message = f"the stream was aborted by the rule {command.rule}"
         if session is None or not session.cut("aborted", message, "aborted"):
-            settle("failed", "the stream is over", {})
+            complete("failed", "the stream is over", {})
             return
-        settle("done", "", {})
+        complete("done", "", {})
 
-    def drain(self, command: Command, settle: Settle) -> None:
+    def drain(self, command: Command, complete: Complete) -> None:
         """Stop sending new streams to a backend."""
         if not self._pool.backends.drain(command.instance):
-            settle("failed", f"no backend is called {command.instance}", {})
+            complete("failed", f"no backend is called {command.instance}", {})
             return
         self.drained(command.instance)
-        settle("done", "", {})
+        complete("done", "", {})
 
     def _session(self, command: Command) -> Session | None:
         return None if command.request is None else self.sessions.get(command.request)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.settings import Preempt
 
-LOOK_EVERY_S: Final = 0.1
+EVALUATION_EVERY_S: Final = 0.1
 """The interval of checks whether a paused stream is due."""
 
 
@@ -90,13 +90,13 @@ class Pauses:
         loop = asyncio.get_running_loop()
         try:
             while self._pauses:
-                self._look(loop.time())
-                await asyncio.sleep(LOOK_EVERY_S)
+                self._evaluate(loop.time())
+                await asyncio.sleep(EVALUATION_EVERY_S)
         finally:
             self._watching = None
             self._starved_s.clear()
 
-    def _look(self, now_s: float) -> None:
+    def _evaluate(self, now_s: float) -> None:
         starving = self._starving()
         for source in {pause.source for pause in self._pauses}:
             if source in starving:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.asking.connector import Connector
     from otel_llm.relay.asking.run import Run
-    from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.reply import Reply
     from otel_llm.relay.streams.client import Client
@@ -84,22 +84,22 @@ class Pausing:
         settings, runway_s = self._connector.preempt, self._recorded.runway_s
         return runway_s is not None and runway_s > settings.resume_runway_s + settings.spare_s
 
-    def begin(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
-        """Pause a stream that has no `reason` against it; `settle` gets the outcome, once.
+    def begin(self, run: Run, rule: str, complete: Complete, may_begin: Callable[[], bool]) -> None:
+        """Pause a stream that has no `reason` against it; `complete` gets the outcome, once.
 
         Where the reader's ids do not follow, the backend is asked first, and the reply stays as it is meanwhile, see
         `asked`. Then `may_begin` tells whether the stream is still to be paused.
         """
         if self._reply.carried is not None:
-            self._begin(run, rule, settle)
+            self._begin(run, rule, complete)
             return
 
         def over(task: asyncio.Task[None]) -> None:
             self._asking = None
             if task.cancelled():
-                settle("failed", "the stream is over", {})
+                complete("failed", "the stream is over", {})
 
-        self._asking = asyncio.get_running_loop().create_task(self._ask(run, rule, settle, may_begin))
+        self._asking = asyncio.get_running_loop().create_task(self._ask(run, rule, complete, may_begin))
         self._asking.add_done_callback(over)
 
     async def asked(self) -> None:
@@ -107,34 +107,34 @@ class Pausing:
         if self._asking is not None:
             await asyncio.wait({self._asking})
 
-    async def _ask(self, run: Run, rule: str, settle: Settle, may_begin: Callable[[], bool]) -> None:
+    async def _ask(self, run: Run, rule: str, complete: Complete, may_begin: Callable[[], bool]) -> None:
         try:
             async with asyncio.timeout(self._connector.preempt.ask_s):
                 carried = await self._connector.carried(run.backend, self._reply)
         except TimeoutError:
-            settle("failed", "silent", {})
+            complete("failed", "silent", {})
             return
         except UpstreamError as problem:
-            settle("failed", problem.reason, {})
+            complete("failed", problem.reason, {})
             return
         if not may_begin():
-            settle("failed", NOT_SERVED, {})
+            complete("failed", NOT_SERVED, {})
         elif not self._has_spare:
-            settle("failed", NO_SPARE, {})
+            complete("failed", NO_SPARE, {})
         elif (reason := self._connector.pause_reason(run.backend, self._reply, carried)) is not None:
-            settle("failed", reason, {})
+            complete("failed", reason, {})
         elif self._pauses.full:
-            settle("budget", self._pauses.refusal, {})
+            complete("budget", self._pauses.refusal, {})
         else:
-            self._begin(run, rule, settle)
+            self._begin(run, rule, complete)
 
-    def _begin(self, run: Run, rule: str, settle: Settle) -> None:
+    def _begin(self, run: Run, rule: str, complete: Complete) -> None:
         self._pause = self._pauses.begin(run.backend.name, lambda: self._recorded.runway_s)
         self._begun_s = _now_s()
         self._recorded.paused(run.backend.name, rule)
         self._life.on(Event.PAUSE)
         self._wake()
-        settle("done", f"paused {self._recorded.key[0].hex()}/{self._recorded.key[1].hex()}", {})
+        complete("done", f"paused {self._recorded.key[0].hex()}/{self._recorded.key[1].hex()}", {})
 
     async def rest(self, run: Run) -> Run | None:
         """Keep the client's stream open until it is due; return the backend that resumes it, None where none can.

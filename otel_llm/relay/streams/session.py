@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from otel_llm.relay.asking.connector import Connector
     from otel_llm.relay.asking.run import Run
-    from otel_llm.relay.deciding.own_actions import Settle
+    from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.line import Line
     from otel_llm.relay.splice.reply import Reply
@@ -175,7 +175,7 @@ class Session:
         self,
         to: str,
         why: Mapping[str, str],
-        settle: Settle,
+        complete: Complete,
         *,
         decisive: bool = False,
         hedge: bool = False,
@@ -183,22 +183,22 @@ class Session:
         """Begin to move the stream to another backend by a placement policy; see `Migration.begin`."""
         run = self._run
         if run is None or not self.is_served:
-            settle("failed", NOT_SERVED, {})
+            complete("failed", NOT_SERVED, {})
         elif not self._life.takes(Event.MOVE):
-            settle("failed", MOVING, {})
+            complete("failed", MOVING, {})
         else:
-            self._migration.begin(run, to, why, settle, decisive=decisive, hedge=hedge)
+            self._migration.begin(run, to, why, complete, decisive=decisive, hedge=hedge)
 
     def leave(self, reason: str, still: Callable[[], bool]) -> None:
         """Move the stream off its backend, without a rule: attempt it until it is done, or no longer to be done."""
         self._leaving.begin(reason, still)
 
-    def pause(self, rule: str, settle: Settle) -> None:
-        """Pause a stream without a `pause_reason`; `settle` gets the outcome, once."""
+    def pause(self, rule: str, complete: Complete) -> None:
+        """Pause a stream without a `pause_reason`; `complete` gets the outcome, once."""
         run = self._run
         assert run is not None  # noqa: S101
         self._pausing.begin(
-            run, rule, settle, lambda: self.is_served and self._life.takes(Event.PAUSE) and self._run is run
+            run, rule, complete, lambda: self.is_served and self._life.takes(Event.PAUSE) and self._run is run
         )
 
     def cut(self, kind: str, message: str, code: str) -> bool:
@@ -344,7 +344,7 @@ class Session:
         out: list[bytes] = []
         broken, text = None, False
         for at_ns, line in found:
-            broken = self._look(line)
+            broken = self._break_in(line)
             if broken is not None:
                 break
             self._take(run, line, at_ns, out)
@@ -362,7 +362,7 @@ class Session:
         self._connector.worked(run.backend)
         return ""
 
-    def _look(self, line: Line) -> str | None:
+    def _break_in(self, line: Line) -> str | None:
         """Return why a line is not passed on: it is a break, whatever the status was."""
         if line.trouble == DIFFERS:  # to resume it again would not make it right
             self.reply.cannot_resume(DIFFERS)

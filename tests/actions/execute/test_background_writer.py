@@ -13,13 +13,13 @@ PIPE_BYTES = 1 << 16
 
 
 def test_lines_come_in_order() -> None:
-    said: list[str] = []
-    aside = BackgroundWriter(said.append)
+    reported: list[str] = []
+    aside = BackgroundWriter(reported.append)
     aside.start()
     for i in range(1000):
         aside(str(i))
     aside.stop(WAIT_S)
-    assert said == [str(i) for i in range(1000)]
+    assert reported == [str(i) for i in range(1000)]
 
 
 def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
@@ -54,10 +54,10 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
     reader.join(WAIT_S)
     os.close(reading)
     lines = whole.decode().splitlines()
-    told = [line.split() for line in lines if line.startswith("...")]
+    reported = [line.split() for line in lines if line.startswith("...")]
     assert {line for line in lines if not line.startswith("...")} == {"x" * 99}
-    assert len(lines) - len(told) + sum(int(words[1]) for words in told) == PIPE_BYTES // 50
-    assert told
+    assert len(lines) - len(reported) + sum(int(words[1]) for words in reported) == PIPE_BYTES // 50
+    assert reported
 
 
 def test_a_terminal_that_went_away_is_written_to_once() -> None:

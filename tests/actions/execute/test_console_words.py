@@ -23,11 +23,11 @@ def row(**more: Any) -> Any:
 
 
 def test_words_of_a_verdict_are_explained_after_the_first_line_that_has_them() -> None:
-    said: list[str] = []
-    console = Console(said.append)
+    reported: list[str] = []
+    console = Console(reported.append)
     console.row(row())
     console.row(row())
-    first, unsaid, lost, second = said
+    first, unsaid, lost, second = reported
     assert first == second
     assert first.startswith(f"{UNSAID} ")
     assert (unsaid.strip().partition(":")[0], lost.strip().partition(":")[0]) == (UNSAID, "lost")
@@ -35,9 +35,9 @@ def test_words_of_a_verdict_are_explained_after_the_first_line_that_has_them() -
 
 
 def test_a_met_stream_needs_no_explanation() -> None:
-    said: list[str] = []
-    Console(said.append, verdicts="all").row(row(met=True, outcome="completed"))
-    assert len(said) == 1
+    reported: list[str] = []
+    Console(reported.append, verdicts="all").row(row(met=True, outcome="completed"))
+    assert len(reported) == 1
 
 
 def test_every_outcome_of_a_decision_and_every_explained_word_is_in_the_glossary() -> None:
@@ -48,7 +48,7 @@ def test_every_outcome_of_a_decision_and_every_explained_word_is_in_the_glossary
 
 @pytest.mark.parametrize(("model", "shown"), [("m", "chat m trace"), ("", "chat - trace")])
 def test_a_rules_line_names_class_and_model(model: str, shown: str) -> None:
-    said: list[str] = []
-    Console(said.append).decision(decision(1, 0.0, outcome="shadow", model=model))
-    assert shown in said[0]
-    assert said[1].strip().startswith("shadow:")
+    reported: list[str] = []
+    Console(reported.append).decision(decision(1, 0.0, outcome="shadow", model=model))
+    assert shown in reported[0]
+    assert reported[1].strip().startswith("shadow:")

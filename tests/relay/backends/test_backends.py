@@ -16,7 +16,7 @@ from otel_llm.scheduling.profiles.profile import LinearProfile, Terms
 
 
 @dataclass
-class Told:
+class Reported:
     """Backends under a clock that a test sets, and how often a change was notified."""
 
     now_s: float = 100.0
@@ -36,55 +36,55 @@ class Told:
 
 
 def test_changes_are_told_only_where_something_has_changed() -> None:
-    told = Told()
-    a = told.backends.get("a")
-    told.backends.answered(a)
-    told.backends.serves(a, {"m": 9})
-    assert told.backends.drain("a", draining=False)
-    assert told.changes == 0
-    told.backends.refused(a)
-    told.backends.refused(a)
-    told.backends.serves(a, {"m": 10})
-    assert told.backends.drain("a")
-    assert told.backends.drain("a")
-    assert told.changes == 3
-    assert not told.backends.drain("nowhere")
+    reported = Reported()
+    a = reported.backends.get("a")
+    reported.backends.answered(a)
+    reported.backends.serves(a, {"m": 9})
+    assert reported.backends.drain("a", draining=False)
+    assert reported.changes == 0
+    reported.backends.refused(a)
+    reported.backends.refused(a)
+    reported.backends.serves(a, {"m": 10})
+    assert reported.backends.drain("a")
+    assert reported.backends.drain("a")
+    assert reported.changes == 3
+    assert not reported.backends.drain("nowhere")
 
 
 @pytest.mark.parametrize("closed", ["healthy", "draining"])
 def test_one_that_takes_no_streams_is_not_chosen(closed: str) -> None:
-    told = Told()
-    a = told.backends.get("a")
+    reported = Reported()
+    a = reported.backends.get("a")
     if closed == "healthy":
-        told.backends.refused(a)
+        reported.backends.refused(a)
     else:
-        told.backends.drain("a")
-    assert {one.name for one in [told.backends.choose("least_load", ()) for _ in range(4)] if one} == {"b"}
-    assert told.backends.choose("least_load", {"b"}) is None
-    assert [one.name for one in told.backends.open_to(group="g")] == ["b"]
-    assert [one.name for one in told.backends.open_to(group="")] == ([] if closed == "draining" else ["a"])
+        reported.backends.drain("a")
+    assert {one.name for one in [reported.backends.choose("least_load", ()) for _ in range(4)] if one} == {"b"}
+    assert reported.backends.choose("least_load", {"b"}) is None
+    assert [one.name for one in reported.backends.open_to(group="g")] == ["b"]
+    assert [one.name for one in reported.backends.open_to(group="")] == ([] if closed == "draining" else ["a"])
 
 
 @pytest.mark.parametrize(("count", "prompt"), [(12, 8), (7, 3000)])
 def test_a_burst_of_equal_requests_is_spread_evenly(count: int, prompt: int) -> None:
-    told = Told()
+    reported = Reported()
     got: Counter[str] = Counter()
     for _ in range(count):
-        chosen = told.backends.choose("least_load", ())
+        chosen = reported.backends.choose("least_load", ())
         assert chosen is not None
-        told.backends.begin(chosen, prompt)
+        reported.backends.begin(chosen, prompt)
         got[chosen.name] += 1
     assert max(got.values()) - min(got.values()) <= 1
 
 
 def test_a_stream_that_ends_takes_all_of_its_load_along() -> None:
-    told = Told()
-    a = told.backends.get("a")
-    told.backends.begin(a, 10)
-    told.backends.grow(a, 5)
-    told.backends.begin(a, 1)
+    reported = Reported()
+    a = reported.backends.get("a")
+    reported.backends.begin(a, 10)
+    reported.backends.grow(a, 5)
+    reported.backends.begin(a, 1)
     assert (a.streams, a.tokens) == (2, 16)
-    told.backends.end(a, 15)
+    reported.backends.end(a, 15)
     assert (a.streams, a.tokens) == (1, 1)
 
 
@@ -93,35 +93,35 @@ def test_a_stream_that_ends_takes_all_of_its_load_along() -> None:
 
 def test_streams_that_are_placed_at_one_instant_count_before_they_begin() -> None:
     """As when a rule moves all streams of a backend: each of them is begun later, and most at once."""
-    told = Told()
-    open_to = told.backends.open_to()
-    first = [told.backends.rank("least_load", open_to, Demand(30))[0].name for _ in range(6)]
+    reported = Reported()
+    open_to = reported.backends.open_to()
+    first = [reported.backends.rank("least_load", open_to, Demand(30))[0].name for _ in range(6)]
     assert Counter(first) == {"a": 3, "b": 3}
-    score = {one.name: one.score for one in told.backends.rank("least_load", open_to)}
+    score = {one.name: one.score for one in reported.backends.rank("least_load", open_to)}
     assert score["a"] == score["b"] == {"tokens": 90.0, "streams": 3.0}
-    told.backends.begin(told.backends.get("a"), 35)
-    score = {one.name: one.score for one in told.backends.rank("spread", open_to)}
+    reported.backends.begin(reported.backends.get("a"), 35)
+    score = {one.name: one.score for one in reported.backends.rank("spread", open_to)}
     assert score["a"]["streams"] + score["b"]["streams"] == 7.0, "a stream that has begun counts once"
 
 
 def test_a_stream_that_was_placed_and_never_begins_is_forgotten() -> None:
-    told = Told()
-    open_to = told.backends.open_to()
+    reported = Reported()
+    open_to = reported.backends.open_to()
     for _ in range(4):
-        told.backends.rank("least_load", open_to, Demand(30))
-    told.now_s += COMING_S
-    assert [one.score["tokens"] for one in told.backends.rank("least_load", open_to)] == [0.0, 0.0]
+        reported.backends.rank("least_load", open_to, Demand(30))
+    reported.now_s += COMING_S
+    assert [one.score["tokens"] for one in reported.backends.rank("least_load", open_to)] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"random", "power_of_two", "pack"}))
 def test_equal_backends_take_turns(policy: str) -> None:
-    told = Told()
+    reported = Reported()
     got = []
     for _ in range(4):
-        chosen = told.backends.choose(policy, (), Demand(5, 0.1))
+        chosen = reported.backends.choose(policy, (), Demand(5, 0.1))
         assert chosen is not None
-        told.backends.begin(chosen, 5, 5)
-        told.backends.end(chosen, 5, 5)
+        reported.backends.begin(chosen, 5, 5)
+        reported.backends.end(chosen, 5, 5)
         got.append(chosen.name)
     assert got == ["a", "b", "a", "b"]
 
@@ -136,74 +136,76 @@ def test_a_seed_makes_draws_that_can_be_repeated() -> None:
 
 def test_the_prediction_is_for_one_stream_more() -> None:
     """Two streams took 20 ms and three 30; with a stream in flight and one placed, the next is the third."""
-    told = Told()
-    a, b = told.backends.get("a"), told.backends.get("b")
+    reported = Reported()
+    a, b = reported.backends.get("a"), reported.backends.get("b")
     for streams, gap_s in ((2, 0.020), (3, 0.030)):
-        a.gaps.observe(streams, gap_s, told.now_s + gap_s)
-    told.now_s += 0.1
-    told.backends.begin(a, 10)
-    assert score_of(told, "safest", a)["iteration_seconds"] == pytest.approx(0.020)
-    assert score_of(told, "safest", a)["iteration_seconds"] == pytest.approx(0.030), "the one before was placed here"
-    assert score_of(told, "safest", b)["iteration_seconds"] == 0.0
-    told.now_s += 61.0
-    assert score_of(told, "safest", a)["iteration_seconds"] == 0.0, "that was too long ago"
+        a.gaps.observe(streams, gap_s, reported.now_s + gap_s)
+    reported.now_s += 0.1
+    reported.backends.begin(a, 10)
+    assert score_of(reported, "safest", a)["iteration_seconds"] == pytest.approx(0.020)
+    assert score_of(reported, "safest", a)["iteration_seconds"] == pytest.approx(0.030), (
+        "the one before was placed here"
+    )
+    assert score_of(reported, "safest", b)["iteration_seconds"] == 0.0
+    reported.now_s += 61.0
+    assert score_of(reported, "safest", a)["iteration_seconds"] == 0.0, "that was too long ago"
 
 
 def test_a_profile_predicts_by_streams_and_tokens_where_there_is_one() -> None:
     """10 ms, 1 ms a stream and 10 us a token: with 100 tokens of one stream, 5 new ones make 2 streams of 105."""
-    told = Told()
-    a = told.backends.get("a")
+    reported = Reported()
+    a = reported.backends.get("a")
     terms = Terms(base=Fraction(10_000_000), per_decode=Fraction(1_000_000), per_kv_token=Fraction(10_000))
     a.profile = LinearProfile(name="small", terms=terms, **SMALL_ENGINE | {"step_overhead_ns": 500_000})
-    a.gaps.observe(2, 0.9, told.now_s + 0.9)
-    told.backends.begin(a, 100)
-    assert score_of(told, "safest", a)["iteration_seconds"] == pytest.approx(0.010 + 0.002 + 0.00105 + 0.0005)
+    a.gaps.observe(2, 0.9, reported.now_s + 0.9)
+    reported.backends.begin(a, 100)
+    assert score_of(reported, "safest", a)["iteration_seconds"] == pytest.approx(0.010 + 0.002 + 0.00105 + 0.0005)
 
 
-def score_of(told: Told, policy: str, backend: Backend) -> dict[str, float]:
-    (one,) = told.backends.rank(policy, [backend], Demand(5, 0.1))
+def score_of(reported: Reported, policy: str, backend: Backend) -> dict[str, float]:
+    (one,) = reported.backends.rank(policy, [backend], Demand(5, 0.1))
     return dict(one.score)
 
 
 def test_a_prompt_waits_until_its_first_token_or_its_end() -> None:
-    told = Told()
-    a = told.backends.get("a")
-    told.backends.begin(a, 100, 100)
-    told.backends.begin(a, 10, 10)
-    assert score_of(told, "lmetric", a) == {"lmetric": 115.0 * 3, "streams": 2.0}
-    told.now_s += COMING_S
-    told.backends.prefilled(a, 100)
-    assert score_of(told, "lmetric", a)["lmetric"] == 15.0 * 3
-    told.now_s += COMING_S
-    told.backends.end(a, 110, 0)
-    told.backends.end(a, 10, 10)
-    assert score_of(told, "lmetric", a)["lmetric"] == 5.0
+    reported = Reported()
+    a = reported.backends.get("a")
+    reported.backends.begin(a, 100, 100)
+    reported.backends.begin(a, 10, 10)
+    assert score_of(reported, "lmetric", a) == {"lmetric": 115.0 * 3, "streams": 2.0}
+    reported.now_s += COMING_S
+    reported.backends.prefilled(a, 100)
+    assert score_of(reported, "lmetric", a)["lmetric"] == 15.0 * 3
+    reported.now_s += COMING_S
+    reported.backends.end(a, 110, 0)
+    reported.backends.end(a, 10, 10)
+    assert score_of(reported, "lmetric", a)["lmetric"] == 5.0
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_starving_streams_are_counted_only_for_who_needs_them(policy: str) -> None:
-    told = Told()
+    reported = Reported()
     asked = []
 
     def starving() -> dict[str, int]:
         asked.append(policy)
         return {"a": 2, "": 1}
 
-    told.backends.starving = starving
-    chosen = told.backends.choose(policy, (), Demand(5, 0.1))
+    reported.backends.starving = starving
+    chosen = reported.backends.choose(policy, (), Demand(5, 0.1))
     assert asked == (["safest"] if policy == "safest" else [])
     assert policy != "safest" or (chosen is not None and chosen.name == "b")
 
 
 def test_starving_streams_are_counted_once_for_many_placements_at_one_instant() -> None:
-    told = Told()
+    reported = Reported()
     counts = [{"a": 1}, {"b": 1}]
-    told.backends.starving = lambda: counts.pop(0)
+    reported.backends.starving = lambda: counts.pop(0)
 
     def safest() -> str:
-        return told.backends.rank("safest", told.backends.open_to(), Demand(5, 0.1))[0].name
+        return reported.backends.rank("safest", reported.backends.open_to(), Demand(5, 0.1))[0].name
 
     assert {safest() for _ in range(5)} == {"b"}
-    told.now_s += STARVING_S
+    reported.now_s += STARVING_S
     assert {safest() for _ in range(5)} == {"a"}
     assert counts == []

@@ -1,4 +1,4 @@
-"""Rules on the relay's own streams: decided at exact flips, done by an actor, settled once, recorded."""
+"""Rules on the relay's own streams: decided at exact flips, done by an actor, completed once, recorded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from support.relay.decision_rig import (
     MS,
     Relay,
     Scripted,
+    completed,
     outcomes,
     rules,
-    settled,
 )
 
-from otel_llm.actions.execute.open_actions import Settled
+from otel_llm.actions.execute.open_actions import Completion
 from otel_llm.actions.settings import (
     ActionSettings,
     Engine,
@@ -48,15 +48,15 @@ def test_a_rule_is_evaluated_at_its_flip_and_nothing_polls(tmp_path: Path) -> No
     records = relay.play(script)
     flip_ms = 500
     assert relay.asked_ms() == [(flip_ms, "migrate")]
-    assert len(relay.looks) <= 8, "a minute of silence wakes no rule"
+    assert len(relay.evaluations) <= 8, "a minute of silence wakes no rule"
     assert outcomes(records) == [("migrate", "done"), (None, "ended")]
     first = records[0]
     assert first["flip_unix_nano"] - relay.began_ns == flip_ms * MS + 1
     assert {name: first[name] for name in MOVED} == MOVED
     assert first["trace_id"] == f"{1:032x}"
     assert relay.actor.asked[0][2] == ((1).to_bytes(16, "big"), (1).to_bytes(8, "big"), "default")
-    assert any(line.startswith("RULE    R: migrate: done") for line in relay.said)
-    assert any("completed" in line for line in relay.said)
+    assert any(line.startswith("RULE    R: migrate: done") for line in relay.reported)
+    assert any("completed" in line for line in relay.reported)
 
 
 def test_bytes_without_tokens_end_a_silence_and_no_gap(tmp_path: Path) -> None:
@@ -102,14 +102,14 @@ def test_tokens_do_not_set_the_timer_anew(tmp_path: Path) -> None:
     assert 1 <= len(set_at) <= 4
 
 
-def test_a_settlement_counts_once(tmp_path: Path) -> None:
+def test_a_completion_counts_once(tmp_path: Path) -> None:
     relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
 
     async def script() -> None:
         relay.begin()
         await asyncio.sleep(1)
-        relay.actor.settles[0]("done", "moved", MOVED)
-        relay.actor.settles[0]("failed", "again", {})
+        relay.actor.completes[0]("done", "moved", MOVED)
+        relay.actor.completes[0]("failed", "again", {})
 
     records = relay.play(script)
     assert outcomes(records) == [("migrate", "done")]
@@ -171,8 +171,8 @@ def test_a_disk_that_does_not_answer_holds_up_nothing_but_actions(tmp_path: Path
             go.wait(WAIT_S)
             raise FileNotFoundError
 
-    async def main() -> list[Settled]:
-        found: list[Settled] = []
+    async def main() -> list[Completion]:
+        found: list[Completion] = []
         actor = Scripted(FakeClock())
         actions = OwnActions(actor, clock, kill_switch=Hanging(tmp_path), disk_timeout_s=0.01)
         actions.take(order(action="migrate", now_ns=clock.now_ns(), ttl_ns=10**11), found.append)
@@ -183,9 +183,9 @@ def test_a_disk_that_does_not_answer_holds_up_nothing_but_actions(tmp_path: Path
         assert actor.asked == []
         return found
 
-    settled = asyncio.run(main())
-    assert [one.outcome for one in settled] == ["shadow"]
-    assert "does not answer" in settled[0].detail
+    completed = asyncio.run(main())
+    assert [one.outcome for one in completed] == ["shadow"]
+    assert "does not answer" in completed[0].detail
 
 
 def test_budgets_bound_migrations_of_an_instance(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_budgets_bound_migrations_of_an_instance(tmp_path: Path) -> None:
         for number in range(1, 4):
             relay.begin(number)
         await asyncio.sleep(1)
-        for settle in relay.actor.settles:
-            settle("done", "", MOVED)
+        for complete in relay.actor.completes:
+            complete("done", "", MOVED)
 
     records = relay.play(script)
     assert outcomes(records) == [("migrate", "budget"), ("migrate", "done"), ("migrate", "done")]
@@ -209,10 +209,10 @@ def test_a_refuted_migration_is_attempted_again_when_the_condition_holds_again(t
     async def script() -> None:
         stream = relay.begin()
         await asyncio.sleep(0.35)
-        relay.actor.settles[0]("refuted", "the source went on first", {"from": "a", "to": "b"})
+        relay.actor.completes[0]("refuted", "the source went on first", {"from": "a", "to": "b"})
         relay.token(stream)
         await asyncio.sleep(1)
-        relay.actor.settles[1]("done", "", MOVED)
+        relay.actor.completes[1]("done", "", MOVED)
         relay.token(stream)
         await asyncio.sleep(1)
 
@@ -234,7 +234,7 @@ def test_one_action_of_a_request_is_open_at_a_time(tmp_path: Path) -> None:
         relay.begin(1, choice=0)
         relay.begin(1, choice=1)
         await asyncio.sleep(1)
-        relay.actor.settles[0]("done", "", MOVED)
+        relay.actor.completes[0]("done", "", MOVED)
 
     records = relay.play(script)
     assert len(relay.actor.asked) == 1
@@ -250,8 +250,8 @@ def test_one_abort_or_drain_of_an_instance_is_open_at_a_time(tmp_path: Path) -> 
         relay.begin(2)
         relay.begin(3, instance="b")
         await asyncio.sleep(1)
-        for settle in relay.actor.settles:
-            settle("done", "", {})
+        for complete in relay.actor.completes:
+            complete("done", "", {})
         relay.begin(4)
         await asyncio.sleep(1)
 
@@ -284,7 +284,7 @@ def test_what_the_relay_does_not_do_goes_to_those_of_the_settings(tmp_path: Path
     async def script() -> None:
         relay.begin()
         await asyncio.sleep(0.4)
-        await settled(relay)
+        await completed(relay)
 
     records = relay.play(script)
     assert {record["action"]: record["outcome"] for record in records} == {
@@ -303,8 +303,8 @@ def test_a_router_that_the_settings_name_drains_instead_of_the_relay(tmp_path: P
         relay.begin(1, instance="a")
         relay.begin(2, instance="b")
         await asyncio.sleep(0.4)
-        relay.actor.settles[0]("done", "", {})
-        await settled(relay)
+        relay.actor.completes[0]("done", "", {})
+        await completed(relay)
 
     records = relay.play(script)
     assert [about for _, _, about in relay.actor.asked] == ["b"]
@@ -369,7 +369,7 @@ def test_a_bug_of_the_actor_stops_nothing(tmp_path: Path) -> None:
     assert relay.loop.counts()["actions_open"] == 0
 
 
-def test_an_actor_that_never_settles_is_given_up_behind_the_stream(tmp_path: Path) -> None:
+def test_an_actor_that_never_completes_is_given_up_behind_the_stream(tmp_path: Path) -> None:
     relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
 
     async def script() -> None:
@@ -419,7 +419,7 @@ def test_a_bug_in_the_evaluation_is_counted_and_its_timer_rests(tmp_path: Path) 
     assert 1 <= relay.loop.internal_errors <= 6
 
 
-def test_what_is_open_at_the_stop_is_settled(tmp_path: Path) -> None:
+def test_what_is_open_at_the_stop_is_completed(tmp_path: Path) -> None:
     relay = Relay(tmp_path, rules(tmp_path, MIGRATE))
 
     async def script() -> None:

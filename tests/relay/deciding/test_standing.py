@@ -53,7 +53,7 @@ def test_streams_that_wait_for_a_place_go_on_when_there_is_one_worst_off_first(t
         await asyncio.sleep(0.5)
         for number in range(3):
             assert len(relay.actor.asked) == number + 1
-            relay.actor.settles[number](*DONE)
+            relay.actor.completes[number](*DONE)
             await asyncio.sleep(0.001)
 
     records = relay.play(script)
@@ -177,14 +177,14 @@ def test_a_process_that_stood_still_reads_what_came_before_it_acts(tmp_path: Pat
 def test_a_collectors_migration_is_attempted_until_it_expires(ttl_s: float, outcome: str) -> None:
     clock = FakeClock()
     actor = Scripted(clock, answers=[("refuted", "", {}), FAILED, DONE])
-    told: list[str] = []
+    reported: list[str] = []
 
     async def go() -> None:
         actions = OwnActions(actor, clock)
         expires_ns = clock.now_ns() + int(ttl_s * 1e9)
         command = Command("act_1", "migrate", expires_ns, "R", {"to": "spread"}, (bytes(16), bytes(8), "default"))
-        actions.do(command, lambda how: told.append(how.outcome))
+        actions.do(command, lambda how: reported.append(how.outcome))
         await asyncio.sleep(5)
 
     run(clock, go())
-    assert told == [outcome]
+    assert reported == [outcome]

@@ -204,8 +204,8 @@ def test_a_tier_is_full_where_one_more_would_take_it_beyond_its_time_a_token() -
 
 def test_an_end_makes_room_and_first_tokens_are_told() -> None:
     fleet = Fleet("a")
-    told: list[int] = []
-    fleet.placer.freed = lambda: told.append(1)
+    reported: list[int] = []
+    fleet.placer.freed = lambda: reported.append(1)
     sent = [fleet.send(fleet.request(20)) for _ in range(5)]
     waiting = fleet.request(20)
     assert fleet.send(waiting) is None
@@ -214,7 +214,7 @@ def test_an_end_makes_room_and_first_tokens_are_told() -> None:
     assert first is not None
     fleet.now_ns = 15 * MS
     first[1].read(1, fleet.now_ns)
-    assert told == [1]
+    assert reported == [1]
     first[1].end(whole=True)
     first[1].end(whole=True)
     fleet.backends.end(fleet.backends.get("a"), 10)

@@ -52,7 +52,7 @@ class Rig:
         entry = self.queue.entry(slo, self.clock.now_ns(), 1, output, Demand(1))
         asking = asyncio.create_task(self._place(entry))
         self.asking.append(asking)
-        await settle()
+        await complete()
         return asking
 
     async def _place(self, entry: Entry) -> None:
@@ -65,7 +65,7 @@ class Rig:
 
     async def end(self, name: str = "a") -> None:
         self.backends.end(self.backends.get(name), 1)
-        await settle()
+        await complete()
 
     def values(self) -> dict[str, float]:
         families = self.metrics.families(self.backends, 0, len(self.queue))
@@ -74,7 +74,7 @@ class Rig:
         }
 
 
-async def settle() -> None:
+async def complete() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -85,7 +85,7 @@ def go(rig: Rig, test: Coroutine[Any, Any, None]) -> None:
         await test
         for asking in rig.asking:
             asking.cancel()
-        await settle()
+        await complete()
         rig.queue.close()
 
     run(rig.clock, main())
@@ -116,7 +116,7 @@ def test_a_place_is_taken_before_its_request_begins() -> None:
     async def test() -> None:
         entries = [rig.queue.entry(QUICK, 0, 1, 1, Demand(1)) for _ in range(3)]
         asking = [asyncio.create_task(rig.queue.place(entry)) for entry in entries]
-        await settle()
+        await complete()
         assert [one.done() for one in asking] == [True, True, False]
         assert {one.result().name for one in asking[:2]} == {"a", "b"}
         asking[2].cancel()
@@ -178,7 +178,7 @@ def test_a_newcomer_is_behind_the_plan_until_the_next_one() -> None:
         await asyncio.sleep(0)  # it is in the queue, and no plan has it yet
         for _ in range(2):
             rig.backends.end(rig.backends.get("a"), 1)
-        await settle()
+        await complete()
         assert {number for number, _ in rig.got} == {1, 2, 3, 4}
         asking.cancel()
 
@@ -252,7 +252,7 @@ def test_a_client_that_leaves_gives_up_its_turn() -> None:
         await rig.ask()
         waiting = await rig.ask()
         waiting.cancel()
-        await settle()
+        await complete()
         await rig.ask()
         await rig.end()
         assert rig.got == [(1, "a"), (3, "a")]
@@ -268,7 +268,7 @@ def test_a_client_that_leaves_in_the_instant_of_its_place_gives_it_to_the_next()
         leaving, _ = await rig.ask(), await rig.ask()
         rig.backends.end(rig.backends.get("a"), 1)  # the place is the second's, who has not been woken yet
         leaving.cancel()
-        await settle()
+        await complete()
         assert rig.got == [(1, "a"), (3, "a")]
         assert rig.backends.in_flight(rig.backends.get("a")) == 1
 
@@ -288,7 +288,7 @@ def test_only_backends_that_take_requests_have_places() -> None:
         await rig.ask()
         assert rig.got[1:] == [(3, "unavailable")], "a new request has no backend to wait for"
         rig.backends.drain("a", draining=False)
-        await settle()
+        await complete()
         assert rig.got[2:] == [(2, "a")], "one that waits is served by the backend that came back"
 
     go(rig, test())

@@ -45,9 +45,9 @@ def test_the_request_is_a_server_span_below_the_clients(rig: Rig) -> None:
         TRACE,
         PARENT,
     )
-    said = attributes(span)
-    assert (said[semconv.MEASURED_AT], said[semconv.SLO_CLASS]) == ("relay", "batch")
-    assert not any(name.startswith("otel_llm.gpu") for name in said)
+    reported = attributes(span)
+    assert (reported[semconv.MEASURED_AT], reported[semconv.SLO_CLASS]) == ("relay", "batch")
+    assert not any(name.startswith("otel_llm.gpu") for name in reported)
 
 
 def test_the_request_span_is_the_parent_of_what_the_backend_sees(rig: Rig) -> None:
@@ -157,8 +157,8 @@ def tokens_of(rig: Rig) -> list[tuple[str, int]]:
     found = []
     for span in rig.spans():
         for event in span.events:
-            said = attributes(event)
-            found.append((said.get(semconv.TOKEN_KIND, "content"), said.get(semconv.TOKEN_COUNT, 1)))
+            reported = attributes(event)
+            found.append((reported.get(semconv.TOKEN_KIND, "content"), reported.get(semconv.TOKEN_COUNT, 1)))
     return found
 
 
@@ -211,8 +211,12 @@ def test_segment_0_waits_for_the_backends_headers_and_stays_the_commits(rig: Rig
     recorded.served_by("a", exact_resume=True)
     [announced] = rig.spans()
     assert times_ms(announced) == (0, 0)
-    said = attributes(announced)
-    assert (said[semconv.INSTANCE], said[semconv.EXACT_RESUME], said[semconv.GEN_AI_REQUEST_MODEL]) == ("a", True, "m")
+    reported = attributes(announced)
+    assert (reported[semconv.INSTANCE], reported[semconv.EXACT_RESUME], reported[semconv.GEN_AI_REQUEST_MODEL]) == (
+        "a",
+        True,
+        "m",
+    )
 
     recorded.served_by("b", exact_resume=False)
     rig.wait(500)
@@ -260,14 +264,14 @@ def test_each_choice_has_its_own_tokens_with_their_kind_and_count(rig: Rig) -> N
     recorded.tokens(COMMIT_NS + 3 * MS, 0, 2, "content")
     rig.wait(5)
     recorded.ended("completed")
-    told = [
+    reported = [
         (attributes(span).get(semconv.CHOICE, 0), times_ms(span)[0], event.time_unix_nano, attributes(event))
         for span in rig.spans()
         if span.name == semconv.SEGMENT_SPAN
         for event in span.events
     ]
     at_ns = OFFSET_NS + COMMIT_NS
-    assert told == [
+    assert reported == [
         (0, 0, at_ns + 1 * MS, {semconv.TOKEN_KIND: "reasoning"}),
         (0, 0, at_ns + 3 * MS, {semconv.TOKEN_COUNT: 2}),
         (1, 0, at_ns + 2 * MS, {semconv.TOKEN_KIND: "tool"}),
@@ -375,12 +379,12 @@ def test_a_reply_says_its_usage_its_finish_and_who_it_is_by(rig: Rig) -> None:
     recorded.noted(Chunk(Choice(0, "length")), COMMIT_NS, continues=False)
     recorded.noted(Chunk(usage={"prompt_tokens": 12, "completion_tokens": 40}), COMMIT_NS, continues=False)
     recorded.ended("completed")
-    said = attributes(rig.request())
-    assert said[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 12
-    assert said[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 40
-    assert said[semconv.GEN_AI_RESPONSE_FINISH_REASONS] == ("length",)
-    assert (said[semconv.GEN_AI_RESPONSE_ID], said[semconv.GEN_AI_RESPONSE_MODEL]) == ("chatcmpl-1", "m-2")
-    assert said[semconv.TOKENS] == 1
+    reported = attributes(rig.request())
+    assert reported[semconv.GEN_AI_USAGE_INPUT_TOKENS] == 12
+    assert reported[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 40
+    assert reported[semconv.GEN_AI_RESPONSE_FINISH_REASONS] == ("length",)
+    assert (reported[semconv.GEN_AI_RESPONSE_ID], reported[semconv.GEN_AI_RESPONSE_MODEL]) == ("chatcmpl-1", "m-2")
+    assert reported[semconv.TOKENS] == 1
     assert rig.segments()[-1][semconv.GEN_AI_USAGE_INPUT_TOKENS] == 12
 
 
@@ -407,9 +411,9 @@ def test_the_usage_of_a_backend_that_continued_the_reply_is_not_the_replys(rig: 
     recorded.noted(Chunk(usage={"prompt_tokens": 17, "completion_tokens": 2}), COMMIT_NS, continues=True)
     recorded.migrated("a", "b", 5, 0.25, reason="broken")  # the client has its text only now
     recorded.ended("completed")
-    said = attributes(rig.request())
-    assert said[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 7
-    assert semconv.GEN_AI_USAGE_INPUT_TOKENS not in said
+    reported = attributes(rig.request())
+    assert reported[semconv.GEN_AI_USAGE_OUTPUT_TOKENS] == 7
+    assert semconv.GEN_AI_USAGE_INPUT_TOKENS not in reported
 
 
 @pytest.mark.parametrize(
@@ -448,8 +452,8 @@ def test_what_a_reply_states_of_a_wrong_type_is_left_out(rig: Rig, value: dict[s
     recorded = rig.begin()
     recorded.noted(Chunk(**value), COMMIT_NS, continues=False)
     recorded.ended("completed")
-    said = attributes(rig.request())
-    assert not [name for name in said if name.startswith(("gen_ai.usage", "gen_ai.response"))]
+    reported = attributes(rig.request())
+    assert not [name for name in reported if name.startswith(("gen_ai.usage", "gen_ai.response"))]
     assert rig.recorder.environment.bugs.count == 0
 
 
@@ -504,8 +508,8 @@ def test_a_request_ends_once(rig: Rig, outcome: str, error: str | None, status: 
     recorded.noted(Chunk(Choice(0, "stop")), rig.host.now_ns, continues=False)
     recorded.migrated("a", "b", 0, 0.0)
     assert len(rig.host.sent) == sent
-    span, said = rig.request(), attributes(rig.request())
-    assert (said[semconv.OUTCOME], said.get(semconv.ERROR_TYPE)) == (outcome, error)
+    span, reported = rig.request(), attributes(rig.request())
+    assert (reported[semconv.OUTCOME], reported.get(semconv.ERROR_TYPE)) == (outcome, error)
     assert span.status == status
     assert times_ms(span) == (0, 7)
     assert [row["outcome"] for row in rig.sink.rows] == [outcome] == [row["outcome"] for row in rig.audited()]

@@ -66,9 +66,9 @@ def play(rig: Rig, recorded: Recorded, step: tuple[Any, ...]) -> None:
     elif verb == "tokens":
         choice, count, kind, exact, lag_ms = given
         if exact:
-            said = stated(kind, 4 * count)
+            reported = stated(kind, 4 * count)
             recorded.tokens(
-                read_ns(recorded, now_ns, lag_ms), choice, count, kind, said["delta"].get("content", ""), said
+                read_ns(recorded, now_ns, lag_ms), choice, count, kind, reported["delta"].get("content", ""), reported
             )
         else:
             recorded.text(read_ns(recorded, now_ns, lag_ms), choice, stated(kind, 4 * count))

@@ -114,7 +114,7 @@ def test_a_damaged_stream_behind_a_seam_is_read(
     reply = Reply(owned({**CHAT, "return_token_ids": ids}))
     written(reply, UpstreamResponse(reply, kind), damaged(first, damage[:2])[:cut], splits)
     carry = Carry(reply)
-    while carry.asks is not None:
+    while carry.missing is not None:
         carry.answer(text)
     count = carry.count if reply.begun else None
     if count is not None:
@@ -156,15 +156,15 @@ def test_lines_are_the_body(data: bytes, splits: list[int], limit: int) -> None:
     lines = [line for part in pieces_of(data, splits) for line in reader.feed(part)] + reader.end()
     assert b"".join(line for line, _ in lines) == data
     joined: list[bytes] = []
-    told: list[bool] = []
+    reported: list[bool] = []
     for line, whole in lines:
         ended = not joined or joined[-1].endswith((b"\n", b"\r"))
         if ended and not (line == b"\n" and joined and joined[-1].endswith(b"\r")):
             joined.append(b"")
-            told.append(whole)
+            reported.append(whole)
         joined[-1] += line
     assert joined == data.splitlines(keepends=True)
-    for line, whole in zip(joined, told, strict=True):
+    for line, whole in zip(joined, reported, strict=True):
         assert whole or len(line) > limit
         assert not whole or len(line.removesuffix(b"\n")) <= limit
 

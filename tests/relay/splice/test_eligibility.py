@@ -128,8 +128,8 @@ def test_the_first_reason_in_order() -> None:
     many: Json = {"n": 2, "seed": 5, "stop": "x", "tools": [{}]}
     expected = ["2 choices", "sampled with a seed", "'stop' does not carry over", "tools"]
     assert reason(CHAT, "openai", **many) == "a backend of kind openai returns no token ids"
-    for gone, said in zip(["n", "seed", "stop", "tools"], expected, strict=True):
-        assert reason(CHAT, **many) == said
+    for gone, reported in zip(["n", "seed", "stop", "tools"], expected, strict=True):
+        assert reason(CHAT, **many) == reported
         del many[gone]
     assert reason(CHAT, **many) is None
 
@@ -282,19 +282,19 @@ def answers(reply: Reply, *texts: str | None) -> Carry:
     """Answer each question about ids in turn; each is to be asked."""
     carry = Carry(reply)
     for answer in texts:
-        assert carry.asks is not None
+        assert carry.missing is not None
         carry.answer(answer)
     return carry
 
 
 def test_a_text_with_one_id_is_whole_without_a_question() -> None:
     carry = answers(begun(CHAT, text([5, 6], "ab"), text([7], ""), text([8], "c")))
-    assert (carry.asks, carry.count, carry.reason) == (None, 4, None)
+    assert (carry.missing, carry.count, carry.reason) == (None, 4, None)
 
 
 def test_ids_without_text_are_generated_again() -> None:
     carry = answers(begun(CHAT, text([5], "a"), text([6], ""), text([7, 8], "")))
-    assert (carry.asks, carry.count) == (None, 1)
+    assert (carry.missing, carry.count) == (None, 1)
 
 
 def test_ids_are_dropped_until_their_text_is_what_was_delivered() -> None:
@@ -304,14 +304,14 @@ def test_ids_are_dropped_until_their_text_is_what_was_delivered() -> None:
         (("pppa", "pppab\ufffd", "pppab"), None),
     ):  # fmt: skip
         carry = answers(reply, *texts)
-        assert carry.asks == asks
+        assert carry.missing == asks
     assert (carry.count, carry.reason) == (3, None)
 
 
 @pytest.mark.parametrize("texts", [(None,), ("pa", None), ("pa", "x", "y", "z")])
 def test_a_text_that_never_comes_is_an_unfinished_character(texts: tuple[str | None, ...]) -> None:
     carry = answers(begun(CHAT, text([5], "a"), text([6, 7, 8], "b")), *texts)
-    assert (carry.asks, carry.count, carry.reason) == (None, None, UNFINISHED)
+    assert (carry.missing, carry.count, carry.reason) == (None, None, UNFINISHED)
 
 
 def test_not_every_id_of_a_long_tail_is_asked_about() -> None:
@@ -323,4 +323,4 @@ def test_not_every_id_of_a_long_tail_is_asked_about() -> None:
 def test_what_cannot_be_resumed_carries_nothing() -> None:
     reply = begun(CHAT, {"delta": {"content": "a"}})
     carry = Carry(reply)
-    assert (carry.asks, carry.count, carry.reason) == (None, None, "a chunk without ids")
+    assert (carry.missing, carry.count, carry.reason) == (None, None, "a chunk without ids")

@@ -156,7 +156,7 @@ def test_the_default_of_a_completion() -> None:
 def test_a_text_with_one_id_may_end_within_a_character() -> None:
     carry = Carry(begun(PROMPT, {"text": "a", "token_ids": [5]}, {"text": " ", "token_ids": [6]}))
     for asked, answer in (([1, 2, 3], "ppp"), ([1, 2, 3, 5, 6], "pppa \ufffd"), ([1, 2, 3, 5], "pppa")):
-        assert carry.asks == asked
+        assert carry.missing == asked
         carry.answer(answer)
     assert (carry.count, carry.reason) == (None, "unfinished character")
 
@@ -220,7 +220,7 @@ def events_of(data: bytes) -> list[Json]:
     return [json.loads(event[6:]) for event in data.split(b"\n\n")[:-2]]
 
 
-def told(choices: list[Json]) -> list[Json]:
+def reported(choices: list[Json]) -> list[Json]:
     """Return what choices tell: a null field and an absent one are equal."""
     return [{key: value for key, value in choice.items() if value is not None} for choice in choices]
 
@@ -233,7 +233,7 @@ def test_a_chunk_behind_a_seam_has_the_form_of_one_before() -> None:
     resumed = run(body, models_of(2), [4], kind="sglang")
     assert len(resumed.carried) == 1
     events, straight = events_of(resumed.data), events_of(b"".join(FakeSglangModel().chunks(body)))
-    assert [told(event["choices"]) for event in events] == [told(event["choices"]) for event in straight]
+    assert [reported(event["choices"]) for event in events] == [reported(event["choices"]) for event in straight]
     assert [plain(event["usage"]) for event in events] == [plain(event["usage"]) for event in straight]
     assert events[-2]["choices"][0]["matched_stop"] == stop
 

@@ -71,7 +71,7 @@ def test_the_stand_in_streams_as_sglang(code: Code, more: Json, per_chunk: int, 
         events = list(FakeSglangModel(stream_interval=per_chunk).chunks(body))
         found = code.completion(FakeSglangModel(stream_interval=per_chunk), body, incremental=incremental)
         if text_of(found) == text_of(events):  # else bytes that are no text: SGLang has sent some of them twice
-            assert [told(event) for event in found] == [told(event) for event in events]
+            assert [reported(event) for event in found] == [reported(event) for event in events]
             compared += 1
     assert compared > 3
 
@@ -81,7 +81,7 @@ def text_of(events: list[bytes]) -> str:
     return "".join(choice["text"] for choice in choices)
 
 
-def told(event: bytes) -> object:
+def reported(event: bytes) -> object:
     """Return an event without what names its reply."""
     data = event.removeprefix(b"data: ").strip()
     return data if data == b"[DONE]" else {**json.loads(data), "id": "", "created": 0}

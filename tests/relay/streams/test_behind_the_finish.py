@@ -70,8 +70,8 @@ def test_a_client_gets_what_it_asked_for(tmp_path: Path, end: list[Any], usage: 
     got, outcomes = read(tmp_path, engine_of(with_ids(), end, "vllm"), **(USAGE if usage else {}))
     assert got[-1] == b"[DONE]"
     assert got.count(b"[DONE]") == 1
-    told = [one["usage"] for one in got[:-1] if "usage" in one]
-    assert told == ([{"prompt_tokens": 3, "total_tokens": 6, "completion_tokens": 3}] if usage else [])
+    reported = [one["usage"] for one in got[:-1] if "usage" in one]
+    assert reported == ([{"prompt_tokens": 3, "total_tokens": 6, "completion_tokens": 3}] if usage else [])
     if usage:
         assert {name: got[-2][name] for name in HEAD} == HEAD
         assert got[-2]["choices"] == []

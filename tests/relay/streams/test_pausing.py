@@ -395,7 +395,7 @@ def test_a_backends_keep_alives_are_no_silence(tmp_path: Path) -> None:
             reading = await streaming(running, 10, {**CHAT, "max_tokens": 100})
             reply = await reading
             assert [error["type"] for error in reply.errors] == ["aborted"]
-            await until(lambda: any(one["action"] for one in running.decisions()))  # its action is settled then
+            await until(lambda: any(one["action"] for one in running.decisions()))  # its action is completed then
             [fired] = [one for one in running.decisions() if one["action"]]
             assert fired["facts"]["gap_seconds"] > 1.5
             stalls.released.set()

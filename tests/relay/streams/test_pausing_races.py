@@ -92,8 +92,8 @@ def test_the_instance_of_a_stream_is_its_source_while_a_move_is_tried_and_when_i
             assert row["instance"] == source
             slow = Fault("slow_prefill")
             running.fail_first(slow)
-            settled: list[str] = []
-            session.migrate("least_load", {"rule": "R"}, lambda outcome, _detail, _facts: settled.append(outcome))
+            completed: list[str] = []
+            session.migrate("least_load", {"rule": "R"}, lambda outcome, _detail, _facts: completed.append(outcome))
             await until(slow.reached.is_set)
             (row,) = (await running.get("/v1/streams"))["streams"]
             assert row["instance"] == source
@@ -101,7 +101,7 @@ def test_the_instance_of_a_stream_is_its_source_while_a_move_is_tried_and_when_i
                 if asked.fault is not None and asked.fault.kind == "stall":
                     asked.fault.released.set()
             assert (await reading).done
-            assert settled == ["refuted"]
+            assert completed == ["refuted"]
             (row,) = (await running.get("/v1/streams"))["recent"]
             assert row["instance"] == source
 

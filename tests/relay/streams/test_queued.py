@@ -108,9 +108,11 @@ def test_a_request_waits_for_its_place_and_its_wait_is_recorded(tmp_path: Path) 
         assert min(queue_s) <= asked_s
         assert max(queue_s) >= 0.4
         segments = [dict(span.attributes or {}) for span in running.exporter.get_finished_spans()]
-        said = [one for one in segments if "otel_llm.segment.seq" in one and "gen_ai.latency.time_in_queue" in one]
-        assert [one["otel_llm.segment.seq"] == 0 for one in said] == [True, False], "the second's is known behind it"
-        assert said[1]["gen_ai.latency.time_in_queue"] == max(queue_s)
+        reported = [one for one in segments if "otel_llm.segment.seq" in one and "gen_ai.latency.time_in_queue" in one]
+        assert [one["otel_llm.segment.seq"] == 0 for one in reported] == [True, False], (
+            "the second's is known behind it"
+        )
+        assert reported[1]["gen_ai.latency.time_in_queue"] == max(queue_s)
 
     asyncio.run(go())
 

@@ -163,7 +163,7 @@ def test_a_clients_error_ends_a_move_that_is_under_way(tmp_path: Path) -> None:
         fails, ends, goes_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
         role, error = chunk(""), event({"error": CLIENTS})
         source, other = ScriptedEngine(role, fails, error, ends), ScriptedEngine(goes_on, *WHOLE)
-        settled: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        completed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         async with rig(tmp_path, source, other) as running, asyncio.timeout(WAIT_S):
             owned = running.service.owned
             assert owned is not None
@@ -171,11 +171,11 @@ def test_a_clients_error_ends_a_move_that_is_under_way(tmp_path: Path) -> None:
                 assert await response.content.readexactly(len(role)) == role
                 (key,) = owned.sessions
                 command = Command("act_1", "migrate", 0, "R", request=key, arguments={"to": "least_load"})
-                owned.migrate(command, lambda outcome, _detail, _facts: settled.set_result(outcome))
+                owned.migrate(command, lambda outcome, _detail, _facts: completed.set_result(outcome))
                 await other.wait_for(lambda: len(other.streams) > 0)
                 fails.set()
                 assert await response.content.readexactly(len(error)) == error
-                assert await settled == "refuted"
+                assert await completed == "refuted"
                 goes_on.set()
                 ends.set()
                 assert await response.content.read() == b""
@@ -194,8 +194,8 @@ def test_a_servers_own_message_is_kept_where_no_other_serves(
 ) -> None:
     async def check(running: Rig) -> None:
         _, got, _ = await ask(running)
-        (said,) = [json.loads(line[6:])["error"] for line in got.splitlines() if b'"error"' in line]
-        assert said == {"message": SERVERS["message"], "type": "upstream_error", "code": reason}
+        (reported,) = [json.loads(line[6:])["error"] for line in got.splitlines() if b'"error"' in line]
+        assert reported == {"message": SERVERS["message"], "type": "upstream_error", "code": reason}
         assert DONE not in got
         assert await rows(running) == [("error", words)]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rules.scripted import S, flushed, key, ruleset, run
 
 from otel_llm.actions.execute.events import action_id
-from otel_llm.actions.execute.open_actions import Settled, settled_decision
+from otel_llm.actions.execute.open_actions import Completion, completed_decision
 from otel_llm.rules.decisions.decision_records import ComparedInstance, Decision, Migration, read_decided
 from otel_llm.rules.decisions.explain import explain
 from otel_llm.rules.decisions.files import DecisionFiles, read_back
@@ -22,8 +22,8 @@ COMPARED = (
     ComparedInstance("b", {"tokens": 40.0, "streams": 2.0}, "fewest tokens in flight"),
     ComparedInstance("c", {"tokens": float("inf")}),
 )
-REFUTED = Settled("refuted", "the source went on first", migration=Migration("a", "b", 12, 0.5004, COMPARED))
-DONE = Settled("done", migration=Migration("a", "c", 13, 0.62, COMPARED))
+REFUTED = Completion("refuted", "the source went on first", migration=Migration("a", "b", 12, 0.5004, COMPARED))
+DONE = Completion("done", migration=Migration("a", "c", 13, 0.62, COMPARED))
 FIELDS = ["candidates", "from", "to", "tokens_carried", "gap_seconds", "detail"]
 
 RULES = """
@@ -49,7 +49,7 @@ def decided(more: str = "keep_firing_for: 60s") -> list[Decision]:
     rules = ruleset(RULES.format(when=when, more=more, budget="per_request: 1"), ["migrate"])
     segments = flushed([100, 600, 1400], [250 * at for at in range(1, 20)], end_ms=5000)
     migrate, *rest = run(rules, segments, 6 * S, identity={key(): {"exact_resume": True}})
-    return [settled_decision(migrate, REFUTED), settled_decision(replace(migrate, attempt=2), DONE), *rest]
+    return [completed_decision(migrate, REFUTED), completed_decision(replace(migrate, attempt=2), DONE), *rest]
 
 
 def lines(decisions: list[Decision]) -> list[str]:
@@ -74,8 +74,8 @@ def test_the_fields_stand_at_the_top() -> None:
 
 
 def test_a_migration_that_found_nowhere_to_go() -> None:
-    how = Settled("failed", "no other backend is healthy", migration=Migration("a", None))
-    record = settled_decision(decided()[0], how).record()
+    how = Completion("failed", "no other backend is healthy", migration=Migration("a", None))
+    record = completed_decision(decided()[0], how).record()
     assert [record[name] for name in ("from", "to", "tokens_carried", "gap_seconds")] == ["a", None, None, None]
     assert "candidates" not in record
     assert read_record(json.dumps(record)) == record
@@ -83,8 +83,8 @@ def test_a_migration_that_found_nowhere_to_go() -> None:
 
 def test_an_action_without_findings_has_the_fields_it_had() -> None:
     plain = decided()[0]
-    assert settled_decision(plain, Settled("sent")).findings == {}
-    assert list(settled_decision(plain, Settled("sent")).record())[-1] == "attempt"
+    assert completed_decision(plain, Completion("sent")).findings == {}
+    assert list(completed_decision(plain, Completion("sent")).record())[-1] == "attempt"
 
 
 def test_each_attempt_is_a_decision_of_its_own() -> None:
@@ -160,7 +160,7 @@ def test_any_migration_is_read_back(
     to: str | None, carried: int | None, gap_s: float | None, score: dict[str, float], reason: str
 ) -> None:
     how = Migration("a", to, carried, gap_s, [ComparedInstance("b", score, reason)])
-    record = settled_decision(FIRST, Settled("done", migration=how)).record()
+    record = completed_decision(FIRST, Completion("done", migration=how)).record()
     assert read_record(json.dumps(record, allow_nan=False)) == record
 
 

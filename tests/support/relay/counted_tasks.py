@@ -18,9 +18,9 @@ def _count(_signal: int, _frame: object) -> None:
         number = len(asyncio.all_tasks())
     except RuntimeError:  # no loop runs yet
         return
-    told = Path(os.environ[TASKS_FILE])
-    told.with_suffix(".new").write_text(str(number))
-    told.with_suffix(".new").rename(told)
+    reported = Path(os.environ[TASKS_FILE])
+    reported.with_suffix(".new").write_text(str(number))
+    reported.with_suffix(".new").rename(reported)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from otel_llm.formats.records import RequestKey
 from otel_llm.live.user_metrics import UserMetrics
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.deciding.decision_loop import DecisionLoop
-from otel_llm.relay.deciding.own_actions import Settle
+from otel_llm.relay.deciding.own_actions import Complete
 from otel_llm.rules.decisions.files import DecisionFiles
 from otel_llm.rules.files.load import load_rules
 from otel_llm.rules.files.ruleset import RuleSet
@@ -35,37 +35,37 @@ MIGRATE = "migrate: {to: least_load}"
 
 @dataclass
 class Scripted:
-    """An actor that notes what it is asked for, and settles at once, later, or when the test does."""
+    """An actor that notes what it is asked for, and completes at once, later, or when the test does."""
 
     clock: FakeClock
     answers: list[tuple[str, str, Mapping[str, Any]] | Exception] = field(default_factory=list)
     asked: list[tuple[int, str, object]] = field(default_factory=list)
-    settles: list[Settle] = field(default_factory=list)
+    completes: list[Complete] = field(default_factory=list)
     pausable: bool = True
 
-    def migrate(self, command: Command, settle: Settle) -> None:
-        self._act("migrate", command.request, settle)
+    def migrate(self, command: Command, complete: Complete) -> None:
+        self._act("migrate", command.request, complete)
 
     def may_pause(self, key: RequestKey) -> bool:
         return self.pausable
 
-    def preempt(self, command: Command, settle: Settle) -> None:
-        self._act("preempt", command.candidates, settle)
+    def preempt(self, command: Command, complete: Complete) -> None:
+        self._act("preempt", command.candidates, complete)
 
-    def abort(self, command: Command, settle: Settle) -> None:
-        self._act("abort", command.request, settle)
+    def abort(self, command: Command, complete: Complete) -> None:
+        self._act("abort", command.request, complete)
 
-    def drain(self, command: Command, settle: Settle) -> None:
-        self._act("drain", command.instance, settle)
+    def drain(self, command: Command, complete: Complete) -> None:
+        self._act("drain", command.instance, complete)
 
-    def _act(self, verb: str, about: object, settle: Settle) -> None:
+    def _act(self, verb: str, about: object, complete: Complete) -> None:
         self.asked.append((self.clock.at_ns, verb, about))
-        self.settles.append(settle)
+        self.completes.append(complete)
         if self.answers:
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
-            settle(*answer)
+            complete(*answer)
 
 
 def rules(folder: Path, *actions: str, when: str = STALLED, scope: str = "stream", more: Sequence[str] = ()) -> RuleSet:
@@ -98,8 +98,8 @@ class Relay:
     rules: RuleSet
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     clock: FakeClock = field(default_factory=FakeClock)
-    said: list[str] = field(default_factory=list)
-    looks: list[int] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
+    evaluations: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.actor = Scripted(self.clock)
@@ -114,7 +114,7 @@ class Relay:
                 CLASSES,
                 self.rules,
                 clock=self.clock,
-                console=Console(self.said.append, "all"),
+                console=Console(self.reported.append, "all"),
                 metrics=UserMetrics(),
                 settings=self.settings,
                 folder=self.folder,
@@ -124,7 +124,7 @@ class Relay:
             advance = self.loop.first_hand.advance
 
             def noted(now_ns: int) -> None:
-                self.looks.append(now_ns - self.began_ns)
+                self.evaluations.append(now_ns - self.began_ns)
                 advance(now_ns)
 
             self.loop.first_hand.advance = noted  # type: ignore[method-assign]
@@ -161,8 +161,8 @@ def outcomes(records: list[dict[str, Any]]) -> list[tuple[str | None, str]]:
     return [(record["action"], record["outcome"]) for record in records]
 
 
-async def settled(relay: Relay) -> None:
-    """Wait until threads have settled what is open; they wait by the fake clock, and for ports in real time."""
+async def completed(relay: Relay) -> None:
+    """Wait until threads have completed what is open; they wait by the fake clock, and for ports in real time."""
     for _ in range(1000):
         if not relay.loop.counts()["actions_open"]:
             return

@@ -271,9 +271,9 @@ class FakeModel:
         chat = "messages" in body
         choices = [choice for event in events for choice in event["choices"]]
         text = "".join(choice["delta"].get("content", "") if chat else choice["text"] for choice in choices)
-        said: Json = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        reported: Json = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
         head = {key: events[0][key] for key in ("id", "created", "model")}
-        choice = {"index": 0, **said, "finish_reason": choices[-1]["finish_reason"]}
+        choice = {"index": 0, **reported, "finish_reason": choices[-1]["finish_reason"]}
         kind = "chat.completion" if chat else "text_completion"
         return {**head, "object": kind, "choices": [choice], "usage": events[-1]["usage"]}
 

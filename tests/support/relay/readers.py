@@ -46,11 +46,11 @@ async def read(
     *,
     headers: Mapping[str, str] | None = None,
     between: Callable[[Reply], Awaitable[None]] | None = None,
-    told: object = None,
+    reported: object = None,
 ) -> Reply:
     """Read one reply to its end, whatever that is; `between` is awaited behind each reading.
 
-    `told` is handed to the session's traces.
+    `reported` is handed to the session's traces.
     """
     reply = Reply(begun_ns=time.monotonic_ns())
     path = "/completions" if "prompt" in body else "/chat/completions"
@@ -60,7 +60,7 @@ async def read(
             json={"stream": True, **body},
             headers=headers,
             allow_redirects=False,
-            trace_request_ctx=told,
+            trace_request_ctx=reported,
         ) as response:
             reply.status = response.status
             tail = b""

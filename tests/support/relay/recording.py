@@ -175,10 +175,10 @@ class Rig:
         self.rearmed += 1
 
 
-def attributes(said: Any) -> dict[str, Any]:
+def attributes(reported: Any) -> dict[str, Any]:
     """Return the attributes of a span, or of one of its events."""
     found: dict[str, Any] = {}
-    for pair in said.attributes:
+    for pair in reported.attributes:
         kind = pair.value.WhichOneof("value")
         value = getattr(pair.value, kind)
         found[pair.key] = tuple(item.string_value for item in value.values) if kind == "array_value" else value

@@ -96,8 +96,8 @@ def owned(body: Json) -> OwnedRequest:
 def carried(reply: Reply, model: FakeModel) -> int | None:
     """Return how many ids are carried, as the engine's `/detokenize` answers; None where that is not known."""
     carry = Carry(reply)
-    while carry.asks is not None:
-        asked = json.loads(detokenize_body(reply, carry.asks))
+    while carry.missing is not None:
+        asked = json.loads(detokenize_body(reply, carry.missing))
         carry.answer(detokenized(json.dumps(model.detokenized(asked)).encode()))
     assert (carry.count is None) == (carry.reason is not None)
     return carry.count

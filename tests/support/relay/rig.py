@@ -33,7 +33,7 @@ NO_RULES = "version: 1\ngroups: []\n"
 
 @dataclass
 class Rig:
-    """A running relay. `said`: what its console said; `decisions`: its records."""
+    """A running relay. `reported`: what its console said; `decisions`: its records."""
 
     service: Service
     engines: Sequence[FakeEngine]
@@ -42,7 +42,7 @@ class Rig:
     web: str
     folder: Path
     exporter: InMemorySpanExporter
-    said: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     async def read(self, body: dict[str, Any]) -> Reply:
         """Read one reply through the relay."""
@@ -67,10 +67,10 @@ class Rig:
         """Have the relay pause a stream of a backend, its own choice; return the outcome and its detail."""
         owned = self.service.owned
         assert owned is not None
-        settled: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
+        completed: asyncio.Future[tuple[str, str]] = asyncio.get_running_loop().create_future()
         command = Command("act_1", "preempt", 0, rule, instance=instance)
-        owned.preempt(command, lambda outcome, detail, _facts: settled.set_result((outcome, detail)))
-        return await asyncio.wait_for(settled, WAIT_S)
+        owned.preempt(command, lambda outcome, detail, _facts: completed.set_result((outcome, detail)))
+        return await asyncio.wait_for(completed, WAIT_S)
 
     async def caught_up(self) -> None:
         """Wait until the relay has read all that its backends have sent of the streams in flight."""
@@ -161,10 +161,10 @@ async def rig(
         if failover is not None:
             found = changed(found, failover=failover)
         kinds = {name: engine.kind for name, engine in zip("abcdef", engines, strict=False)}
-        told = {name: changed(one, kind=kinds.get(name, one.kind)) for name, one in found.backends.items()}
-        found = changed(found, backends=told)
+        kept = {name: changed(one, kind=kinds.get(name, one.kind)) for name, one in found.backends.items()}
+        found = changed(found, backends=kept)
         exporter = InMemorySpanExporter()
-        said: list[str] = []
+        reported: list[str] = []
         service = Service(
             classes=load_slo(slo),
             rules=load_enforced([str(folder / "rules.yaml")], found, RELAY_DOES)[0],
@@ -173,7 +173,7 @@ async def rig(
             folder=folder,
             at=Address("127.0.0.1", 0),
             web_at=Address("127.0.0.1", 0),
-            console=Console(echo=said.append, verdicts="all"),
+            console=Console(echo=reported.append, verdicts="all"),
             load=lambda: (load_slo(slo), load_enforced([str(folder / "rules.yaml")], found, RELAY_DOES)[0]),
             exporter=exporter,
         )
@@ -192,7 +192,7 @@ async def rig(
         if running.done():
             await running
         try:
-            yield Rig(service, engines, session, ports[0], ports[-1], folder, exporter, said)
+            yield Rig(service, engines, session, ports[0], ports[-1], folder, exporter, reported)
         finally:
             service.stop.set()
             await asyncio.wait_for(running, WAIT_S)

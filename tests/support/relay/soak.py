@@ -262,7 +262,7 @@ class Soak:
 
         sent = asyncio.Event()
         asking = asyncio.ensure_future(
-            read(self.session, self.running.url + "/v1", body, headers=headers, between=between, told=sent)
+            read(self.session, self.running.url + "/v1", body, headers=headers, between=between, reported=sent)
         )
         waiting = asyncio.ensure_future(sent.wait())  # a request that was not sent is not to be accounted for
         await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)

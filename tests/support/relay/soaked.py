@@ -167,9 +167,9 @@ def table(one: Sample) -> str:
     counts: dict[str, int] = {"whole": 0, "cut": 0, "vanished": 0, "answered": 0, "passed": 0, "WRONG": 0}
     for end, count in one.counts.items():
         counts[next(name for name in counts if end.startswith(name))] += count
-    told = "".join(f"{count:10d}" for count in counts.values())
+    reported = "".join(f"{count:10d}" for count in counts.values())
     now = f"{one.in_flight:10d}{one.open_files:8d}{one.tasks:8d}{one.rss_bytes / 2**20:9.1f}"
-    return f"{one.at_s:7.0f}s{told}{now}"
+    return f"{one.at_s:7.0f}s{reported}{now}"
 
 
 HEAD: Final = (

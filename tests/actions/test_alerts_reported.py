@@ -101,9 +101,9 @@ def test_what_fails_is_repeated_under_its_id_and_in_order(tmp_path: Path) -> Non
     assert alerts.counts()["notifications_retries"] == 2
 
 
-@pytest.mark.parametrize("said", [Say(404), Say(410), Say(301, headers=(("Location", "/elsewhere"),))])
-def test_what_is_refused_for_good_goes_to_the_dead_letters(tmp_path: Path, said: Say) -> None:
-    with receiving(Receiver(lambda came, before: said)) as receiver:
+@pytest.mark.parametrize("reported", [Say(404), Say(410), Say(301, headers=(("Location", "/elsewhere"),))])
+def test_what_is_refused_for_good_goes_to_the_dead_letters(tmp_path: Path, reported: Say) -> None:
+    with receiving(Receiver(lambda came, before: reported)) as receiver:
         alerts = running(tmp_path, settings_of(tmp_path, receiver.url + "/hook", dead_letter=tmp_path / "dead.jsonl"))
         fire_and_resolve(alerts)
         wait_until("both were given up", lambda: alerts.counts()["notifications_given_up"] == 2)
@@ -111,7 +111,7 @@ def test_what_is_refused_for_good_goes_to_the_dead_letters(tmp_path: Path, said:
         assert {one.path for one in receiver.came} == {"/hook"}
     dead = [json.loads(line) for line in (tmp_path / "dead.jsonl").read_text().splitlines()]
     assert [one["id"] for one in dead] == receiver.ids()
-    assert {one["reason"][:8] for one in dead} == {f"HTTP {said.status}"}
+    assert {one["reason"][:8] for one in dead} == {f"HTTP {reported.status}"}
     assert [json.loads(one["body"])["type"] for one in dead] == [FIRING, RESOLVED]
 
 
@@ -145,10 +145,10 @@ def test_otlp_gets_an_event_for_each_beginning_and_end(tmp_path: Path, protocol:
         for record in scope.log_records
     ]
     assert [(one.event_name, one.severity_number) for one in records] == [("otel_llm.alert", 13), ("otel_llm.alert", 9)]
-    said = {one.key: one.value.string_value for one in records[0].attributes}
-    assert said["status"] == "firing"
-    assert said["label.instance"] == "a"
-    assert said["annotation.rules"] == "ReaderStarving"
+    reported = {one.key: one.value.string_value for one in records[0].attributes}
+    assert reported["status"] == "firing"
+    assert reported["label.instance"] == "a"
+    assert reported["annotation.rules"] == "ReaderStarving"
 
 
 def test_without_a_place_nothing_is_kept(tmp_path: Path) -> None:
@@ -229,8 +229,16 @@ def test_what_was_on_its_way_in_a_crash_arrives_and_the_log_has_it_once(tmp_path
         line = log.read_text().strip()
         at_ns = state["saved_ns"]
         state["messages"] = [  # as if the crash had come between the sending and the writing down
-            {"id": receiver.ids()[0], "to": to, "about": "a", "body": said, "first_ns": at_ns, "next_ns": 0, "tries": 0}
-            for to, said in (("webhook:oncall", body), ("log", line), ("webhook:gone", body))
+            {
+                "id": receiver.ids()[0],
+                "to": to,
+                "about": "a",
+                "body": reported,
+                "first_ns": at_ns,
+                "next_ns": 0,
+                "tries": 0,
+            }
+            for to, reported in (("webhook:oncall", body), ("log", line), ("webhook:gone", body))
         ]
         (tmp_path / "alerts.json").write_text(json.dumps(state))
         again = Alerts(settings, tmp_path, MonotonicClock())
