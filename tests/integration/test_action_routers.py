@@ -64,10 +64,10 @@ def test_a_drained_worker_leaves_a_real_routers_list_and_the_other_stays(module:
         wait_until("both workers are listed", lambda: first.url in (seen := listed(where)) and second.url in seen)
         drain = RouterDrain(url, lambda: None, "tests", worker=first.url, legacy=legacy)
         other = RouterDrain(url, lambda: None, "tests", worker=second.url, legacy=legacy)
-        assert drain.look(5.0) is False
+        assert drain.check(5.0) is False
         assert drain.attempt(order(action="drain"), NOW_NS, 5.0).result == "accepted"
-        wait_until("it is gone", lambda: drain.look(5.0))
-        assert other.look(5.0) is False
+        wait_until("it is gone", lambda: drain.check(5.0))
+        assert other.check(5.0) is False
         again = drain.attempt(order(action="drain"), NOW_NS, 5.0)
         assert again.result in ("done", "accepted")
         if not legacy:
