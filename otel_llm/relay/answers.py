@@ -48,7 +48,7 @@ def unserved(reason: str) -> web.Response:
     if reason == QUEUE_FULL:
         return error_response(429, "too many requests wait: try again", "rate_limit_error", reason, retry=True)
     if reason == QUEUE_TIMEOUT:
-        return error_response(429, "no backend had a place in time: try again", "rate_limit_error", reason, retry=True)
+        return error_response(429, "no backend had a slot in time: try again", "rate_limit_error", reason, retry=True)
     return error_response(502, f"no backend answered: {reason}", "upstream_error", reason)
 
 

@@ -59,11 +59,11 @@ class RelayMetrics:
             ["action", "result"], registry=registry,
         )  # fmt: skip
         self._queue = Histogram(
-            "otel_llm_relay_queue_seconds", "From the arrival of a request to its place on a backend.",
+            "otel_llm_relay_queue_seconds", "From the arrival of a request to its slot on a backend.",
             registry=registry, buckets=_QUEUE_BUCKETS_S,
         )  # fmt: skip
         self._not_queued = Counter(
-            "otel_llm_relay_queue_refused", "Requests that got no place on a backend, by reason.",
+            "otel_llm_relay_queue_refused", "Requests that got no slot on a backend, by reason.",
             ["reason"], registry=registry,
         )  # fmt: skip
         self._added = Histogram(
@@ -111,11 +111,11 @@ class RelayMetrics:
         self._preempted.inc()
 
     def queued(self, seconds: float) -> None:
-        """Observe how long a request waited for its place."""
+        """Observe how long a request waited for its slot."""
         self._queue.observe(seconds)
 
     def not_queued(self, reason: str) -> None:
-        """Count a request that got no place."""
+        """Count a request that got no slot."""
         self._not_queued.labels(reason).inc()
 
     def families(self, backends: Backends, paused: int, waiting: int) -> Iterable[Metric]:
@@ -124,7 +124,7 @@ class RelayMetrics:
         resting = GaugeMetricFamily("otel_llm_relay_paused", "Streams that are paused now.")
         resting.add_metric((), paused)
         yield resting
-        queued = GaugeMetricFamily("otel_llm_relay_queue", "Requests that wait for a place on a backend now.")
+        queued = GaugeMetricFamily("otel_llm_relay_queue", "Requests that wait for a slot on a backend now.")
         queued.add_metric((), waiting)
         yield queued
         panic = GaugeMetricFamily(

@@ -39,7 +39,7 @@ SWITCHES: Final = frozenset({"websocket", "tcp"})
 """Protocols that need a switch; a client that offers another one, as h2c, is served without it."""
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 GIVES_WAY_S: Final = 5.0
-"""A client that has read nothing for so long gives its place to a new request, where all are taken."""
+"""A client that has read nothing for so long gives its slot to a new request, where all are taken."""
 SHORT_BYTES: Final = 2**16
 """A body of at most this length is read before it is passed on."""
 BUSY: Final = 429
@@ -204,13 +204,13 @@ class ClientServer(web.Server):
         return None
 
     def _take_with_room_made(self, caller: Caller) -> bool:
-        """Take a stream's place that another client is made to give back; return whether that was done."""
+        """Take a stream's slot that another client is made to give back; return whether that was done."""
         if not self.streams.has_room(caller, leaving=1) or not self._make_room():
             return False
         return self.streams.take(caller, leaving=1)
 
     def _make_room(self) -> bool:
-        """Cut the client that has read nothing for longest, if there is one that gives its place; return whether."""
+        """Cut the client that has read nothing for longest, if there is one that gives its slot; return whether."""
         now_s = monotonic_s()
         if now_s < self._no_room_until_s:  # a flood of requests does not search each time
             return False

@@ -25,7 +25,7 @@ def nothing() -> None:
     return None
 
 
-def ask(executor: Any, request_id: str | None = "chatcmpl-0123456789abcdef") -> Reply:
+def request(executor: Any, request_id: str | None = "chatcmpl-0123456789abcdef") -> Reply:
     found: Reply = executor.attempt(order(action="abort", request_id=request_id), NOW_NS, 5.0)
     return found
 
@@ -42,7 +42,7 @@ def ask(executor: Any, request_id: str | None = "chatcmpl-0123456789abcdef") -> 
 )
 def test_vllm_knows_a_request_by_its_kind_and_id(engine: Receiver, request_id: str, ids: list[str]) -> None:
     assert vllm_ids(request_id) == ids
-    assert ask(VllmAbort(engine.url, lambda: "t0ken", "tests"), request_id) == Reply("accepted")
+    assert request(VllmAbort(engine.url, lambda: "t0ken", "tests"), request_id) == Reply("accepted")
     (came,) = engine.came
     assert (came.method, came.path) == ("POST", "/inference/v1/abort_requests")
     assert json.loads(came.body) == {"request_ids": ids}
@@ -52,34 +52,34 @@ def test_vllm_knows_a_request_by_its_kind_and_id(engine: Receiver, request_id: s
 @pytest.mark.parametrize("request_id", [None, "", " ", "a b", "a\nb", "a/b", '"', "é", "-a", "x" * 256])
 @pytest.mark.parametrize("kind", [VllmAbort, SglangAbort])
 def test_an_id_that_is_none_is_never_sent(engine: Receiver, kind: Any, request_id: str | None) -> None:
-    found = ask(kind(engine.url, nothing, "tests"), request_id)
+    found = request(kind(engine.url, nothing, "tests"), request_id)
     assert found.result == "refused"
     assert engine.came == []
 
 
 def test_sglang_is_asked_for_one_rid_and_never_for_all(engine: Receiver) -> None:
-    assert ask(SglangAbort(engine.url, nothing, "tests"), "0123456789abcdef").result == "accepted"
+    assert request(SglangAbort(engine.url, nothing, "tests"), "0123456789abcdef").result == "accepted"
     (came,) = engine.came
     assert (came.path, json.loads(came.body)) == ("/abort_request", {"rid": "0123456789abcdef"})
     assert "authorization" not in came.headers
 
 
 def test_a_short_rid_may_be_the_beginning_of_others_and_is_not_sent(engine: Receiver) -> None:
-    found = ask(SglangAbort(engine.url, nothing, "tests"), "0123456789abcde")
+    found = request(SglangAbort(engine.url, nothing, "tests"), "0123456789abcde")
     assert found.result == "refused"
     assert "beginning of others" in found.detail
     assert engine.came == []
 
 
 def test_the_path_is_the_settings_own(engine: Receiver) -> None:
-    ask(VllmAbort(engine.url, nothing, "tests", path="/v1/requests/cancel"))
+    request(VllmAbort(engine.url, nothing, "tests", path="/v1/requests/cancel"))
     assert engine.came[0].path == "/v1/requests/cancel"
 
 
 @pytest.mark.parametrize(("status", "result"), [(200, "accepted"), (403, "refused"), (404, "refused"), (500, "again")])
 def test_a_status_that_is_no_success_is_said(engine: Receiver, status: int, result: str) -> None:
     engine.answer = lambda came, before: Say(status)
-    found = ask(VllmAbort(engine.url, nothing, "tests"))
+    found = request(VllmAbort(engine.url, nothing, "tests"))
     assert (found.result, found.detail) == (result, "" if status == 200 else f"HTTP {status}")
 
 
@@ -88,7 +88,7 @@ def test_without_its_token_an_engine_is_not_asked(engine: Receiver) -> None:
         raise ConfigError("tokens", None, None, "", "no token in this file", "")
 
     for executor in (VllmAbort(engine.url, broken, "t"), RouterDrain(engine.url, broken, "t", worker="http://w")):
-        assert ask(executor).result == "refused"
+        assert request(executor).result == "refused"
     assert engine.came == []
 
 
@@ -119,7 +119,7 @@ def test_a_drained_worker_is_gone_from_the_routers_list_and_no_other_is(engine: 
     engine.answer = router
     drain = RouterDrain(engine.url, nothing, "tests", worker="http://10.0.0.2:8000/", legacy=legacy)
     assert drain.check(5.0) is False
-    assert ask(drain).result == "accepted"
+    assert request(drain).result == "accepted"
     assert drain.check(5.0) is True
     assert sorted(router.workers.values()) == ["http://10.0.0.1:8000", "http://10.0.0.20:8000"]
 
@@ -127,7 +127,7 @@ def test_a_drained_worker_is_gone_from_the_routers_list_and_no_other_is(engine: 
 def test_a_worker_that_the_router_does_not_have_is_drained(engine: Receiver) -> None:
     engine.answer = Router("http://10.0.0.1:8000")
     drain = RouterDrain(engine.url, nothing, "tests", worker="http://10.0.0.9:8000")
-    assert ask(drain) == Reply("done", "the router has no such worker")
+    assert request(drain) == Reply("done", "the router has no such worker")
 
 
 @pytest.mark.parametrize(
@@ -137,4 +137,4 @@ def test_a_list_that_cannot_be_read_confirms_nothing(engine: Receiver, reported:
     engine.answer = lambda came, before: reported
     drain = RouterDrain(engine.url, nothing, "tests", worker="http://10.0.0.9:8000")
     assert drain.check(5.0) is False
-    assert ask(drain).result in ("refused", "again")
+    assert request(drain).result in ("refused", "again")

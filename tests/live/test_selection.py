@@ -16,7 +16,7 @@ def test_a_query_names_a_filter_and_a_stream() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reported",
     [
         {"token": "a-secret"},
         {"stream": ""},

@@ -34,7 +34,7 @@ def test_one_form_of_all_spellings(path: str, normal: str | None) -> None:
     assert normal_path(path) == normal
 
 
-async def ask(running: Rig, path: str, body: bytes, method: str = "POST", **headers: str) -> int:
+async def request(running: Rig, path: str, body: bytes, method: str = "POST", **headers: str) -> int:
     """Send a path as it is spelled; return the status."""
     host, _, port = running.url.rpartition("/")[2].partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
@@ -57,7 +57,7 @@ async def ask(running: Rig, path: str, body: bytes, method: str = "POST", **head
 def test_other_spellings_of_the_path_reach_no_backend(tmp_path: Path, path: str) -> None:
     async def go() -> None:
         async with rig(tmp_path, FakeEngine()) as running:
-            assert await ask(running, path, STREAMED) == 400
+            assert await request(running, path, STREAMED) == 400
             assert running.asked == []
 
     asyncio.run(go())
@@ -80,9 +80,9 @@ def test_other_spellings_of_the_path_reach_no_backend(tmp_path: Path, path: str)
 def test_other_spellings_of_the_body_reach_no_backend(tmp_path: Path, body: bytes, headers: dict[str, str]) -> None:
     async def go() -> None:
         async with rig(tmp_path, FakeEngine()) as running:
-            assert await ask(running, PATH, body, **headers) == 400
+            assert await request(running, PATH, body, **headers) == 400
             assert running.asked == []
-            assert await ask(running, PATH, STREAMED) == 200
+            assert await request(running, PATH, STREAMED) == 200
             assert (await running.metrics())['otel_llm_relay_requests_total{code="400",instance=""}'] == 1
 
     asyncio.run(go())
@@ -92,7 +92,7 @@ def test_other_spellings_of_the_body_reach_no_backend(tmp_path: Path, body: byte
 def test_a_completion_by_another_method_reaches_no_backend(tmp_path: Path, method: str) -> None:
     async def go() -> None:
         async with rig(tmp_path, FakeEngine()) as running:
-            assert await ask(running, PATH, STREAMED, method) == 400
+            assert await request(running, PATH, STREAMED, method) == 400
             assert running.asked == []
 
     asyncio.run(go())

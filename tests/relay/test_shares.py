@@ -90,7 +90,7 @@ def test_the_streams_of_one_client_leave_room(tmp_path: Path, stream: bool, by: 
 
 
 def test_a_place_goes_to_the_client_with_the_fewest(tmp_path: Path) -> None:
-    """Mallory's three requests came first; of two places the second is Alice's, and so the next one."""
+    """Mallory's three requests came first; of two slots the second is Alice's, and so the next one."""
     (tmp_path / "tokens").write_text(f"{ALICE}\n{MALLORY}\n")
 
     async def go() -> None:

@@ -151,8 +151,8 @@ RELAY: Final = (
         "s",
     ),
     Panel(
-        "Requests without a place, and pauses",
-        "A second: requests that got no place, by reason; streams that were paused.",
+        "Requests without a slot, and pauses",
+        "A second: requests that got no slot, by reason; streams that were paused.",
         (
             Query(rates(relays("otel_llm_relay_queue_refused_total"), "reason"), "{{reason}}"),
             Query(rates(relays("otel_llm_relay_preempted_total")), "paused"),

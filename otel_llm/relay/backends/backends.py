@@ -69,7 +69,7 @@ class Backends:
         return self._all[name]
 
     def watched_by(self, changed: Callable[[], None], freed: Callable[[], None] | None) -> None:
-        """Call `changed` as the class says; `freed` behind it, and wherever a place becomes free."""
+        """Call `changed` as the class says; `freed` behind it, and wherever a slot becomes free."""
         self.changed = changed
         if freed is None:
             return

@@ -1,1 +1,1 @@
-"""Owned requests that wait for a place on a backend, and the order in which they are released."""
+"""Owned requests that wait for a slot on a backend, and the order in which they are released."""

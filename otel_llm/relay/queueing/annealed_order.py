@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 class AnnealedOrder:
     """The planner; made in the running loop.
 
-    `places` returns the places of the engine that is planned for, `waiting` the requests in a list of the caller's
+    `slots` returns the slots of the engine that is planned for, `waiting` the requests in a list of the caller's
     that does not change; `apply` gets the numbers of a plan; some of them may have left meanwhile. `now_ns`: the clock
     of arrivals.
     """
@@ -36,13 +36,13 @@ class AnnealedOrder:
     def __init__(
         self,
         predictor: Predictor,
-        places: Callable[[], int],
+        slots: Callable[[], int],
         waiting: Callable[[], Sequence[WaitingRequest]],
         apply: Callable[[list[int]], None],
         now_ns: Callable[[], int],
     ) -> None:
         self._predictor = predictor
-        self._places = places
+        self._slots = slots
         self._waiting = waiting
         self._apply = apply
         self._now_ns = now_ns
@@ -72,7 +72,7 @@ class AnnealedOrder:
                     break
                 begun_s = loop.time()
                 order = await loop.run_in_executor(
-                    self._thread, plan, waiting, self._predictor, self._places(), self._now_ns()
+                    self._thread, plan, waiting, self._predictor, self._slots(), self._now_ns()
                 )
                 self._apply(order)
                 await asyncio.sleep(REST * (loop.time() - begun_s))

@@ -1,6 +1,6 @@
-"""The queue before the backends: it owns the requests that wait, and gives each free place to the next of them.
+"""The queue before the backends: it owns the requests that wait, and gives each free slot to the next of them.
 
-It is used in one event loop. A place is taken from the choice of a backend on, see `Backends.in_flight`.
+It is used in one event loop. A slot is taken from the choice of a backend on, see `Backends.in_flight`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from otel_llm.slo.classes import SloClass
 
 EVALUATION_EVERY_S: Final = 0.5
-"""The interval of checks for a free place while requests wait: the end of an ejection is no event."""
+"""The interval of checks for a free slot while requests wait: the end of an ejection is no event."""
 
 TRIED: Final = 16
 """The most requests in time that polyserve tries at one event: it asks each backend of a tier for each of them."""
 
 
 class NotQueuedError(Exception):
-    """A request gets no place; `reason` is one word: `queue_full`, `queue_timeout`, `unavailable`, or the caller's."""
+    """A request gets no slot; `reason` is one word: `queue_full`, `queue_timeout`, `unavailable`, or the caller's."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -50,7 +50,7 @@ class Entry:
     """One request of a client that waits; `placed` gets its backend, `key` sorts it.
 
     `needs`: which backends can serve it.
-    `tiered`: the request as polyserve sees it, and `placement` its place there; None with other placements.
+    `tiered`: the request as polyserve sees it, and `placement` its slot there; None with other placements.
     """
 
     __slots__ = ("client", "demand", "key", "needs", "placed", "placement", "request", "tiered")
@@ -74,7 +74,7 @@ class Entry:
         self.placed: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
 
     def leave(self, reason: str) -> None:
-        """End the wait without a place."""
+        """End the wait without a slot."""
         if not self.placed.done():
             self.placed.set_exception(NotQueuedError(reason))
 
@@ -82,11 +82,11 @@ class Entry:
 class RequestQueue:
     """The requests that wait; made in the running loop.
 
-    A place goes to the client that has the fewest requests on backends; among the requests of such clients the order
+    A slot goes to the client that has the fewest requests on backends; among the requests of such clients the order
     decides. One client leaves an eighth of the queue to others.
 
-    `placement`: the policy that chooses among the backends with a free place; `placer` replaces it where it is given,
-    and may have a request wait though there is a place. `now_ns`: the clock of arrivals.
+    `placement`: the policy that chooses among the backends with a free slot; `placer` replaces it where it is given,
+    and may have a request wait though there is a slot. `now_ns`: the clock of arrivals.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class RequestQueue:
         self._waiting: list[Entry] = []
         """In the order of their release, but for the clients' turns."""
         self._by_client: Counter[str] = Counter()
-        """The requests that have a place."""
+        """The requests that have a slot."""
         self._timer: asyncio.TimerHandle | None = None
         self._predictor = _predictor(backends) if settings.order in BY_PROFILE else None
         self._annealed: AnnealedOrder | None = None
         if settings.order == "anneal" and self._predictor is not None:
-            self._annealed = AnnealedOrder(self._predictor, self._places, self._requests, self._reorder, now_ns)
+            self._annealed = AnnealedOrder(self._predictor, self._slots, self._requests, self._reorder, now_ns)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -144,10 +144,10 @@ class RequestQueue:
         return Entry(request, demand, needs, key, client, tiered)
 
     async def place(self, entry: Entry) -> Backend:
-        """Return the backend that has a place for a request: at once where there is one and no other request waits.
+        """Return the backend that has a slot for a request: at once where there is one and no other request waits.
 
-        The place is the request's: the caller sends it there in the same step of the loop. A request that is cancelled
-        gives up its turn, or its place; the end of one that was placed is noted by `ended`. Raises NotQueuedError.
+        The slot is the request's: the caller sends it there in the same step of the loop. A request that is cancelled
+        gives up its turn, or its slot; the end of one that was placed is noted by `ended`. Raises NotQueuedError.
         """
         if not self._backends.open_to(needs=entry.needs):
             raise NotQueuedError(NO_BACKEND)
@@ -179,7 +179,7 @@ class RequestQueue:
         return backend
 
     def release(self) -> None:
-        """Give free places to those who wait: a place or a backend may have become free."""
+        """Give free slots to those who wait: a slot or a backend may have become free."""
         if self._placer is not None:
             self._release_by(self._placer)
             return
@@ -189,9 +189,9 @@ class RequestQueue:
             self._give(entry, self._backends.pick(self._placement, free, entry.demand))
 
     def _next(self) -> tuple[Entry, list[Backend]] | None:
-        """Return the next request and the backends with a place for it; the client with the fewest in turn goes first.
+        """Return the next request and the backends with a slot for it; the client with the fewest in turn goes first.
 
-        One whose backends have no place, as it waits for another model, holds up none behind it.
+        One whose backends have no slot, as it waits for another model, holds up none behind it.
         """
         for entry in sorted(self._waiting, key=self._turn):  # the first of equals
             if entry.placed.done():  # its client has left in this very instant
@@ -201,7 +201,7 @@ class RequestQueue:
         return None
 
     def ended(self, client: str) -> None:
-        """Note the end of a client's request that had a place."""
+        """Note the end of a client's request that had a slot."""
         self._by_client[client] -= 1
         if not self._by_client[client]:
             del self._by_client[client]
@@ -224,17 +224,17 @@ class RequestQueue:
 
     @property
     def _has_place(self) -> bool:
-        """Tell whether any backend has a place."""
+        """Tell whether any backend has a slot."""
         most = self._settings.in_flight
         return most is None or any(self._backends.in_flight(one) < most for one in self._backends)
 
     def _free(self, needs: Needs) -> list[Backend]:
-        """Return the backends that take a request with these needs, and have a place."""
+        """Return the backends that take a request with these needs, and have a slot."""
         most, found = self._settings.in_flight, self._backends.open_to(needs=needs)
         return [one for one in found if most is None or self._backends.in_flight(one) < most]
 
     def _release_by(self, placer: PolyServePlacer) -> None:
-        """Give places to those for whom the policy has one: the first few in time, then, if none waits, late ones."""
+        """Give slots to those for whom the policy has one: the first few in time, then, if none waits, late ones."""
         if not self._waiting:
             return
         waiting = sorted(self._waiting, key=self._turn)
@@ -247,7 +247,7 @@ class RequestQueue:
                 return
 
     def _try(self, placer: PolyServePlacer, entry: Entry, *, others_wait: bool) -> bool:
-        """Give a request the place that the policy has for it; return whether there was one."""
+        """Give a request the slot that the policy has for it; return whether there was one."""
         free = self._free(entry.needs)
         if entry.tiered is None or entry.placed.done() or not free:
             return False
@@ -261,7 +261,7 @@ class RequestQueue:
         return True
 
     def _withdraw(self, entry: Entry) -> None:
-        """Give up the turn of a request, or the place that it got in the very instant in which it left."""
+        """Give up the turn of a request, or the slot that it got in the very instant in which it left."""
         placed = entry.placed
         if entry in self._waiting:
             self._waiting.remove(entry)
@@ -290,8 +290,8 @@ class RequestQueue:
 
     # For the annealed order.
 
-    def _places(self) -> int:
-        """Return the places of all backends that take requests: the plan is for one engine with all of them."""
+    def _slots(self) -> int:
+        """Return the slots of all backends that take requests: the plan is for one engine with all of them."""
         each = self._predictor.profile.max_batch if self._predictor is not None else 1
         return max(1, len(self._backends.open_to())) * (self._settings.in_flight or each)
 

@@ -18,7 +18,7 @@ class State(Enum):
     """What happens to the request."""
 
     QUEUED = "queued"
-    """It waits for a place on a backend."""
+    """It waits for a slot on a backend."""
     OPENING = "opening"
     """A first backend is asked, and the next where that fails."""
     SERVING = "serving"
@@ -41,7 +41,7 @@ class Event(Enum):
     """What happens to a request."""
 
     PLACED = "placed"
-    """The queue, if there is one, has a place for it."""
+    """The queue, if there is one, has a slot for it."""
     OPENED = "opened"
     """A backend answers with a stream."""
     ANSWERED = "answered"

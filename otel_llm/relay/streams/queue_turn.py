@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class QueueTurn:
     """The turn of the request that `recorded` is of; `prompt` and `output` are its expected tokens.
 
-    `client`: whose it is. `close` it when the request has ended: its place counts to the client until then.
+    `client`: whose it is. `close` it when the request has ended: its slot counts to the client until then.
     """
 
     def __init__(self, queue: RequestQueue, recorded: Recorded, prompt: int, output: int, client: str) -> None:
@@ -33,10 +33,10 @@ class QueueTurn:
         self._entry: Entry | None = None
         self._placement: Placement | None = None
         self.placed: Callable[[], object] = _nothing
-        """Called when it has a place."""
+        """Called when it has a slot."""
 
     async def place(self, demand: Demand, needs: Needs) -> Backend:
-        """Return the backend that has a place for it; raises NotQueuedError. The wait is recorded in any case."""
+        """Return the backend that has a slot for it; raises NotQueuedError. The wait is recorded in any case."""
         recorded, begun_ns = self._recorded, monotonic_ns()
         entry = self._entry = self._queue.entry(
             recorded.slo, recorded.commit_ns, self._prompt, self._output, demand, needs, self._client
@@ -62,7 +62,7 @@ class QueueTurn:
             self._entry.leave(reason)
 
     def take_placement(self) -> Placement | None:
-        """Return the place by the policy of the queue, for the backend that gets the request first; once."""
+        """Return the slot by the policy of the queue, for the backend that gets the request first; once."""
         placement, self._placement = self._placement, None
         return placement
 

@@ -60,7 +60,7 @@ class Fleet:
         self.engines = dict(zip("abcdef", running.engines, strict=False))
         self.reading: list[asyncio.Task[Reply]] = []
 
-    async def ask(self, body: dict[str, Any] = CHAT, slo: str = "quick") -> str:
+    async def request(self, body: dict[str, Any] = CHAT, slo: str = "quick") -> str:
         """Send a request; return which engine has it."""
         before = {name: len(engine.streams) for name, engine in self.engines.items()}
         headers = {"x-slo-class": slo}
@@ -71,7 +71,7 @@ class Fleet:
         return name
 
     async def asked(self, count: int, slo: str = "quick") -> str:
-        return "".join([await self.ask(slo=slo) for _ in range(count)])
+        return "".join([await self.request(slo=slo) for _ in range(count)])
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -170,13 +170,13 @@ def test_pack_fills_one_up_to_the_time_a_token_of_the_class(tmp_path: Path) -> N
 def test_lmetric_counts_prompts_that_wait_and_the_batch(tmp_path: Path) -> None:
     async def go() -> None:
         async with fleet(tmp_path, 2, "lmetric") as found:
-            assert await found.ask(LONG) == "a"
-            assert await found.ask() == "b"
+            assert await found.request(LONG) == "a"
+            assert await found.request() == "b"
             await found.begin("b")
-            assert await found.ask() == "b", "s x 2 is less than (s + long) x 2"
+            assert await found.request() == "b", "s x 2 is less than (s + long) x 2"
             await found.engines["b"].step(2)
             await found.begin("a", LONG)
-            assert await found.ask() == "a", "its prompt is prefilled: s x 2 is less than s x 3"
+            assert await found.request() == "a", "its prompt is prefilled: s x 2 is less than s x 3"
 
     asyncio.run(go())
 
@@ -207,7 +207,7 @@ def test_safest_avoids_a_backend_with_a_starving_stream(tmp_path: Path) -> None:
             await found.walk("a", 4)
             found.known("b", 10.0)
             assert await found.asked(1) == "a", "it is faster"
-            assert await found.ask(slo="hasty") == "a"
+            assert await found.request(slo="hasty") == "a"
             await found.engines["a"].step(2)  # the hasty reader has read that within ms
             await found.starving()
             assert await found.asked(2) == "bb"
@@ -224,8 +224,8 @@ def test_a_rule_moves_a_stream_to_the_safest_and_records_why(tmp_path: Path) -> 
 
     async def go() -> None:
         async with fleet(tmp_path, 3, "least_load", rules=RULES) as found:
-            assert await found.ask(slo="slow") == "a"
-            assert await found.ask(slo="hasty") == "b"
+            assert await found.request(slo="slow") == "a"
+            assert await found.request(slo="hasty") == "b"
             await found.begin("b")
             await found.starving()
             await found.engines["a"].step(4)

@@ -1,4 +1,4 @@
-"""The queue alone: it gives places in order, and takes back a place whose client has left. No sockets."""
+"""The queue alone: it gives slots in order, and takes back a slot whose client has left. No sockets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rig:
     names: str = "a"
     clock: FakeClock = field(default_factory=FakeClock)
     got: list[tuple[int, str]] = field(default_factory=list)
-    """The places in order: number of the request, and backend or reason."""
+    """The slots in order: number of the request, and backend or reason."""
     asking: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Rig:
         self.queue = RequestQueue(self.settings, "least_load", self.backends, self.metrics, self.clock.now_ns)
         self.backends.watched_by(lambda: None, self.queue.release)
 
-    async def ask(self, slo: SloClass = QUICK, output: int = 1) -> asyncio.Task[None]:
+    async def request(self, slo: SloClass = QUICK, output: int = 1) -> asyncio.Task[None]:
         """Let a request come, and everything happen that happens at once."""
         entry = self.queue.entry(slo, self.clock.now_ns(), 1, output, Demand(1))
         asking = asyncio.create_task(self._place(entry))
@@ -96,7 +96,7 @@ def test_a_place_is_given_at_once_and_the_rest_wait_by_arrival() -> None:
 
     async def test() -> None:
         for _ in range(4):
-            await rig.ask()
+            await rig.request()
         assert rig.got == [(1, "a"), (2, "a")]
         assert len(rig.queue) == 2
         await rig.end()
@@ -128,9 +128,9 @@ def test_the_order_is_that_of_the_settings() -> None:
     rig = Rig(Queue(in_flight=1, order="edf"))
 
     async def test() -> None:
-        await rig.ask(PATIENT)
-        await rig.ask(PATIENT)
-        await rig.ask(QUICK)
+        await rig.request(PATIENT)
+        await rig.request(PATIENT)
+        await rig.request(QUICK)
         await rig.end()
         await rig.end()
         assert [number for number, _ in rig.got] == [1, 3, 2]
@@ -143,7 +143,7 @@ def test_shortest_first_by_the_expected_output() -> None:
 
     async def test() -> None:
         for output in (1, 9, 3, 5):
-            await rig.ask(output=output)
+            await rig.request(output=output)
         for _ in range(3):
             await rig.end()
         assert [number for number, _ in rig.got] == [1, 3, 4, 2]
@@ -158,7 +158,7 @@ def test_the_annealed_order_is_planned_while_requests_wait() -> None:
 
     async def test() -> None:
         for slo in (QUICK, QUICK, near):
-            await rig.ask(slo)
+            await rig.request(slo)
         await asyncio.sleep(0.02)
         await rig.end()
         assert rig.got == [(1, "a"), (3, "a")]
@@ -171,7 +171,7 @@ def test_a_newcomer_is_behind_the_plan_until_the_next_one() -> None:
 
     async def test() -> None:
         for _ in range(4):
-            await rig.ask()
+            await rig.request()
         await asyncio.sleep(0.02)
         entry = rig.queue.entry(QUICK, rig.clock.now_ns(), 1, 1, Demand(1))
         asking = asyncio.create_task(rig.queue.place(entry))
@@ -190,7 +190,7 @@ def test_beyond_max_waiting_a_request_is_refused_at_once() -> None:
 
     async def test() -> None:
         for _ in range(3):
-            await rig.ask()
+            await rig.request()
         assert rig.got == [(1, "a"), (3, "queue_full")]
         values = rig.values()
         assert values["otel_llm_relay_queue"] == 1
@@ -205,8 +205,8 @@ def test_none_may_wait_where_max_waiting_is_0() -> None:
     rig = Rig(Queue(in_flight=1, max_waiting=0))
 
     async def test() -> None:
-        await rig.ask()
-        await rig.ask()
+        await rig.request()
+        await rig.request()
         assert rig.got == [(1, "a"), (2, "queue_full")]
 
     go(rig, test())
@@ -216,15 +216,15 @@ def test_beyond_max_wait_a_request_is_refused_and_its_wait_is_no_place() -> None
     rig = Rig(Queue(in_flight=1, max_wait_s=2.0))
 
     async def test() -> None:
-        await rig.ask()
-        await rig.ask()
+        await rig.request()
+        await rig.request()
         await asyncio.sleep(1.9)
         assert len(rig.got) == 1
         await asyncio.sleep(0.2)
         assert rig.got[1:] == [(2, "queue_timeout")]
         assert rig.values()["otel_llm_relay_queue_refused_totalqueue_timeout"] == 1
         await rig.end()
-        await rig.ask()
+        await rig.request()
         assert rig.got[2:] == [(3, "a")]
 
     go(rig, test())
@@ -234,8 +234,8 @@ def test_the_wait_of_those_who_got_a_place_is_measured() -> None:
     rig = Rig(Queue(in_flight=1))
 
     async def test() -> None:
-        await rig.ask()
-        await rig.ask()
+        await rig.request()
+        await rig.request()
         await asyncio.sleep(3.0)
         await rig.end()
         values = rig.values()
@@ -249,11 +249,11 @@ def test_a_client_that_leaves_gives_up_its_turn() -> None:
     rig = Rig(Queue(in_flight=1, max_waiting=1))
 
     async def test() -> None:
-        await rig.ask()
-        waiting = await rig.ask()
+        await rig.request()
+        waiting = await rig.request()
         waiting.cancel()
         await complete()
-        await rig.ask()
+        await rig.request()
         await rig.end()
         assert rig.got == [(1, "a"), (3, "a")]
 
@@ -264,8 +264,8 @@ def test_a_client_that_leaves_in_the_instant_of_its_place_gives_it_to_the_next()
     rig = Rig(Queue(in_flight=1))
 
     async def test() -> None:
-        await rig.ask()
-        leaving, _ = await rig.ask(), await rig.ask()
+        await rig.request()
+        leaving, _ = await rig.request(), await rig.request()
         rig.backends.end(rig.backends.get("a"), 1)  # the place is the second's, who has not been woken yet
         leaving.cancel()
         await complete()
@@ -275,17 +275,17 @@ def test_a_client_that_leaves_in_the_instant_of_its_place_gives_it_to_the_next()
     go(rig, test())
 
 
-def test_only_backends_that_take_requests_have_places() -> None:
+def test_only_backends_that_take_requests_have_slots() -> None:
     rig = Rig(Queue(in_flight=1), "ab")
 
     async def test() -> None:
         rig.backends.drain("a")
-        await rig.ask()
-        await rig.ask()
+        await rig.request()
+        await rig.request()
         assert rig.got == [(1, "b")]
         rig.backends.drain("b")
         await rig.end("b")
-        await rig.ask()
+        await rig.request()
         assert rig.got[1:] == [(3, "unavailable")], "a new request has no backend to wait for"
         rig.backends.drain("a", draining=False)
         await complete()
@@ -298,8 +298,8 @@ def test_those_who_wait_for_a_backend_that_stays_away_are_told_so() -> None:
     rig = Rig(Queue(in_flight=1, max_wait_s=2.0))
 
     async def test() -> None:
-        await rig.ask()
-        await rig.ask()
+        await rig.request()
+        await rig.request()
         rig.backends.drain("a")
         await asyncio.sleep(2.1)
         assert rig.got[1:] == [(2, "unavailable")]
@@ -311,12 +311,12 @@ def test_the_end_of_an_ejection_frees_a_backend_without_an_event() -> None:
     rig = Rig(Queue(in_flight=1), "ab")
 
     async def test() -> None:
-        await rig.ask()
+        await rig.request()
         first = rig.got[0][1]
         other = "b" if first == "a" else "a"
         for _ in range(3):
             rig.backends.failed(rig.backends.get(other), client="one")
-        await rig.ask()
+        await rig.request()
         assert len(rig.got) == 1
         await asyncio.sleep(6.0)
         assert rig.got[1:] == [(2, other)]
@@ -330,7 +330,7 @@ def test_a_place_that_no_request_takes_up_is_free_again() -> None:
 
     async def test() -> None:
         rig.backends.choose("least_load", ())
-        await rig.ask()
+        await rig.request()
         assert rig.got == []
         await asyncio.sleep(COMING_S + 1.0)
         assert rig.got == [(1, "a")]

@@ -43,14 +43,14 @@ NAMES = ["ends", "breaks", "stalls", "sends comments", "breaks within an event"]
 def read(folder: Path, engine: FakeEngine, **asked: Any) -> tuple[list[Any], list[str]]:
     """Return the events of the reply, and the outcomes of the rows."""
 
-    async def ask(running: Rig) -> bytes:
+    async def request(running: Rig) -> bytes:
         async with asyncio.timeout(WAIT_S):
             async with running.session.post(running.url + "/v1/chat/completions", json={**BODY, **asked}) as response:
                 return await response.read()
 
     async def go() -> tuple[list[Any], list[str]]:
         async with rig(folder, engine) as running:
-            got = await ask(running)
+            got = await request(running)
             found = (await running.get("/v1/streams"))["recent"]
         assert got.endswith(b"\n\n")
         events = [one.removeprefix(b"data: ") for one in got.split(b"\n\n")[:-1] if one != b": keep-alive"]

@@ -68,7 +68,7 @@ class Client:
         self.socket.setblocking(False)
         self.got = bytearray()
 
-    async def ask(self, body: dict[str, Any], path: str) -> None:
+    async def request(self, body: dict[str, Any], path: str) -> None:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self.socket, self.at)
         # Not before: the window may grow again when it reads on.
@@ -98,7 +98,7 @@ class Client:
 async def asking(running: Rig, body: dict[str, Any], path: str = "/v1/chat/completions") -> AsyncIterator[Client]:
     client = Client(running.url)
     try:
-        await client.ask(body, path)
+        await client.request(body, path)
         yield client
     finally:
         client.vanish()

@@ -67,7 +67,7 @@ async def fleet(folder: Path, *engines: FakeEngine, more: str = "", **how: Any) 
 class Clients(QueuedClients):
     """The readers of a relay's replies."""
 
-    async def ask(self, slo: str, body: dict[str, Any] = CHAT) -> FakeEngine | None:
+    async def request(self, slo: str, body: dict[str, Any] = CHAT) -> FakeEngine | None:
         """Send a request; return the engine that has it, None where it waits."""
         before, waited = [len(one.streams) for one in self.rig.engines], await self.waiting()
         self.send(slo, body)
@@ -92,11 +92,13 @@ def test_two_tiers_have_an_engine_each_and_a_full_tier_holds_its_requests(tmp_pa
         first, second = FakeEngine(stepping=True), FakeEngine(stepping=True)
         async with fleet(tmp_path, first, second) as running:
             clients = Clients(running)
-            quick = [await clients.ask("quick") for _ in range(FULL)]
-            patient = [await clients.ask("patient") for _ in range(FULL + 2)]
+            quick = [await clients.request("quick") for _ in range(FULL)]
+            patient = [await clients.request("patient") for _ in range(FULL + 2)]
             assert len(set(quick)) == 1
             assert set(patient) == {first, second} - set(quick), "the tighter tier is full"
-            assert await clients.ask("quick") is None, "it waits, though the other engine could take it in looser time"
+            assert await clients.request("quick") is None, (
+                "it waits, though the other engine could take it in looser time"
+            )
             held = next(engine for engine in (first, second) if engine in quick)
             assert len(held.streams) == FULL
             replies = await clients.finish()
@@ -120,8 +122,8 @@ def test_a_request_that_a_client_gives_up_makes_room(tmp_path: Path) -> None:
         async with fleet(tmp_path, engine) as running:
             clients = Clients(running)
             for _ in range(FULL):
-                assert await clients.ask("quick") is engine
-            assert await clients.ask("quick") is None
+                assert await clients.request("quick") is engine
+            assert await clients.request("quick") is None
             clients.reading.pop(0).cancel()
             await until(lambda: len(engine.streams) == FULL + 1)
             assert all(reply.done for reply in await clients.finish())
@@ -144,7 +146,7 @@ def test_an_engine_leaves_its_tier_with_the_last_request_of_it(tmp_path: Path, f
             engine.stepping = True
             clients = Clients(running)
             for _ in range(FULL + 3):
-                assert await clients.ask("patient") is engine
+                assert await clients.request("patient") is engine
             assert all(reply.done for reply in await clients.finish())
 
     asyncio.run(go())
@@ -156,7 +158,7 @@ def test_best_effort_waits_for_the_promised_ones(tmp_path: Path) -> None:
         async with fleet(tmp_path, engine, more="queue: {in_flight: 1}\n") as running:
             clients = Clients(running)
             for slo, tokens in (("quick", 5), ("batch", 6), ("quick", 7), ("patient", 8)):
-                await clients.ask(slo, {**CHAT, "max_tokens": tokens})
+                await clients.request(slo, {**CHAT, "max_tokens": tokens})
             assert all(reply.done for reply in await clients.finish())
             assert [asked.json["max_tokens"] for asked in engine.streams] == [5, 7, 8, 6]
 
@@ -173,7 +175,7 @@ def test_a_backend_that_fails_before_its_first_token_frees_its_place_in_the_tier
             statuses = [(await running.read(CHAT)).status for _ in range(3 * FULL)]
             assert statuses == [429] * 3 * FULL
             for _ in range(FULL):
-                assert await clients.ask("quick") is engine, "none of those that failed is counted"
+                assert await clients.request("quick") is engine, "none of those that failed is counted"
             assert all(reply.done for reply in await clients.finish())
 
     asyncio.run(go())

@@ -69,7 +69,7 @@ def first_segments(running: Rig) -> int:
 class Fleet(QueuedClients):
     """A relay before engines that send a chunk of each stream on command, and clients that read."""
 
-    async def ask(self, slo: str = "patient", body: dict[str, Any] = CHAT) -> asyncio.Task[Reply]:
+    async def request(self, slo: str = "patient", body: dict[str, Any] = CHAT) -> asyncio.Task[Reply]:
         """Send a request, and wait until an engine has it or it is in the queue."""
         before = len(self.rig.asked), await self.waiting()
         self.send(slo, body)
@@ -94,9 +94,9 @@ def test_a_request_waits_for_its_place_and_its_wait_is_recorded(tmp_path: Path) 
     async def go() -> None:
         async with rig(tmp_path, *stepping(), settings=ONE) as running:
             fleet, began_s = Fleet(running), time.monotonic()
-            await fleet.ask()
+            await fleet.request()
             asked_s = time.monotonic() - began_s
-            await fleet.ask()
+            await fleet.request()
             assert len(running.asked) == 1
             waits = asyncio.create_task(asyncio.sleep(0.4))
             await until(lambda: first_segments(running) == 2)  # that of the second is sent before it has a backend
@@ -135,7 +135,7 @@ def test_the_deadline_of_the_class_decides_who_is_next(tmp_path: Path) -> None:
         async with rig(tmp_path, *stepping(), settings=settings, slo=tmp_path / "slo.yaml") as running:
             fleet = Fleet(running)
             for slo, tokens in (("patient", 5), ("patient", 6), ("quick", 7)):
-                await fleet.ask(slo, {**CHAT, "max_tokens": tokens})
+                await fleet.request(slo, {**CHAT, "max_tokens": tokens})
             await fleet.finish()
             assert [asked.json["max_tokens"] for asked in running.asked] == [5, 7, 6]
 
@@ -149,12 +149,12 @@ def test_the_shortest_is_first_where_replies_are_of_known_length(
     planned: list[int] = []
     make = AnnealedOrder.__init__
 
-    def noted(self: AnnealedOrder, predictor: Any, places: Any, waiting: Any, apply: Any, now_ns: Any) -> None:
+    def noted(self: AnnealedOrder, predictor: Any, slots: Any, waiting: Any, apply: Any, now_ns: Any) -> None:
         def applied(order: list[int]) -> None:
             apply(order)
             planned.append(len(order))
 
-        make(self, predictor, places, waiting, applied, now_ns)
+        make(self, predictor, slots, waiting, applied, now_ns)
 
     monkeypatch.setattr(AnnealedOrder, "__init__", noted)
 
@@ -168,7 +168,7 @@ def test_the_shortest_is_first_where_replies_are_of_known_length(
             running.engines = [engine]
             fleet = Fleet(running)
             for tokens in (5, 40, 10, 20):
-                await fleet.ask(body={**CHAT, "max_tokens": tokens})
+                await fleet.request(body={**CHAT, "max_tokens": tokens})
             if order == "anneal":
                 await until(lambda: 3 in planned)  # those that wait
             await fleet.finish()
@@ -184,8 +184,8 @@ def test_a_full_queue_answers_429_in_the_shape_of_the_api(tmp_path: Path) -> Non
         settings = "queue: {in_flight: 1, max_waiting: 1}\n"
         async with rig(tmp_path, *stepping(), settings=settings) as running:
             fleet = Fleet(running)
-            await fleet.ask()
-            await fleet.ask()
+            await fleet.request()
+            await fleet.request()
             status, error, retry = await post(running)
             assert (status, retry) == (429, "1")
             assert error == {
@@ -207,7 +207,7 @@ def test_a_request_that_waits_too_long_is_answered_429(tmp_path: Path) -> None:
     async def go() -> None:
         async with rig(tmp_path, *stepping(), settings="queue: {in_flight: 1, max_wait: 300ms}\n") as running:
             fleet = Fleet(running)
-            await fleet.ask()
+            await fleet.request()
             status, error, retry = await post(running)
             assert (status, error["code"], retry) == (429, "queue_timeout", "1")
             assert len(running.asked) == 1
@@ -222,15 +222,15 @@ def test_a_client_that_leaves_the_queue_is_asked_for_nothing(tmp_path: Path) -> 
     async def go() -> None:
         async with rig(tmp_path, *stepping(), settings=ONE) as running:
             fleet = Fleet(running)
-            await fleet.ask()
-            leaving = await fleet.ask()
+            await fleet.request()
+            leaving = await fleet.request()
             leaving.cancel()
             await until(lambda: leaving.done())
             async with asyncio.timeout(WAIT_S):
                 while await fleet.waiting():
                     await asyncio.sleep(0.005)
             fleet.reading.remove(leaving)
-            await fleet.ask()
+            await fleet.request()
             assert all(reply.done for reply in await fleet.finish())
             assert len(running.asked) == 2
             assert (await running.metrics())['otel_llm_relay_requests_total{code="499",instance=""}'] == 1
@@ -242,8 +242,8 @@ def test_what_waits_is_shown(tmp_path: Path) -> None:
     async def go() -> None:
         async with rig(tmp_path, *stepping(), settings=ONE) as running:
             fleet = Fleet(running)
-            await fleet.ask()
-            await fleet.ask()
+            await fleet.request()
+            await fleet.request()
             rows: list[dict[str, Any]] = []
             async with asyncio.timeout(WAIT_S):
                 while len(rows) < 2:
@@ -265,7 +265,7 @@ def test_a_drained_backend_gets_none_of_those_who_wait(tmp_path: Path) -> None:
         async with rig(tmp_path, *stepping(2), settings=ONE) as running:
             fleet = Fleet(running)
             for _ in range(4):
-                await fleet.ask()
+                await fleet.request()
             async with running.session.post(f"{running.web}/v1/backends/a/drain", json={}) as response:
                 assert response.status == 200
             assert all(reply.done for reply in await fleet.finish())
@@ -275,17 +275,17 @@ def test_a_drained_backend_gets_none_of_those_who_wait(tmp_path: Path) -> None:
 
 
 def test_a_failover_does_not_queue_again(tmp_path: Path) -> None:
-    """Both places are taken and a third request waits; the one whose backend breaks goes on at the other at once."""
+    """Both slots are taken and a third request waits; the one whose backend breaks goes on at the other at once."""
 
     async def go() -> None:
         async with rig(tmp_path, *stepping(2), settings=ONE) as running:
             fleet = Fleet(running)
-            await fleet.ask(body={**CHAT, "max_tokens": 5})
+            await fleet.request(body={**CHAT, "max_tokens": 5})
             busy = next(engine for engine in running.engines if engine.streams)
             broken = next(engine for engine in running.engines if engine is not busy)
             broken.next_fault(Fault("reset", after=1))
-            await fleet.ask(body={**CHAT, "max_tokens": 6})
-            await fleet.ask(body={**CHAT, "max_tokens": 7})
+            await fleet.request(body={**CHAT, "max_tokens": 6})
+            await fleet.request(body={**CHAT, "max_tokens": 7})
             assert await fleet.waiting() == 1
             await broken.step(1)
             await until(lambda: len(running.asked) == 4)
@@ -301,12 +301,12 @@ def test_a_pause_gives_its_place_to_one_that_waits(tmp_path: Path) -> None:
         pause = Preempt(calm_s=3600.0)
         async with rig(tmp_path, *stepping(), settings=ONE, preempt=pause) as running:
             fleet = Fleet(running)
-            await fleet.ask()
+            await fleet.request()
             await running.engines[0].step(30)
             async with asyncio.timeout(WAIT_S):
                 while not any(row["tokens"] >= 28 for row in (await running.get("/v1/streams"))["streams"]):
                     await asyncio.sleep(0.005)
-            await fleet.ask()
+            await fleet.request()
             assert await fleet.waiting() == 1
             assert (await running.preempt("a"))[0] == "done"
             await until(lambda: len(running.asked) == 2)
@@ -322,7 +322,7 @@ def test_a_rule_can_abort_one_that_waits(tmp_path: Path) -> None:
         engine.next_fault(holds)
         async with rig(tmp_path, engine, settings=ONE, rules=ABORT) as running:
             fleet = Fleet(running)
-            await fleet.ask()
+            await fleet.request()
             status, error, retry = await asyncio.wait_for(post(running, CHAT, **{"x-slo-class": "batch"}), WAIT_S)
             assert (status, error["type"], error["code"], retry) == (503, "aborted", "aborted", None)
             holds.released.set()
@@ -341,9 +341,9 @@ def test_those_who_wait_at_the_stop_are_served_within_the_drain_time_or_told(tmp
         answers: list[tuple[int, dict[str, Any], str | None]] = []
         async with rig(tmp_path, *stepping(), settings=settings) as running:
             fleet = Fleet(running)
-            await fleet.ask()
+            await fleet.request()
             if ends:
-                await fleet.ask()
+                await fleet.request()
                 running.service.stop.set()
                 assert all(reply.done for reply in await fleet.finish())
                 return
@@ -372,7 +372,7 @@ def test_what_is_not_owned_does_not_wait_and_takes_a_place(tmp_path: Path) -> No
             )
             await asyncio.wait_for(held.reached.wait(), WAIT_S)
             fleet = Fleet(running)
-            await fleet.ask()
+            await fleet.request()
             assert await fleet.waiting() == 1
             held.released.set()
             (await whole).close()

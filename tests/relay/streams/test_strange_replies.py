@@ -37,7 +37,7 @@ WORDS = [chunk("a "), chunk("b "), chunk("c ")]
 WHOLE = [*WORDS, chunk(None, "stop"), DONE]
 
 
-async def ask(running: Rig, headers: Mapping[str, str] = {}, data: bytes | None = None) -> tuple[Any, bytes, bool]:
+async def request(running: Rig, headers: Mapping[str, str] = {}, data: bytes | None = None) -> tuple[Any, bytes, bool]:
     """Return the response, the bytes of its body, and whether that is whole."""
     got, whole = b"", True
     url, sent = running.url + "/v1/chat/completions", json.dumps(BODY).encode() if data is None else data
@@ -77,7 +77,7 @@ def test_done_without_a_reason_is_a_whole_reply_of_kind_openai(tmp_path: Path, n
 
     async def check(running: Rig) -> None:
         for _ in range(4):
-            _, got, whole = await ask(running)
+            _, got, whole = await request(running)
             assert (got, whole) == (b"".join(parts), True)
         assert await rows(running) == [("completed", 3)] * 4
         assert await open_backends(running) == [True]
@@ -88,7 +88,7 @@ def test_done_without_a_reason_is_a_whole_reply_of_kind_openai(tmp_path: Path, n
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 def test_done_without_a_reason_is_a_break_of_other_kinds(tmp_path: Path, kind: str) -> None:
     async def check(running: Rig) -> None:
-        _, got, _ = await ask(running)
+        _, got, _ = await request(running)
         assert b"upstream_error" in got
         assert DONE not in got
         assert await rows(running) == [("error", 3)]
@@ -100,7 +100,7 @@ def test_done_without_a_reason_is_a_break_of_other_kinds(tmp_path: Path, kind: s
 @pytest.mark.parametrize("none", ["", "null"])
 def test_an_end_behind_reasons_that_are_none_is_a_break(tmp_path: Path, none: str, end: tuple[None, ...]) -> None:
     async def check(running: Rig) -> None:
-        _, got, _ = await ask(running)
+        _, got, _ = await request(running)
         assert b"upstream_error" in got
         assert await rows(running) == [("error", 3)]
 
@@ -111,7 +111,7 @@ def test_text_behind_a_reason_is_recorded(tmp_path: Path) -> None:
     parts = [chunk("a", "stop"), chunk("b", "stop"), chunk("c", "stop"), DONE]
 
     async def check(running: Rig) -> None:
-        _, got, _ = await ask(running)
+        _, got, _ = await request(running)
         assert got == b"".join(parts)
         assert await rows(running) == [("completed", 3)]
 
@@ -120,7 +120,7 @@ def test_text_behind_a_reason_is_recorded(tmp_path: Path) -> None:
 
 def test_a_break_behind_text_that_follows_a_reason_is_one(tmp_path: Path) -> None:
     async def check(running: Rig) -> None:
-        _, got, _ = await ask(running)
+        _, got, _ = await request(running)
         assert b"upstream_error" in got
         assert await rows(running) == [("error", 2)]
 
@@ -147,7 +147,7 @@ def test_a_clients_error_is_passed_on_and_ejects_nobody(
 
     async def check(running: Rig) -> None:
         for _ in range(6):
-            _, got, whole = await ask(running)
+            _, got, whole = await request(running)
             assert got == b"".join(part for part in parts if part is not None)
             assert whole
         assert len(running.asked) == 6
@@ -193,7 +193,7 @@ def test_a_servers_own_message_is_kept_where_no_other_serves(
     tmp_path: Path, error: bytes, reason: str, words: int
 ) -> None:
     async def check(running: Rig) -> None:
-        _, got, _ = await ask(running)
+        _, got, _ = await request(running)
         (reported,) = [json.loads(line[6:])["error"] for line in got.splitlines() if b'"error"' in line]
         assert reported == {"message": SERVERS["message"], "type": "upstream_error", "code": reason}
         assert DONE not in got
@@ -208,7 +208,7 @@ def test_a_failed_reason_is_a_break(tmp_path: Path, reason: str) -> None:
 
     async def check(running: Rig) -> None:
         for _ in range(2):
-            assert (await ask(running))[1] == b"".join(WHOLE)
+            assert (await request(running))[1] == b"".join(WHOLE)
         assert await rows(running) == [("completed", 3)] * 2
         assert [len(engine.streams) for engine in running.engines] in ([1, 2], [2, 2])
 
@@ -232,7 +232,7 @@ def test_a_stream_is_told_by_its_content(tmp_path: Path, headers: dict[str, str]
     parts = [body[:1], body[1:2], body[2:9], body[9:]]
 
     async def check(running: Rig) -> None:
-        response, got, whole = await ask(running)
+        response, got, whole = await request(running)
         assert (got, whole) == (body, True)
         for name in ("Content-Type", "Content-Encoding"):
             assert response.headers.get(name) == headers.get(name)
@@ -274,7 +274,7 @@ def test_a_json_body_is_passed_on_and_told_by_its_content(
 
     async def check(running: Rig) -> None:
         for _ in range(4):
-            response, got, whole = await ask(running)
+            response, got, whole = await request(running)
             assert (response.status, got, whole) == (200, body, True)
         assert len(running.asked) == 4
         found = await rows(running)
@@ -288,7 +288,7 @@ def test_a_json_body_is_passed_on_and_told_by_its_content(
 @pytest.mark.parametrize("body", [b"<html></html>", b"", b"da", b"database"])
 def test_what_is_no_reply_is_passed_on(tmp_path: Path, body: bytes) -> None:
     async def check(running: Rig) -> None:
-        _, got, whole = await ask(running)
+        _, got, whole = await request(running)
         assert (got, whole) == (body, True)
         assert await rows(running) == [("error", 0)]
 
@@ -299,7 +299,7 @@ def test_a_compressed_reply_is_passed_on_and_is_no_error(tmp_path: Path) -> None
     packed = gzip.compress(b"".join(WHOLE))
 
     async def check(running: Rig) -> None:
-        response, got, whole = await ask(running)
+        response, got, whole = await request(running)
         assert (response.headers["Content-Encoding"], got, whole) == ("gzip", packed, True)
         assert await rows(running) == [("completed", 0)]
 
@@ -308,7 +308,7 @@ def test_a_compressed_reply_is_passed_on_and_is_no_error(tmp_path: Path) -> None
 
 def test_a_passed_answer_that_breaks_off_is_an_error(tmp_path: Path) -> None:
     async def check(running: Rig) -> None:
-        assert not (await ask(running))[2]
+        assert not (await request(running))[2]
         assert await rows(running) == [("error", 0)]
 
     packed = gzip.compress(b"".join(WHOLE))
@@ -319,7 +319,7 @@ def test_an_answer_that_is_too_long_to_read_is_no_error(tmp_path: Path) -> None:
     body = json.dumps({"choices": [], "x": "y" * (1 << 21)}).encode()
 
     async def check(running: Rig) -> None:
-        assert (await ask(running))[1:] == (body, True)
+        assert (await request(running))[1:] == (body, True)
         assert await rows(running) == [("completed", 0)]
 
     run(tmp_path, [ScriptedEngine(body, headers=JSON)], check)
@@ -333,7 +333,7 @@ def test_a_compressed_request_is_owned_and_sent_as_it_came_unless_it_must_change
     sent = gzip.compress(json.dumps(BODY).encode())
 
     async def check(running: Rig) -> None:
-        _, got, _ = await ask(running, {"Content-Encoding": "gzip", "Content-Type": "application/json"}, sent)
+        _, got, _ = await request(running, {"Content-Encoding": "gzip", "Content-Type": "application/json"}, sent)
         assert got == b"".join(WHOLE)
         assert await rows(running) == [("completed", 3)]
         (asked,) = running.asked
@@ -353,7 +353,7 @@ def test_a_compressed_request_is_owned_and_sent_as_it_came_unless_it_must_change
 def test_a_request_that_cannot_be_unpacked_is_refused(tmp_path: Path, sent: bytes) -> None:
     async def go() -> None:
         async with rig(tmp_path, ScriptedEngine(*WHOLE), settings="limits: {body_bytes: 524288}\n") as running:
-            response, _, _ = await ask(running, {"Content-Encoding": "gzip"}, sent)
+            response, _, _ = await request(running, {"Content-Encoding": "gzip"}, sent)
             assert response.status == 400
             assert await rows(running) == []
             assert running.asked == []
