@@ -38,13 +38,13 @@ class LiteLLM(RawChat):
 
     name = "litellm"
     # `iter(stream)` is the stream: that a loop over it was left is not seen until the stream is closed or dropped.
-    # A connection that breaks is the same error of litellm's to its caller as a server that fails. A body that ends
-    # early is given to the caller as a whole reply.
+    # A connection that breaks, or a body that ends early, is the same error of litellm's to its caller as a server that
+    # fails.
     outcomes: ClassVar[dict[str, str]] = {
         "gc": "abandoned",
         "caller, no with": "abandoned",
         "cut": "error",
-        "unfinished": "completed",
+        "unfinished": "error",
     }
 
     def why_not(self, case: str, mode: str) -> str | None:
