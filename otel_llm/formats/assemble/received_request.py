@@ -64,15 +64,17 @@ class ReceivedRequest:
         span = self.request
         span_attributes: Attributes = span.attributes if span is not None else {}
         last = stream.last()
-        # Statements on the end: the last segment's, else the request span's where it can mean this stream alone.
-        ending: Attributes = {} if last is None else last.segment.attributes
-        if self.request_ends(choice) or (last is not None and self._is_only(choice)):
-            ending = {**span_attributes, **ending}
+        # Statements on the end: the last segment's, else the request span's if it can mean this stream alone.
+        own: Attributes = {} if last is None else last.segment.attributes
+        is_only = self._is_only(choice)
+        shared = span_attributes if (last is not None and is_only) or self.request_ends(choice) else own
+        outcome = text_of(own if semconv.OUTCOME in own else shared, semconv.OUTCOME) or "lost"
+        declared = count_of(own if semconv.TOKENS in own else shared, semconv.TOKENS)
+        token_basis = text_of(own if semconv.TOKEN_BASIS in own else shared, semconv.TOKEN_BASIS)
 
         attributes: Attributes = dict(span_attributes)
         stream.overlay(attributes)
 
-        outcome = text_of(ending, semconv.OUTCOME) or "lost"
         commit_ns = stream.commit_ns()
         if commit_ns is None and span is not None:
             commit_ns = span.start_ns
@@ -84,7 +86,6 @@ class ReceivedRequest:
             end_ns = stream.seen_until_ns()
 
         covered, expected, known_tokens, known_until_ns = stream.extent()
-        declared = count_of(ending, semconv.TOKENS)
         if declared is not None:
             expected = max(expected, declared)
         if not stream.count() and declared is None:
@@ -95,17 +96,15 @@ class ReceivedRequest:
             coverage = min(1.0, covered / expected) if expected else 1.0
         whole = coverage == 1.0
         output_tokens, reasoning_tokens = None, None
-        if self._is_only(choice) and not _has_choices(attributes):
-            own = (None, None) if last is None else stated_total_of(last.segment.attributes)
+        if is_only and not _has_choices(attributes):
             # Both from one place: the last segment if it states the total, else the request span.
-            output_tokens, reasoning_tokens = stated_total_of(span_attributes) if own[0] is None else own
+            output_tokens, reasoning_tokens = stated_total_of(own)
+            if output_tokens is None:
+                output_tokens, reasoning_tokens = stated_total_of(span_attributes)
         if outcome == "lost" and whole:
             coverage = None
         # A last segment has the reason of its choice; a request span has one for each choice, NO_REASON if it has none.
-        if last is None:
-            reason = finish_reason_of(span_attributes, choice)
-        else:
-            reason = finish_reason_of(last.segment.attributes)
+        reason = finish_reason_of(span_attributes, choice) if last is None else finish_reason_of(own)
         return Resolved(
             trace_id=self.trace_id,
             span_id=self.span_id,
@@ -118,7 +117,7 @@ class ReceivedRequest:
             measured_at=text_of(attributes, semconv.MEASURED_AT) or _by_kind(span),
             outcome=outcome,
             finish_reason=reason,
-            token_basis=text_of(ending, semconv.TOKEN_BASIS),
+            token_basis=token_basis,
             commit_ns=commit_ns,
             end_ns=end_ns,
             coverage=coverage,

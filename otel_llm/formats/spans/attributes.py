@@ -205,13 +205,16 @@ def count_of(attributes: Attributes, key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
+def _first_count(attributes: Attributes, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        if name in attributes and (count := count_of(attributes, name)) is not None:
+            return count
+    return None
+
+
 def stated_total_of(attributes: Attributes) -> tuple[int | None, int | None]:
     """Return the tokens that a reply stated of itself: all of them, and the part that is reasoning."""
-    output, reasoning = (
-        next((count for name in names if (count := count_of(attributes, name)) is not None), None)
-        for names in (semconv.OUTPUT_TOKENS, semconv.REASONING_TOKENS)
-    )
-    return output, reasoning
+    return _first_count(attributes, semconv.OUTPUT_TOKENS), _first_count(attributes, semconv.REASONING_TOKENS)
 
 
 def seconds_of(attributes: Attributes, key: str) -> float | None:

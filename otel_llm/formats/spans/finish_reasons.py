@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from otel_llm import semconv
@@ -33,8 +34,11 @@ def finish_reason(stated: str | None) -> str | None:
 def finish_reason_of(attributes: Attributes, choice: int = 0) -> str | None:
     """Return the finish reason of a choice that a span states, in OpenAI's word; None if it states none."""
     stated = attributes.get(semconv.GEN_AI_RESPONSE_FINISH_REASONS)
-    if not isinstance(stated, str):
-        return None
+    return _reason_in(stated, choice) if isinstance(stated, str) else None
+
+
+@lru_cache(256)  # nearly all requests end for one of three reasons
+def _reason_in(stated: str, choice: int) -> str | None:
     try:
         reasons = json.loads(stated)
     except (ValueError, RecursionError):
