@@ -65,7 +65,7 @@ class Bench:
         self._http_sink = {HTTP_SINK: f"http://127.0.0.1:{http_port}"}
 
     def run(self, what: str, stack: str, variant: str, mode: str) -> Any:
-        """Return a worker's result, None where no interpreter has what it needs."""
+        """Return a worker's result, None if no interpreter has what it needs."""
         if (stack, variant) in self.missing:
             return None
         arguments = ["-m", "overhead_parts.worker", what, stack, variant, mode, "--paced", self._paced]

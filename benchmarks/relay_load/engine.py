@@ -43,7 +43,7 @@ DONE: Final = b"data: [DONE]"
 
 
 def role_event(prompt_ids: bytes | None) -> bytes:
-    """Return the first event of a chat; `prompt_ids`: JSON, None where the request did not ask for ids."""
+    """Return the first event of a chat; `prompt_ids`: JSON, None if the request did not ask for ids."""
     return (
         CHUNK + b'"model":"bench","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,'
         b'"finish_reason":null}],"prompt_token_ids":%b,"prompt_text":null}\n\n' % (prompt_ids or b"null")
@@ -123,7 +123,7 @@ async def request(
 ) -> bytes | None:
     """Return the body of the next chat on a connection, None at its end; what is no chat is answered here.
 
-    `served`: what `GET` answers beside what the engine is. Raises ConnectionError and IncompleteReadError where the
+    `served`: what `GET` answers beside what the engine is. Raises ConnectionError and IncompleteReadError if the
     other side is gone.
     """
     while (line := await reader.readline()) not in (b"", b"\r\n"):

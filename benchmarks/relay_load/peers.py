@@ -126,7 +126,7 @@ def free_port() -> int:
 
 
 def version(how: Launch) -> str:
-    """Return the version of what is launched, as its own environment has it; empty where it is none of a package."""
+    """Return the version of what is launched, as its own environment has it; empty if it is none of a package."""
     if not how.distribution:
         return ""
     code = f"from importlib.metadata import version; print(version({how.distribution!r}))"

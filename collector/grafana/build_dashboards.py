@@ -1,7 +1,7 @@
 """Write Grafana's dashboards from the table of metrics.
 
 python collector/grafana/build_dashboards.py           # writes collector/grafana/dashboards/*.json
-python collector/grafana/build_dashboards.py --check   # exits 1 where a file is not what would be written
+python collector/grafana/build_dashboards.py --check   # exits 1 if a file is not what would be written
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def texts() -> dict[Path, str]:
 
 
 @click.command()
-@click.option("--check", is_flag=True, help="Write nothing; exit 1 where a file is not up to date.")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if a file is not up to date.")
 def main(check: bool) -> None:
     """Write the dashboards."""
     stale = [path for path, text in texts().items() if not path.exists() or path.read_text(encoding="utf-8") != text]

@@ -33,7 +33,7 @@ TICKS: Final = (0.5, 1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Interval(NamedTuple):
-    """The ends of a capacity, requests/s; None where no rate was found to hold, or none to fail."""
+    """The ends of a capacity, requests/s; None if no rate was found to hold, or none to fail."""
 
     low: float | None
     high: float | None
@@ -61,7 +61,7 @@ def interval_of(result: Mapping[str, Any]) -> Interval:
 
 
 def compare(first: str, one: Interval, second: str, other: Interval) -> str:
-    """Return what two intervals say of two cases: they are different only where the intervals are apart."""
+    """Return what two intervals say of two cases: they are different only if the intervals are apart."""
     if one.is_above(other):
         return f"{first} carries more than {second}: {one.words} against {other.words}."
     if other.is_above(one):

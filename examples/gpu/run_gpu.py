@@ -81,7 +81,7 @@ class Steps:
 
 
 def otel_llm(*words: object, limit_s: float) -> dict[str, Any]:
-    """Run a command of ours; return the JSON that it prints. Raises RuntimeError where it prints none."""
+    """Run a command of ours; return the JSON that it prints. Raises RuntimeError if it prints none."""
     command = [*OTEL_LLM, *map(str, words), "--format", "json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
     if done.returncode not in (0, 1) or not done.stdout.strip():

@@ -175,7 +175,7 @@ def trim(journal: Path, target: Path, keep_bytes: float) -> float:
 
 
 def kept(raw: bytes, share: float) -> bytes:
-    """Return a record with the spans of a share of all traces, by their ids; nothing where none is left."""
+    """Return a record with the spans of a share of all traces, by their ids; nothing if none is left."""
     message = ExportTraceServiceRequest.FromString(raw)
     message.DiscardUnknownFields()
     for resource in message.resource_spans:

@@ -67,7 +67,7 @@ def main(out: Path | None) -> None:
 
 
 def start_alertmanager(children: ExitStack, folder: Path, pager: Pager) -> str | None:
-    """Start Alertmanager on a free port; return its address, or None where it is not installed."""
+    """Start Alertmanager on a free port; return its address, or None if it is not installed."""
     program = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
     if program is None:
         print("alertmanager  not installed (Debian: prometheus-alertmanager); the collector notifies the pager alone")

@@ -40,7 +40,7 @@ def readme_tables(tables: Tables) -> dict[str, str]:
 
 
 def load_at(levels: Sequence[tuple[float, float]], objective: float = OBJECTIVE) -> float | None:
-    """Return the highest load at which the attainment is met, linear between levels; None where the lowest misses.
+    """Return the highest load at which the attainment is met, linear between levels; None if the lowest misses.
 
     `levels`: (load, attainment) by load. Where the highest level meets it, that level is returned.
     """
@@ -56,7 +56,7 @@ def load_at(levels: Sequence[tuple[float, float]], objective: float = OBJECTIVE)
 
 
 def carried(rows: Sequence[Row], levels: int, x: str = "load_req_s") -> float | None:
-    """Return the load that a policy carries, 0.0 where the lowest level misses; None where a level was not run."""
+    """Return the load that a policy carries, 0.0 if the lowest level misses; None if a level was not run."""
     if len(rows) < levels:
         return None
     return load_at([(float(row[x]), float(row["attainment"])) for row in rows]) or 0.0
@@ -77,7 +77,7 @@ def _policies(rows: Sequence[Row], kind: str = "") -> list[str]:
 def ratios(rows: Sequence[Row], levels: int, kind: str, policy: str) -> tuple[float | None, float | None]:
     """Return the load that a policy carries over that of the best of the paper's baselines, and of all others.
 
-    None where one of them was not run, or where they carry nothing.
+    None if one of them was not run, or where they carry nothing.
     """
     mine = carried(select(rows, policy=policy), levels)
     others = [name for name in _policies(rows, kind) if "PolyServe" not in name]

@@ -19,7 +19,7 @@ ABOVE: int = 110
 
 
 def draw_all(folder: Path, figures: Mapping[str, tuple[str, dict[str, Any]]]) -> bool:
-    """Write `NAME.png` of each (title, figure with a height); False where there is no browser."""
+    """Write `NAME.png` of each (title, figure with a height); False if there is no browser."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         print("no Chromium found: the tables are computed, the pictures are not drawn", file=sys.stderr)

@@ -66,7 +66,7 @@ def check(rows: Rows, classes: SloClasses) -> list[Check]:
 
 
 def unshown(rows: Rows, checks: Sequence[Check]) -> str:
-    """Return why these checks show nothing at all, "" where they show something.
+    """Return why these checks show nothing at all, "" if they show something.
 
     Requests of classes without objectives give no checks: nothing was promised for them, and nothing is broken.
     """

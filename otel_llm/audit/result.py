@@ -1,4 +1,4 @@
-"""The result of an audit: rows, windows, the summary, skipped parts; pandas only where it is needed."""
+"""The result of an audit: rows, windows, the summary, skipped parts; pandas only if it is needed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Audit:
     window_ns: int
     judged_table: pa.Table
     charged_windows: list[Row] | None
-    """None where windows were not charged."""
+    """None if windows were not charged."""
     skipped: Skipped
     retained: Retained
     counts: Counter[str] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ class Audit:
 
     @property
     def window_rows(self) -> list[Row]:
-        """Return the rows of `--windows` as dictionaries; raises ValueError where `load` charged none."""
+        """Return the rows of `--windows` as dictionaries; raises ValueError if `load` charged none."""
         if self.charged_windows is None:
             raise ValueError("windows were not charged; load with windows=True")
         return self.charged_windows
@@ -73,7 +73,7 @@ class Audit:
     def windows(self) -> pd.DataFrame:
         """Return the rows of `--windows` as a DataFrame of nullable types; seconds, tokens, unix ns.
 
-        Raises ValueError where `load` charged none.
+        Raises ValueError if `load` charged none.
         """
         return frame(self.window_rows, WINDOWS)
 
@@ -125,7 +125,7 @@ class Audit:
         return self.retained.find((trace_id, span_id, tenant, choice))
 
     def write_requests(self, path: str | Path, *, csv_raw: bool = False) -> None:
-        """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError where that cannot be done.
+        """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError if that cannot be done.
 
         `csv_raw`: text in CSV unchanged, even where a spreadsheet would evaluate it.
         """
@@ -155,7 +155,7 @@ class Audit:
         )
 
     def write_html(self, path: str | Path) -> None:
-        """Write the report as one self-contained page. Raises OutputError where that cannot be done."""
+        """Write the report as one self-contained page. Raises OutputError if that cannot be done."""
         from otel_llm.audit.report.report import render
 
         check_output(Path(path), (".html",))

@@ -72,7 +72,7 @@ def write_table(
 
     In CSV a null is an empty field and a truth is `true` or `false`; text that a spreadsheet would evaluate gets a
     leading apostrophe, unless `csv_raw`. `metadata` goes into a Parquet file's schema; the other formats have no place
-    for it. Raises OutputError where it cannot be written.
+    for it. Raises OutputError if it cannot be written.
     """
     with replacing(path) as file:
         if path.suffix.lower() == ".parquet":
@@ -100,7 +100,7 @@ def _portions(rows: Sequence[Mapping[str, Cell]] | pa.Table) -> Iterator[Sequenc
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write text as UTF-8, completely or not at all. Raises OutputError where it cannot be written."""
+    """Write text as UTF-8, completely or not at all. Raises OutputError if it cannot be written."""
     with replacing(path) as file:
         file.write(content.encode("utf-8", "backslashreplace"))
 

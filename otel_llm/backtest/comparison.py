@@ -70,7 +70,7 @@ class RuleCompared:
 
     @property
     def shift_s(self) -> float | None:
-        """Return the median shift of moved firings, in seconds; None where none moved."""
+        """Return the median shift of moved firings, in seconds; None if none moved."""
         return median(self.shifts_ns) / 1e9 if self.shifts_ns else None
 
 

@@ -38,7 +38,7 @@ def mser5(values: Sequence[float]) -> int | None:
     """Return how many of the first values to cut: those whose loss makes the error of the mean of the rest smallest.
 
     With batch means Y_1 .. Y_b, d batches are cut where sum over j > d of (Y_j - mean)^2 / (b - d)^2 is least, d from 0
-    to b / 2. None where the least is at b / 2: the series has not settled. A rest shorter than a batch is left out.
+    to b / 2. None if the least is at b / 2: the series has not settled. A rest shorter than a batch is left out.
     """
     batches = len(values) // BATCH
     if batches < FEWEST_BATCHES:
@@ -55,7 +55,7 @@ def mser5(values: Sequence[float]) -> int | None:
 
 
 def fluid_rate_of(streams: Iterable[pa.RecordBatch], reads: tuple[int, ...]) -> FluidRate | None:
-    """Return the fluid token rate of batches of STREAMS; None where no request has two tokens that are read.
+    """Return the fluid token rate of batches of STREAMS; None if no request has two tokens that are read.
 
     The TBT target is the smallest with which 99 % of the requests keep a fluidity-index of 0.9, whatever the objective
     of their class; first tokens are not judged. `reads`: the kinds of token that count.
@@ -90,7 +90,7 @@ _MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """The verdict. `why`: None where it is valid. `send_lag_ms`: p50, p99, max; None for a closed loop.
+    """The verdict. `why`: None if it is valid. `send_lag_ms`: p50, p99, max; None for a closed loop.
 
     `cpu`: the largest share of a core that a worker used in a window.
     """

@@ -25,8 +25,8 @@ class LiveSnapshot:
     """The figures of one instant.
 
     `rate`: requests sent a second, over the last 10 s; `waiting`: readers in flight who have nothing left to read;
-    `ttft_s`: median of the first tokens of the last 10 s, None where there were none; `left_s`: until the last request
-    is sent, None where it is not known.
+    `ttft_s`: median of the first tokens of the last 10 s, None if there were none; `left_s`: until the last request
+    is sent, None if it is not known.
     """
 
     sent: int
@@ -44,7 +44,7 @@ class LiveFigures:
 
     Args:
         slo: the class whose reader reads.
-        length_ns: how long requests are sent, None where it is not known.
+        length_ns: how long requests are sent, None if it is not known.
     """
 
     def __init__(self, slo: SloClass, length_ns: int | None) -> None:

@@ -52,7 +52,7 @@ class Pace:
 
     @classmethod
     def of(cls, requests: Sequence[ObservedRequest]) -> Pace | None:
-        """Return that of the replies with two tokens; None where there are none."""
+        """Return that of the replies with two tokens; None if there are none."""
         gaps = [np.diff(one.times_ns) for one in requests if len(one.times_ns) > 1]
         if not gaps:
             return None
@@ -67,7 +67,7 @@ class Pace:
 class LoadResult:
     """A judged run, without its warm-up.
 
-    `validity` is of the whole run; `audit`: None where no request has ended, `pace`: where no reply has two tokens.
+    `validity` is of the whole run; `audit`: None if no request has ended, `pace`: where no reply has two tokens.
     `token_basis`: the weakest of all replies with tokens. `prompt_tokens`: means of what was asked for and of what the
     server counted.
     """
@@ -109,7 +109,7 @@ class LoadResult:
         }
 
     def curve_points(self) -> list[tuple[int, float]] | None:
-        """Return the first-token targets as (input tokens, s); None where there are none."""
+        """Return the first-token targets as (input tokens, s); None if there are none."""
         found = self.first_tokens
         return None if isinstance(found, str) else [(tokens, at_ns / 1e9) for tokens, at_ns in found.curve.points]
 
@@ -156,7 +156,7 @@ class LoadResult:
         return f"NOT VALID: {self.validity.why}"
 
     def write_html(self, path: Path) -> None:
-        """Write the audit's report with this run at its head. Raises OutputError where it cannot be written."""
+        """Write the audit's report with this run at its head. Raises OutputError if it cannot be written."""
         assert self.audit is not None  # noqa: S101  the caller has checked
         lines = [("", self.verdict()), *self.lines()]
         write_text(path, render(self.audit, title="What readers felt at this load", first=("The load", lines)))

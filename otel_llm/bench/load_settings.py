@@ -76,7 +76,7 @@ OUTPUT: Final = "64"
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """The options of a load, as they were given; None where one was not.
+    """The options of a load, as they were given; None if one was not.
 
     `rate`, `concurrency` and `trace` exclude each other; so do `duration_ns` and `requests`.
     """
@@ -125,7 +125,7 @@ class LoadSettings:
 
     @property
     def length_ns(self) -> int | None:
-        """Return how long the load is sent; None where a number of requests or a trace ends it."""
+        """Return how long the load is sent; None if a number of requests or a trace ends it."""
         if self.duration_ns is None and self.requests is None and self.trace is None:
             return DURATION_NS
         return self.duration_ns

@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
         return list(self._table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command; return None where there is none of this name.
+        """Import one command; return None if there is none of this name.
 
         Raises:
             MissingExtraError: a dependency of it is not installed.

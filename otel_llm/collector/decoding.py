@@ -60,7 +60,7 @@ class Decoder:
         self._background = ThreadPoolExecutor(1, "otel-llm-decode")
 
     def decode(self, export: Export) -> bool:
-        """Decode an export that is not decoded yet, or refuse it; return False where the background does so later.
+        """Decode an export that is not decoded yet, or refuse it; return False if the background does so later.
 
         The sender of an export in several parts is held, so that the exports of one sender stay in order.
         """

@@ -267,7 +267,7 @@ class Inbox:
         return self._local_exports
 
     def oldest_ns(self) -> int | None:
-        """Return the receipt time (unix ns) of the oldest export of this process; None where none waits."""
+        """Return the receipt time (unix ns) of the oldest export of this process; None if none waits."""
         with self._sorting:
             waiting = [*self._exports.waiting(), *tuple(self._items)]
         return min((item.receipt_ns for item in waiting if isinstance(item, LocalExport)), default=None)

@@ -332,7 +332,7 @@ class Pipeline:
         """Run a function in the evaluator's thread, and return its result.
 
         Raises:
-            TimeoutError: it did not run in time; at once where the thread is not started.
+            TimeoutError: it did not run in time; at once if the thread is not started.
             Exception: what the function raises.
         """
         if self._thread is None:

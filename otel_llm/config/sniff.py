@@ -25,7 +25,7 @@ KINDS: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def other_kind(file: YamlFile, own: Collection[str], wanted: str) -> ConfigError | None:
-    """Return the error for a file of another kind; None where it has a key of its `own`, or no telling key."""
+    """Return the error for a file of another kind; None if it has a key of its `own`, or no telling key."""
     found = None if file.data.keys() & set(own) else next((key for key in file.data if key in KINDS), None)
     if found is None:
         return None

@@ -27,7 +27,7 @@ def source_part(source: str, mark: Mark, value: str, start: int, end: int) -> tu
 
 
 def source_offsets(source: str, mark: Mark, value: str) -> list[int] | None:
-    """Map each character of a scalar's value, and its end, to its offset in the source; None where they differ.
+    """Map each character of a scalar's value, and its end, to its offset in the source; None if they differ.
 
     The value is followed through the source: line folds and indentation are skipped, escapes are counted.
     """

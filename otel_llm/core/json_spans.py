@@ -43,7 +43,7 @@ def _space(data: Bytes, at: int, end: int) -> int:
 
 @kernel()
 def _string(data: Bytes, at: int, end: int) -> int:
-    """Return the index behind the string that begins at `at`; -1 where it does not end."""
+    """Return the index behind the string that begins at `at`; -1 if it does not end."""
     at += 1
     while at < end:
         found = byte(data, at)
@@ -55,7 +55,7 @@ def _string(data: Bytes, at: int, end: int) -> int:
 
 @kernel()
 def _value(data: Bytes, at: int, end: int) -> int:
-    """Return the index behind the value that begins at `at`; -1 where there is none, or it is too deep."""
+    """Return the index behind the value that begins at `at`; -1 if there is none, or it is too deep."""
     if at >= end:
         return -1
     first = byte(data, at)
@@ -88,7 +88,7 @@ def _value(data: Bytes, at: int, end: int) -> int:
 
 @kernel("int64(Array(uint8, 1, 'C', readonly=True), int64, int64[:, ::1])")
 def children(data: Bytes, at: int, found: Ints) -> int:
-    """Find the members or elements of the object or array at `at`; return how many there are, -1 where it is neither.
+    """Find the members or elements of the object or array at `at`; return how many there are, -1 if it is neither.
 
     Row 0 of `found` gets the whole's begin and end, each further row a child's: begin and end of the key (of an element
     the value's begin, twice), begin and end of the value. Children beyond the rows are counted alone.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 PLAIN: Final = plain_because()
-"""Why kernels run as plain Python; None where they are compiled."""
+"""Why kernels run as plain Python; None if they are compiled."""
 COMPILED: Final = PLAIN is None
 
 

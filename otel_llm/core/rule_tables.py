@@ -47,7 +47,7 @@ LESS: Final = 1
 EQUAL: Final = 2
 GREATER: Final = 4
 
-# Facts. IDENTITY is not 0 where the term's bit is set.
+# Facts. IDENTITY is not 0 if the term's bit is set.
 IDENTITY: Final = 0
 AGE: Final = 1
 """Durations, linear between tokens: 1 to 7. All rise except the runway."""

@@ -80,7 +80,7 @@ class Figures:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return decision records; none where no file was written."""
+    """Return decision records; none if no file was written."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
@@ -202,7 +202,7 @@ VLLM: Final = Load(
 def rules_file() -> Path:
     """Return the rule that the demo enforces: inside an installed package, or the example of the repository.
 
-    Raises FileNotFoundError where neither exists (a broken installation).
+    Raises FileNotFoundError if neither exists (a broken installation).
     """
     here = Path(__file__)
     for path in (here.with_name("demo_relay_rules.yaml"), here.parents[2] / "examples" / "relay" / "rules.yaml"):

@@ -39,7 +39,7 @@ class PacedRequest:
 
     @classmethod
     def read(cls, endpoint: Endpoint, body: object) -> PacedRequest:
-        """Return the request of a parsed JSON body. Raises RefusedError where it cannot be served."""
+        """Return the request of a parsed JSON body. Raises RefusedError if it cannot be served."""
         if not isinstance(body, dict):
             raise RefusedError(400, "the body is no JSON object")
         name = body.get("model", "")

@@ -77,7 +77,7 @@ class Outbox:
         self.dropped = 0
 
     def put(self, records: Sequence[Record], *, urgent: bool = False) -> None:
-        """Queue records for sending, at once where `urgent`; never waits for the network."""
+        """Queue records for sending, at once if `urgent`; never waits for the network."""
         if not records:
             return
         lost: list[Record] = []

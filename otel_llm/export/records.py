@@ -58,7 +58,7 @@ class Segment:
     """The tokens that arrived from `start_ns` to `end_ns`, and no others.
 
     Times are unix ns. `times_ns` has one entry an event, non-decreasing; `marks` has one `mark` for each of them, or is
-    None where every event is one token of content.
+    None if every event is one token of content.
     """
 
     origin: Origin

@@ -67,7 +67,7 @@ class RoutedOutbox:
         return sum(outbox.dropped for outbox in self._outboxes.values())
 
     def put(self, records: Sequence[Record], *, urgent: bool = False) -> None:
-        """Queue records for sending, at once where `urgent`; never waits for the network."""
+        """Queue records for sending, at once if `urgent`; never waits for the network."""
         parts: dict[str, list[Record]] = {}
         for record in records:
             parts.setdefault(self._names.choose(record.trace_id), []).append(record)

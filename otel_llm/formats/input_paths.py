@@ -46,7 +46,7 @@ def input_files(paths: Iterable[Path], skipped: Skipped, *, journals: bool = Fal
 
 
 def size(path: Path) -> int:
-    """Return the bytes of a file, 0 where they are not known: standard input, a pipe."""
+    """Return the bytes of a file, 0 if they are not known: standard input, a pipe."""
     try:
         status = path.stat()
     except OSError:
@@ -82,7 +82,7 @@ def _files(path: Path, skipped: Skipped) -> list[Path]:
 
 
 def _refuse_fresh(folder: Path) -> None:
-    """Raise InputError where a folder has the collector's other files but no records yet."""
+    """Raise InputError if a folder has the collector's other files but no records yet."""
     names = {path.name for path in folder.iterdir()}
     if names & _MADE_FIRST and names <= JOURNALS_OWN:
         raise InputError(f"{folder}: a journal that has received nothing yet: there are no records in it to read")

@@ -94,7 +94,7 @@ class RequestSpan:
     """One inference span, ours or another instrumentation's.
 
     `events_ns` are the times of token (or chunk) events on the span itself, as received, `kinds` and `counts` as in a
-    segment; `event_basis`: `chunk` for others' events a chunk, None where unknown.
+    segment; `event_basis`: `chunk` for others' events a chunk, None if unknown.
     """
 
     trace_id: bytes

@@ -117,7 +117,7 @@ def track(
     exact_resume: bool | None,
     commit_ns: int | None,
 ) -> Any:
-    """Return the tracked stream, see `otel_llm.track`; the stream itself where it cannot be recorded."""
+    """Return the tracked stream, see `otel_llm.track`; the stream itself if it cannot be recorded."""
     if runtime.disabled():
         return stream
     try:

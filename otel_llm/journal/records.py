@@ -70,7 +70,7 @@ def read_since(
 
 
 def last_receipt_ns(folder: Path) -> int | None:
-    """Return the latest receipt time (unix ns) in the newest file that has one; None where none has.
+    """Return the latest receipt time (unix ns) in the newest file that has one; None if none has.
 
     Only that file, and newer ones without a receipt time, are read.
 

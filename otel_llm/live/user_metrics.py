@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Key(NamedTuple):
-    """The class, model, place of measurement, instance and tenant of a stream; "" where unknown."""
+    """The class, model, place of measurement, instance and tenant of a stream; "" if unknown."""
 
     slo_class: str
     model: str

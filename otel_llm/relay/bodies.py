@@ -51,7 +51,7 @@ class Bodies:
         return self._shares.taken
 
     async def take(self, caller: Caller, amount: int) -> None:
-        """Take room for bytes, and wait for it. Raises: BodyError where it does not come."""
+        """Take room for bytes, and wait for it. Raises: BodyError if it does not come."""
         if self._shares.take(caller, amount):
             return
         try:
@@ -84,7 +84,7 @@ class Body:
         self._held = 0
 
     async def read(self) -> None:
-        """Receive it. Raises: BodyError where it is too large or too slow, or there is no room."""
+        """Receive it. Raises: BodyError if it is too large or too slow, or there is no room."""
         limits = self._bodies.limits
         limit_s = None if self._request.content.is_eof() else limits.body_s
         parts: list[bytes] = []
@@ -103,9 +103,9 @@ class Body:
         self.received = _joined(parts) if self._held <= LARGE_BYTES else await asyncio.to_thread(_joined, parts)
 
     async def request(self, path: str) -> OwnedRequest | None:
-        """Return the streamed completion that a received body asks for, None where it asks for no stream.
+        """Return the streamed completion that a received body asks for, None if it asks for no stream.
 
-        Raises: RequestError for a body that is refused, BodyError where there is no room for it unpacked.
+        Raises: RequestError for a body that is refused, BodyError if there is no room for it unpacked.
         """
         received = self.received or b""
         coding = ",".join(self._request.headers.getall("Content-Encoding", []))

@@ -93,7 +93,7 @@ class Connection(web.RequestHandler):
 
     @property
     def stalled_s(self) -> float:
-        """Return for how long the client has read nothing of what waits for it (s), 0 where nothing waits."""
+        """Return for how long the client has read nothing of what waits for it (s), 0 if nothing waits."""
         return 0.0 if self._evaluation is None else monotonic_s() - self._unread_s
 
     def cut(self) -> None:

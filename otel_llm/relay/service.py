@@ -353,7 +353,7 @@ class Service:
         self.owned.drained(name)
 
     def _receiver(self, pool: Pool, recorder: Recorder, decide: DecisionLoop) -> CommandReceiver | None:
-        """Return the receiver of signed actions, None where the settings allow none."""
+        """Return the receiver of signed actions, None if the settings allow none."""
         if self._admission is None:
             return None
         reader = CommandReader(recorder.find, lambda name: name in pool.backends)
@@ -362,7 +362,7 @@ class Service:
         )
 
     def _queue_of(self, pool: Pool) -> RequestQueue | None:
-        """Return the queue of requests, None where the settings have none."""
+        """Return the queue of requests, None if the settings have none."""
         settings = self.settings
         if settings.queue is None:
             return None

@@ -329,7 +329,7 @@ class RelaySettings(ServiceSettings):
 
 
 def parse_backend(text: str) -> BackendSettings:
-    """Return the backend of `--backend [NAME=]URL`; raises StartError where it is none."""
+    """Return the backend of `--backend [NAME=]URL`; raises StartError if it is none."""
     name, equals, url = text.partition("=")
     if not equals or "/" in name:
         name, url = "", text

@@ -60,7 +60,7 @@ class Shown(Protocol):
         """Return the current time, which never goes backwards."""
 
     def unready(self) -> str | None:
-        """Return why no request should be sent here now; None where they may be."""
+        """Return why no request should be sent here now; None if they may be."""
 
     def drained(self, name: str) -> None:
         """Handle a drained backend."""

@@ -42,7 +42,7 @@ class Cost(NamedTuple):
 
 
 class Served(NamedTuple):
-    """A request to serve: tokens from 1, and the promised time per token, None where only the KV bounds its batch."""
+    """A request to serve: tokens from 1, and the promised time per token, None if only the KV bounds its batch."""
 
     input: int
     output: int
@@ -64,7 +64,7 @@ class ServingCosts:
         self._prefill: dict[int, float] = {}
 
     def of(self, request: Served) -> Cost | None:
-        """Return the cost of a request; None where it has more tokens than the KV."""
+        """Return the cost of a request; None if it has more tokens than the KV."""
         tokens = request.input + request.output
         if tokens > self._profile.kv_tokens:
             return None
@@ -75,7 +75,7 @@ class ServingCosts:
         )
 
     def mean(self, requests: Iterable[Served]) -> Cost | None:
-        """Return the mean cost of the requests that fit into the KV; None where there are none."""
+        """Return the mean cost of the requests that fit into the KV; None if there are none."""
         costs = [cost for request in requests if (cost := self.of(request)) is not None]
         if not costs:
             return None

@@ -33,7 +33,7 @@ class WaitingRequest:
     """A request that waits: its expected lengths (tokens, from 1) and its promises (ns from the arrival, inclusive).
 
     `number`: unique, in order of arrival. `first_ns`: its first token; `token_ns`: each further one; `whole_ns`: the
-    last one. None where nothing is promised.
+    last one. None if nothing is promised.
     """
 
     number: int
@@ -46,7 +46,7 @@ class WaitingRequest:
 
     @property
     def due_ns(self) -> int | None:
-        """Return the instant at which its first promise is due; None where nothing is promised."""
+        """Return the instant at which its first promise is due; None if nothing is promised."""
         promised_ns = self.whole_ns if self.first_ns is None else self.first_ns
         return None if promised_ns is None else self.arrival_ns + promised_ns
 

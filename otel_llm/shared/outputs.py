@@ -31,7 +31,7 @@ class Inputs:
     """The inputs of a command, as its command line names them.
 
     `recordings`: files, folders and patterns; `rules`: files, folders and globs; `decisions`: decision files, with
-    their closed files; `journals`: folders of a journal; `files`: any other file, None where it is not given.
+    their closed files; `journals`: folders of a journal; `files`: any other file, None if it is not given.
     """
 
     recordings: Sequence[Path] = ()

@@ -23,5 +23,5 @@ def printable_lines(text: str) -> str:
 
 
 def one_line(value: object, limit: int = 200) -> str:
-    """Return an answer of another host as one escaped line of at most `limit` characters; "" where it is no text."""
+    """Return an answer of another host as one escaped line of at most `limit` characters; "" if it is no text."""
     return printable(" ".join(value.split()), limit) if isinstance(value, str) else ""

@@ -31,7 +31,7 @@ class Reloader:
         """Reload every kind.
 
         Returns:
-            A line on the reloaded kinds, None where there are none; and a line on each failure.
+            A line on the reloaded kinds, None if there are none; and a line on each failure.
         """
         done, refused = [], []
         for name, reload in self._kinds:

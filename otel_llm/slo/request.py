@@ -185,7 +185,7 @@ def stalls(
     """Return the reader's stalls: (start, end) in ns since the commit, in order; the lengths add up to l.
 
     A wait ends with its token; waits before consecutive tokens are one stall, which begins as long before the last of
-    them as they add up to. Empty where nothing is judged.
+    them as they add up to. Empty if nothing is judged.
     """
     seen = arrivals(tokens_ns, commit_ns, kinds, slo.reads)
     end = max(end_ns - commit_ns, seen.every[-1] if seen.every else 0)

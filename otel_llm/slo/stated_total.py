@@ -52,7 +52,7 @@ class Stated(NamedTuple):
 
 
 class StatedReply(NamedTuple):
-    """A reply that states its length: its model and provider, "" where unknown, its recorded tokens, and all of them.
+    """A reply that states its length: its model and provider, "" if unknown, its recorded tokens, and all of them.
 
     `learned`: the recorded ones were estimated with what earlier replies of the model had stated. `tenant`: its
     sender's.

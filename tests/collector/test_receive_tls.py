@@ -92,7 +92,7 @@ def grpc_export(served: Open, trusted: Pair, client: Pair | None = None) -> grpc
 
 
 def http_export(served: Open, trusted: Pair, client: Pair | None = None) -> int:
-    """Return how an export ends; raises OSError where there is no TLS between us."""
+    """Return how an export ends; raises OSError if there is no TLS between us."""
     context = ssl.create_default_context(cafile=trusted.certificate)
     if client is not None:
         context.load_cert_chain(client.certificate, client.key)

@@ -14,7 +14,7 @@ from compat.runner import Runner
 
 
 def main() -> int:
-    """Run; return the exit status: 1 where a promise was not kept and no reason is known."""
+    """Run; return the exit status: 1 if a promise was not kept and no reason is known."""
     parser = argparse.ArgumentParser(prog="python -m compat", description=__doc__)
     parser.add_argument(
         "names", nargs="*", help="cases, environments, or `hosts`; without any all run and the page is written"

@@ -63,7 +63,7 @@ HOSTS = (
 
 @dataclass(frozen=True)
 class Measured:
-    """What the clients of one server saw: medians of the second round, seconds; `rows` of both, None where unseen."""
+    """What the clients of one server saw: medians of the second round, seconds; `rows` of both, None if unseen."""
 
     first_s: float
     gap_s: float

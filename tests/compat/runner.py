@@ -64,7 +64,7 @@ class Verdict:
     """What one call of one mode showed.
 
     `sent`: the tokens of each streamed request, as the server sent them; `recorded`: what was exported. `faults` are
-    the promises that were not kept, in words; none where all were.
+    the promises that were not kept, in words; none if all were.
     """
 
     case: str

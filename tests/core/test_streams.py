@@ -70,7 +70,7 @@ class Alone:
     ahead: bool = False
 
     def take(self, segment: Segment) -> bool | None:
-        """Apply a segment if it comes next; return whether it was in time, None where it was not applied."""
+        """Apply a segment if it comes next; return whether it was in time, None if it was not applied."""
         times = segment.times_ns
         follows = self.ready and (segment.seq, segment.first_token) == (self.segments, self.tokens)
         if not follows or segment.end_ns < self.watermark_ns:

@@ -28,7 +28,7 @@ OF_PROMETHEUS: Final = {"up", "ALERTS"}
 
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """A family of metrics; `unit` in UCUM, "" where the table has none."""
+    """A family of metrics; `unit` in UCUM, "" if the table has none."""
 
     family: str
     kind: str

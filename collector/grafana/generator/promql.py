@@ -49,5 +49,5 @@ def quantile(q: float, buckets: str, *by: str) -> str:
 
 
 def share(part: str, whole: str) -> str:
-    """Return a ratio, and nothing where the whole is 0."""
+    """Return a ratio, and nothing if the whole is 0."""
     return f"{part}\n/ ({whole} > 0)"

@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class State:
-    """The contents of the file; `saved_ns`: it covers every decision until then, None where there was no file."""
+    """The contents of the file; `saved_ns`: it covers every decision until then, None if there was no file."""
 
     saved_ns: int | None = None
     alerts: list[Alert] = field(default_factory=list)
@@ -68,7 +68,7 @@ def state_bytes(state: State) -> bytes:
 
 
 def write_state(folder: Path, data: bytes) -> None:
-    """Replace the file; raises OSError where it cannot be written, and then leaves the old one in place."""
+    """Replace the file; raises OSError if it cannot be written, and then leaves the old one in place."""
     replace_whole(folder / STATE_FILE, data, durable=False)
 
 
@@ -91,7 +91,7 @@ def _contents(path: Path) -> bytes:
 
 
 def state_of(whole: dict[str, Any]) -> State:
-    """Return what the file's JSON says. Raises ValueError, KeyError, TypeError or AttributeError where it is broken."""
+    """Return what the file's JSON says. Raises ValueError, KeyError, TypeError or AttributeError if it is broken."""
     if whole["version"] != VERSION:
         raise ValueError(f"version {whole['version']}")
     alerts = [_alert(one) for one in whole["alerts"]]

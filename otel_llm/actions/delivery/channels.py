@@ -168,7 +168,7 @@ def alert_record(line: dict[str, Any], now_ns: int) -> Any:
 
 
 def ids_in(path: Path) -> set[str]:
-    """Return the ids of the last lines of a log of alerts; raises OSError where it cannot be read."""
+    """Return the ids of the last lines of a log of alerts; raises OSError if it cannot be read."""
     found = set()
     for line in whole_lines(path):
         try:

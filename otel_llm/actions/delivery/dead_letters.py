@@ -55,7 +55,7 @@ class Resent:
 
 
 def bury(path: Path, message: Message, reason: str, now_ns: int, mode: int = PRIVATE) -> None:
-    """Append a message that was given up; raises OSError where it cannot be written. A new file gets `mode`."""
+    """Append a message that was given up; raises OSError if it cannot be written. A new file gets `mode`."""
     line = {"time_unix_nano": now_ns, "reason": reason, **message.record()}
     _append(path, json.dumps(line, separators=(",", ":"), ensure_ascii=False).encode() + b"\n", mode)
 
@@ -161,7 +161,7 @@ class _Run:
             self._put_back(line)
 
     def _hindrance(self, message: Message) -> str | None:
-        """Return why a message is not tried; None where it is."""
+        """Return why a message is not tried; None if it is."""
         if message.to not in self.channels:
             return f"{message.to} is not configured"
         if self._failures[message.to] >= PATIENCE:
@@ -171,7 +171,7 @@ class _Run:
         return None
 
     def _attempt(self, message: Message) -> str | None:
-        """Return why a message is kept; None where it was sent."""
+        """Return why a message is kept; None if it was sent."""
         message.tries += 1
         attempt = self.channels[message.to].deliver(message)
         if attempt.verdict == "accepted":

@@ -171,7 +171,7 @@ class DurableQueue:
         return True
 
     def next_ns(self) -> int | None:
-        """Return when the next attempt is due; None where nothing waits."""
+        """Return when the next attempt is due; None if nothing waits."""
         with self._changed:
             lines = [line for ready in self._ready.values() for line in ready if line in self._lines]
             firsts_ns = [self._lines[line][0].next_ns for line in lines]

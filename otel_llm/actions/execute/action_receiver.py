@@ -45,7 +45,7 @@ class ActionRequest:
     facts: Mapping[str, Any]
     candidates: Sequence[Mapping[str, Any]]
     relay: str = ""
-    """The receiver that the message is for, with its start-up: `data.relay`, "" where it names none."""
+    """The receiver that the message is for, with its start-up: `data.relay`, "" if it names none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ _ENGINE_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _EngineClient:
-    """A client of one engine; `token` is read for each try, and None where the engine wants none."""
+    """A client of one engine; `token` is read for each try, and None if the engine wants none."""
 
     url: str = field(repr=False)
     token: Callable[[], str | None]
@@ -44,7 +44,7 @@ class _EngineClient:
     target: str = ""
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Answer:
-        """Make one request; raises NoAnswerError, or ConfigError where the token's file cannot be used."""
+        """Make one request; raises NoAnswerError, or ConfigError if the token's file cannot be used."""
         headers = {"user-agent": self.agent}
         token = self.token()
         if token is not None:
@@ -173,7 +173,7 @@ def _json(answer: Answer) -> Any:
 
 
 def _sglang_workers(answer: Answer) -> dict[str, str] | None:
-    """Return the ids of workers by URL; None where the answer is no list of them."""
+    """Return the ids of workers by URL; None if the answer is no list of them."""
     reported = _json(answer)
     workers = reported.get("workers") if isinstance(reported, dict) else None
     if not isinstance(workers, list):

@@ -49,7 +49,7 @@ class Candidate:
 class Order:
     """One action to do: a decision, and what was known at its time that the decision does not hold.
 
-    `request_id`: the engine's id of the request, None where telemetry does not have it; `candidates`: the streams that
+    `request_id`: the engine's id of the request, None if telemetry does not have it; `candidates`: the streams that
     `preempt` may take, the first is taken.
     """
 
@@ -68,7 +68,7 @@ class Order:
 
     @property
     def instance(self) -> str:
-        """Return the instance of the action, "" where there is none."""
+        """Return the instance of the action, "" if there is none."""
         return self.decision.identity.get("instance", "")
 
     @property

@@ -58,7 +58,7 @@ class Executor(Protocol):
         """Try once; raises nothing."""
 
     def check(self, timeout_s: float) -> bool | None:
-        """Return whether the action is seen to be done, None where that cannot be checked; raises nothing."""
+        """Return whether the action is seen to be done, None if that cannot be checked; raises nothing."""
 
 
 def of_answer(answer: Answer) -> Reply:

@@ -67,7 +67,7 @@ class Webhook:
 
 
 def _stated_name(answer: Answer) -> str:
-    """Return the name that a relay asks for, "" where it does not ask."""
+    """Return the name that a relay asks for, "" if it does not ask."""
     try:
         reported = json.loads(answer.body or b"")
     except (ValueError, RecursionError):

@@ -127,7 +127,7 @@ def _fleet(evaluator: Evaluated, sinks: Sinks, now_ns: int, tenant: str | None) 
 def followed_stream(
     evaluator: Evaluated, live: Mapping[StreamKey, StreamInFlight], key: StreamKey, now_ns: int, more: More = _nothing
 ) -> dict[str, Any] | None:
-    """Return a stream's row and its curve; None where it is not in flight."""
+    """Return a stream's row and its curve; None if it is not in flight."""
     stream = live.get(key)
     if stream is None or not evaluator.table.in_flight[stream.slot]:
         return None

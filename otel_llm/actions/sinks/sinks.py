@@ -128,7 +128,7 @@ class Records(Protocol):
     """A file of decision records."""
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write one record; raises OSError or ValueError where it is not."""
+        """Write one record; raises OSError or ValueError if it is not."""
 
 
 class Dispatcher(Protocol):

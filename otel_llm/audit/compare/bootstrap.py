@@ -263,7 +263,7 @@ def _binned(order: Ints, units: int, drawing: Drawing) -> Floats:
 
 
 def _ranks(weights: Floats, order: Ints, binned: Floats, share: Fraction, block: int) -> Ints:
-    """Return the position in `order` of each resample's nearest-rank percentile (B,), -1 where it has no value.
+    """Return the position in `order` of each resample's nearest-rank percentile (B,), -1 if it has no value.
 
     `weights` (B, units): how often each unit was drawn. The range with the rank is found by its counts, the position in
     it from its requests.

@@ -257,7 +257,7 @@ def _change(
 def _why_not(
     figure: Figure, before: Sample, after: Sample, drawing: Drawing, old: float | None, new: float | None
 ) -> str:
-    """Return why a change has no interval, "" where it has one."""
+    """Return why a change has no interval, "" if it has one."""
     for name, one in (("old", before), ("new", after)):
         if not len(one):
             return f"no request in {name}"

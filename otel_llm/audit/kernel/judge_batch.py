@@ -158,7 +158,7 @@ def _classes_of(
 
 
 def _hex(ids: pa.Array) -> pa.Array:
-    """Return a column of bytes as hexadecimal text; raises ValueError where one is null."""
+    """Return a column of bytes as hexadecimal text; raises ValueError if one is null."""
     ids = ids.cast(pa.binary())  # 32-bit offsets for every batch
     if ids.null_count:
         raise ValueError("a stream has no id")

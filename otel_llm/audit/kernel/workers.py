@@ -63,7 +63,7 @@ def outcomes(
 ) -> Generator[Outcome]:
     """Yield the outcome of each batch, in order; `jobs` processes, this one (which reads) among them.
 
-    Others are started only where there are more than `small_batches`.
+    Others are started only if there are more than `small_batches`.
 
     Raises:
         WorkerError: one of them was killed, or could not start.

@@ -37,7 +37,7 @@ class ReportModel:
     `requests` and `windows`: the tables of `--requests` and `--windows`; `summary`: the object of `--format json`;
     `skipped` and `counts`: skipped parts and anomalies, None if the tables do not have them; `delivery`: the
     recorded stream of a row of `requests`, None for one that is not kept; `undrawn`: why no delivery is available at
-    all, empty where they are; `tiers`: every request by every class, and `compared`: a comparison with a baseline, if
+    all, empty if they are; `tiers`: every request by every class, and `compared`: a comparison with a baseline, if
     they were asked for.
     """
 

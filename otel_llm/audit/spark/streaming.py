@@ -65,7 +65,7 @@ def follow_recordings(
     A file must be complete when it gets its name (an object store does that; else move it there): a journal's file once
     it is closed. `glob` chooses among their names. An incomplete request is given as it is once the recordings are
     `patience` (of Spark's, as `10 minutes`) past its last record; later records are left out. Past is by the time of
-    receipt, by the sender's clock only where a file has none.
+    receipt, by the sender's clock only if a file has none.
     """
     source = session.readStream.format("binaryFile").schema(_FILES).option("maxFilesPerTrigger", most_files)
     records = recordings_of(source.option("pathGlobFilter", glob).load(folder)).records.where("kind != 'note'")
@@ -177,7 +177,7 @@ def followed(
 
 
 def _agree(session: SparkSession, out: str, classes: SloClasses, window_ns: int) -> None:
-    """Record how a folder's requests are judged; raises ValueError where it was otherwise so far."""
+    """Record how a folder's requests are judged; raises ValueError if it was otherwise so far."""
     mine = {"classes": repr(classes), "window_ns": str(window_ns)}
     with contextlib.suppress(AnalysisException):  # nothing is there yet
         before = session.read.schema("classes string, window_ns string").json(f"{out}/{SETTINGS}").first()

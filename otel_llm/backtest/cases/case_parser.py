@@ -80,7 +80,7 @@ class TestFile:
 def read_test_file(path: Path) -> TestFile:
     """Read a file of tests, and the rules and classes that it names.
 
-    Raises RulesError with all errors of it and of its rules, UnreadableConfigError where one of the files cannot be
+    Raises RulesError with all errors of it and of its rules, UnreadableConfigError if one of the files cannot be
     read.
     """
     file = load_yaml(path)

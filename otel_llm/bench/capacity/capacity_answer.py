@@ -80,7 +80,7 @@ def _row(probe: ProbeResult) -> tuple[str, ...]:
 
 
 def failures(result: CapacityResult) -> str | None:
-    """Return how many requests of all probes failed, and how, in a sentence; None where none did."""
+    """Return how many requests of all probes failed, and how, in a sentence; None if none did."""
     kinds: Counter[str] = Counter()
     for probe in result.probes:
         kinds.update(probe.end.errors)

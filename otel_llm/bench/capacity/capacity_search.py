@@ -282,7 +282,7 @@ def find_capacity(
 
 
 def control_queues(plan: SearchPlan, source: ProbeSource) -> list[list[VirtualQueue]]:
-    """Return the virtual queues of each clause; none where the law of the load is unknown."""
+    """Return the virtual queues of each clause; none if the law of the load is unknown."""
     reference = source.reference()
     if reference is None:
         return [[] for _ in plan.objective.clauses]
@@ -290,7 +290,7 @@ def control_queues(plan: SearchPlan, source: ProbeSource) -> list[list[VirtualQu
 
 
 def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> tuple[ProbeResult, str | None]:
-    """Run a probe to its end; return it, and why the search cannot go on, None where it can."""
+    """Run a probe to its end; return it, and why the search cannot go on, None if it can."""
     probe = source.begin(decision.rate, limit)
     wanted, problem = FIRST_LOOK, None
     try:
@@ -317,7 +317,7 @@ def inflations_below(rate: float, probes: Sequence[ProbeResult]) -> list[float]:
 
 
 def _why(result: CapacityResult, search: RateSearch, *, alpha_spent: bool) -> str | None:
-    """Return why the search did not decide, None where it did."""
+    """Return why the search did not decide, None if it did."""
     if result.decided:
         return None
     if search.high is not None and search.high <= search.bottom:

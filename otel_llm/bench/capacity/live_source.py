@@ -86,11 +86,11 @@ class LiveSource:
 
     @property
     def stopped(self) -> str | None:
-        """Return why the search cannot go on, None where it can."""
+        """Return why the search cannot go on, None if it can."""
         return INTERRUPTED if self.problem is None and self._interrupted() else self.problem
 
     def check(self) -> None:
-        """Raise SourceError where the search cannot go on."""
+        """Raise SourceError if the search cannot go on."""
         if self.stopped is not None:
             raise SourceError(self.stopped)
 
@@ -149,7 +149,7 @@ class LiveProbe:
             raise SourceError(str(error)) from error
 
     def _record(self, folder: Path, about: dict[str, Any]) -> RunJournal:
-        """Begin the recording. Raises SourceError where it cannot be written."""
+        """Begin the recording. Raises SourceError if it cannot be written."""
         try:
             folder.mkdir()
             write_run_file(folder, about)

@@ -83,7 +83,7 @@ class Probe(Protocol):
         ...
 
     def observe(self, requests: int) -> Observations | None:
-        """Let time pass until so many requests have been sent, or all are over; None where they had been before.
+        """Let time pass until so many requests have been sent, or all are over; None if they had been before.
 
         Raises:
             SourceError: the search cannot go on.

@@ -17,7 +17,7 @@ _SAME: float = 1e-9
 class RateSearch:
     """The state of a search between `bottom` and `top` requests/s; without I/O.
 
-    `low`: the highest rate found to hold, `high`: the lowest found to fail; None where there is none. An undecided
+    `low`: the highest rate found to hold, `high`: the lowest found to fail; None if there is none. An undecided
     probe moves neither, and splits what is between them.
     """
 
@@ -34,7 +34,7 @@ class RateSearch:
         return self.low is not None and self.high is not None and self.high / self.low <= 1 + self.precision
 
     def next_rate(self) -> float | None:
-        """Return the rate of the next probe; None where nothing more can be learned: decided, or beyond the range."""
+        """Return the rate of the next probe; None if nothing more can be learned: decided, or beyond the range."""
         if self.decided or self._is_past(self.low, self.top) or self._is_past(self.bottom, self.high):
             return None
         if self.low is None and self.high is None and not self.undecided:
@@ -66,7 +66,7 @@ class RateSearch:
     def _middle_of_widest(self) -> float | None:
         """Return the middle, on the logarithm, of the widest part between the ends and the undecided rates.
 
-        None where all parts are narrower than a fifth of the precision: another rate there would say no more.
+        None if all parts are narrower than a fifth of the precision: another rate there would say no more.
         """
         ends = [self.low or self.bottom, *sorted(self.undecided), self.high or self.top]
         low, high = max(pairwise(ends), key=lambda part: part[1] / part[0])

@@ -50,7 +50,7 @@ class Exchange:
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, at_ns: int, data: bytes) -> bool:
-        """Read bytes of the connection, read at `at_ns`; return False where they are no HTTP."""
+        """Read bytes of the connection, read at `at_ns`; return False if they are no HTTP."""
         self.begun = True
         self._at_ns = at_ns
         self._framing_bytes += len(data)

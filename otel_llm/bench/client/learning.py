@@ -176,7 +176,7 @@ class _Learning:
             ) from None
 
     def _give_up(self, exchange: Exchange) -> bool:
-        """Leave out one option: the one that the refusal names, else the next; return False where none is left."""
+        """Leave out one option: the one that the refusal names, else the next; return False if none is left."""
         text = bytes(exchange.body).decode("utf-8", "replace")
         if self._options.length == "max_tokens" and "max_completion_tokens" in text:
             self._options = replace(self._options, length="max_completion_tokens")
@@ -226,7 +226,7 @@ class _Learning:
         return LearningError(f"{target.url}: the reply to a first request failed ({error}){reported}")
 
     async def _models(self, sender: Sender) -> list[str] | None:
-        """Return the models that the server lists; None where it lists none as the API does."""
+        """Return the models that the server lists; None if it lists none as the API does."""
         exchange = await self._ask(sender, 0, f"{self._target.base}/models")
         try:
             listed = json.loads(bytes(exchange.body))["data"]
@@ -244,7 +244,7 @@ def _fitted(short: int, long: int, words: int) -> PromptLengths:
 
 
 def _message(body: bytes) -> str:
-    """Return the server's own words, as `: text`, "" where it has none."""
+    """Return the server's own words, as `: text`, "" if it has none."""
     try:
         stated: Any = json.loads(body)
     except (ValueError, RecursionError):

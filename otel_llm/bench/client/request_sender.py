@@ -49,7 +49,7 @@ class Decoder:
 
     @property
     def oldest_ns(self) -> int | None:
-        """Return when the oldest chunk was read that is not decoded; None where none waits."""
+        """Return when the oldest chunk was read that is not decoded; None if none waits."""
         return self._chunks[0].at_ns if self._chunks else None
 
     def put(self, chunk: Chunk) -> None:
@@ -136,7 +136,7 @@ class Address(NamedTuple):
 
 
 async def addresses_of(target: Target) -> list[Address]:
-    """Return the addresses of a target. Raises OSError where its name is not known."""
+    """Return the addresses of a target. Raises OSError if its name is not known."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     return [Address(str(one[4][0]), int(one[4][1])) for one in found]

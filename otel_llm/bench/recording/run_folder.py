@@ -38,7 +38,7 @@ def check_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder unless it is there. Raises OutputError where that cannot be done (a full disk, no permission)."""
+    """Make a folder unless it is there. Raises OutputError if that cannot be done (a full disk, no permission)."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -46,7 +46,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_run_file(folder: Path, content: dict[str, Any]) -> None:
-    """Write `run.json`. Raises OutputError where it cannot be written."""
+    """Write `run.json`. Raises OutputError if it cannot be written."""
     with replacing(folder / RUN_FILE) as file:
         file.write((json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
 

@@ -105,7 +105,7 @@ class RunJournal:
         self._journal.close()
 
     def write(self, request: ObservedRequest) -> None:
-        """Write a request that has ended. Raises JournalError where that cannot be done (a full disk)."""
+        """Write a request that has ended. Raises JournalError if that cannot be done (a full disk)."""
         self._journal.append(self._records.record(request), self._records.end_unix_ns(request))
 
 

@@ -90,7 +90,7 @@ def _print(file: Path, resent: Resent) -> int:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Give a function that shows how many messages of how many were tried; None where there is no terminal."""
+    """Give a function that shows how many messages of how many were tried; None if there is no terminal."""
     console = SafeConsole(stderr=True)
     if not console.is_terminal:
         yield None

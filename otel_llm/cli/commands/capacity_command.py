@@ -125,7 +125,7 @@ class BudgetOption(click.ParamType[Budget]):
 
 
 class SearchOptions(NamedTuple):
-    """The options of the search; None where one was not given."""
+    """The options of the search; None if one was not given."""
 
     objective: str | None
     between: tuple[float, float]

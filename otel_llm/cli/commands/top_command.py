@@ -57,7 +57,7 @@ class Screen:
     selected: str | None = None
     opened: str | None = None
     problem: str | None = None
-    """Why there is no newer snapshot; None where there is."""
+    """Why there is no newer snapshot; None if there is."""
     snapshot: dict[str, Any] = field(default_factory=dict)
 
     def query(self) -> dict[str, str]:

@@ -77,7 +77,7 @@ def _flushed(out: Any) -> Iterator[None]:
 
 
 def _file_of(out: Any) -> io.FileIO | None:
-    """Return the file under the process's own standard output; None where it is replaced."""
+    """Return the file under the process's own standard output; None if it is replaced."""
     if out is None or out is not sys.__stdout__ or not isinstance(out, io.TextIOWrapper):
         return None
     raw = getattr(out.buffer, "raw", out.buffer)

@@ -141,7 +141,7 @@ def _report_others(broken: int, left_out: int) -> None:
 
 
 def _rule(files: tuple[str, ...], rule_hash: str) -> Rule | None:
-    """Return the rule with this hash; None where there is none.
+    """Return the rule with this hash; None if there is none.
 
     Raises:
         ConfigError: a rule file is refused.

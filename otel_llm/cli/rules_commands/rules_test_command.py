@@ -73,7 +73,7 @@ def test(files: tuple[Path, ...], only: str | None, verbose: bool) -> None:
 
 @contextlib.contextmanager
 def _progress(tests: int) -> Iterator[Callable[[float], None] | None]:
-    """Give a function that shows how many tests are done, fractions included; None where there is no terminal."""
+    """Give a function that shows how many tests are done, fractions included; None if there is no terminal."""
     console = SafeConsole(stderr=True)
     if not console.is_terminal or not tests:
         yield None

@@ -96,7 +96,7 @@ class HttpServer:
             self._socket = listen(self._address, self._option)
 
     def start(self) -> None:
-        """Serve, and return when requests are answered; bind first where that was not done."""
+        """Serve, and return when requests are answered; bind first if that was not done."""
         self.bind()
         self._thread.start()
         self._server.up.wait()
@@ -409,7 +409,7 @@ class Connection(HttpToolsProtocol):
             raise ValueError("too many headers")  # the parser then calls `send_400_response`
 
     def _refuse(self, http: HTTPStatus) -> None:
-        """Answer without the application, and close; abort instead where an answer is in progress."""
+        """Answer without the application, and close; abort instead if an answer is in progress."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.abort()
         elif not self.transport.is_closing():

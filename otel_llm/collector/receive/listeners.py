@@ -129,7 +129,7 @@ class Listeners:
             self._web_open = True
 
     def open(self) -> None:
-        """Serve on all ports; bind first where that was not done."""
+        """Serve on all ports; bind first if that was not done."""
         self.bind()
         self.open_web()
         for listener in (self.http, self.grpc):

@@ -225,7 +225,7 @@ class Room:
         self.bytes = 0
 
     def take(self, sender: int, size: int) -> bool:
-        """Take room for an export; return False where there is none."""
+        """Take room for an export; return False if there is none."""
         with self._lock:
             own = self._of.get(sender, [0, 0])
             if not has_room(own[0], self.count, self._most) or not has_room(own[1], self.bytes, self._most_bytes):
@@ -301,7 +301,7 @@ class FewestFirst(Generic[T]):
         self._waiting.setdefault(owner, deque()).append(item)
 
     def take(self) -> tuple[Hashable, T] | None:
-        """Return the next owner and its work; None where none waits, or its owner has the most threads already."""
+        """Return the next owner and its work; None if none waits, or its owner has the most threads already."""
         free = [owner for owner in self._waiting if self._in_hand.get(owner, 0) < self._most]
         if not free:
             return None

@@ -1,4 +1,4 @@
-"""The use of numba; imported only where kernels are compiled."""
+"""The use of numba; imported only if kernels are compiled."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class KernelCache:
     Args:
         facts: what the machine code depends on, besides the sources: versions and the processor.
 
-    `path`: None where there is no usable folder. `refused`: the reasons, one for each folder that was tried.
+    `path`: None if there is no usable folder. `refused`: the reasons, one for each folder that was tried.
     `complete`: whether the folder had all kernels when it was selected. `broken`: why it was given up since.
     """
 
@@ -157,7 +157,7 @@ def trusted_folder(path: Path, *, create: bool = False) -> Path:
 
 
 def _refuse_unsafe(folder: Path, *, sticky: bool = False) -> None:
-    """Raise UnsafeFolderError where others may write to a folder; with `sticky`, not for one that has this bit."""
+    """Raise UnsafeFolderError if others may write to a folder; with `sticky`, not for one that has this bit."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise UnsafeFolderError(f"{folder} is not a folder")
@@ -172,7 +172,7 @@ def _refuse_owner(path: Path, found: os.stat_result) -> None:
 
 
 def _refuse_unsafe_files(folder: Path) -> None:
-    """Raise UnsafeFolderError where others can have written to a file of a folder that is theirs no more."""
+    """Raise UnsafeFolderError if others can have written to a file of a folder that is theirs no more."""
     reached = folder.lstat().st_mode & (stat.S_IXGRP | stat.S_IXOTH)
     for file in folder.iterdir():
         try:

@@ -22,7 +22,7 @@ class ModeError(Exception):
 
 
 def plain_because() -> str | None:
-    """Return why the kernels run as plain Python; None where they are compiled.
+    """Return why the kernels run as plain Python; None if they are compiled.
 
     Raises:
         ModeError: the variable has another value, or needs a compiler that this installation lacks.
@@ -39,7 +39,7 @@ def plain_because() -> str | None:
 
 
 def _no_compiler() -> str | None:
-    """Return why numba cannot be used; None where it can."""
+    """Return why numba cannot be used; None if it can."""
     if find_spec("numba") is None:
         return ABSENT
     if "numba" not in sys.modules:

@@ -24,7 +24,7 @@ class Attempt:
     """The answer to one request.
 
     `accepted`, perhaps but for `rejected` spans (OTLP's partial success); `retry`: not now, but `after_s` (the server's
-    word, None where it gave none); `refused`: never. `divisible`: the refusal is about the content, so that parts of it
+    word, None if it gave none); `refused`: never. `divisible`: the refusal is about the content, so that parts of it
     may be accepted.
     """
 

@@ -103,7 +103,7 @@ def attempt_of_error(error: Any, *, detailed: bool = True) -> Attempt:
 
 
 def retry_info_s(trailers: Iterable[tuple[str, Any]]) -> float | None:
-    """Return the delay that a call's trailing metadata asks for, in seconds; None where there is none.
+    """Return the delay that a call's trailing metadata asks for, in seconds; None if there is none.
 
     The standard place is a google.rpc.Status in grpc-status-details-bin; some servers send the RetryInfo bare.
     """

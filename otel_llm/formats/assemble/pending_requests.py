@@ -70,7 +70,7 @@ class PendingRequest:
         return NO_END if not numbers else numbers.pop() if len(numbers) == 1 else SEVERAL
 
     def declared_tokens(self) -> int:
-        """Return the number of tokens that its last segment states, 0 where it states none."""
+        """Return the number of tokens that its last segment states, 0 if it states none."""
         ending = self.ending()
         return 0 if ending is None else count_of(ending.attributes, semconv.TOKENS) or 0
 
@@ -128,7 +128,7 @@ class PendingRequests:
         self._blocks.append(rows)
 
     def take_rows(self, slots: Ints) -> Rows | None:
-        """Remove and return the rows of these requests, None where there are none."""
+        """Remove and return the rows of these requests, None if there are none."""
         flag = np.zeros(len(self.by_slot), np.bool_)
         flag[slots] = True
         taken: list[Rows] = []

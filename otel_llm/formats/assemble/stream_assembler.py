@@ -50,7 +50,7 @@ class Spill:
     def put(self, requests: Sequence[PendingRequest], rows: Rows | None) -> None:
         """Append requests and their rows, whose `slot` is that of one of the requests.
 
-        Raises InputError where the folder of temporary files has no room.
+        Raises InputError if the folder of temporary files has no room.
         """
         part = {one.slot: zlib.crc32(one.key) % PARTS for one in requests}
         by_part: list[list[PendingRequest]] = [[] for _ in range(PARTS)]

@@ -43,7 +43,7 @@ class TokenTimes(NamedTuple):
     times_ns: Sequence[int]
     kinds: bytes | None
     basis: str | None
-    """The meaning of one time: `exact`, `chunk`, None where unknown."""
+    """The meaning of one time: `exact`, `chunk`, None if unknown."""
     dropped: int
     """Times that its sender lost."""
     counts: Sequence[int] | None = None

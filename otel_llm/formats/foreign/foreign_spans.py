@@ -21,7 +21,7 @@ _CLIENT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """The statements of another instrumentation's span on its request; None where it states nothing.
+    """The statements of another instrumentation's span on its request; None if it states nothing.
 
     `ttft_s` and `e2e_s` in seconds; `tokens` is the number of its token times, `expected` how many there
     should be (both 0: it has none).
@@ -41,7 +41,7 @@ class Foreign:
 
     @property
     def coverage(self) -> float | None:
-        """Return the share of the token times that is there; None where the span has none at all."""
+        """Return the share of the token times that is there; None if the span has none at all."""
         return self.tokens / self.expected if self.tokens else None
 
 

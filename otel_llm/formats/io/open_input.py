@@ -68,7 +68,7 @@ class _Begun(io.RawIOBase):
 
 
 def _first_bytes(opened: int, path: Path) -> bytes:
-    """Return the bytes that a pipe has now: b"" where its writer has written nothing yet, and for other files."""
+    """Return the bytes that a pipe has now: b"" if its writer has written nothing yet, and for other files."""
     status = os.fstat(opened)
     if stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -69,7 +69,7 @@ class Skipped:
     """Requests, by outcome, that files count in their totals and do not keep: the others are a sample."""
 
     runs: dict[Path, list[float | None]] = field(default_factory=dict)
-    """Of files with runs of a benchmark the load of each, requests/s, in order; None where the file states none."""
+    """Of files with runs of a benchmark the load of each, requests/s, in order; None if the file states none."""
     only_run: int | None = None
     """The only run whose requests are read, counted from 0."""
 

@@ -61,7 +61,7 @@ class AttributeCache:
     def read(self, raw: bytes, places: Iterable[tuple[int, int]]) -> Attributes | None:
         """Return the attributes at these positions of a message, counted from their tags.
 
-        None where protobuf must read them with their span: something of them is refused or counted.
+        None if protobuf must read them with their span: something of them is refused or counted.
         """
         found: Attributes = {}
         parsed = 0
@@ -95,7 +95,7 @@ class AttributeCache:
         return None if odd or not fits(key, value) else pair
 
     def _parsed(self, attribute: bytes) -> _Pair | None:
-        """Return the pair as protobuf reads it, None where something of it is odd."""
+        """Return the pair as protobuf reads it, None if something of it is odd."""
         if len(attribute) > MOST_BYTES:
             return None
         try:

@@ -62,7 +62,7 @@ class Scanned(NamedTuple):
 
 
 def scan(raw: bytes) -> Scanned | None:
-    """Return the scan of an export request; None where protobuf must find the error."""
+    """Return the scan of an export request; None if protobuf must find the error."""
     data = np.frombuffer(raw, np.uint8)
     # The size of the usual message: a segment takes 60 bytes or more, a token 18, an attribute 24.
     room = {
@@ -97,7 +97,7 @@ def scan(raw: bytes) -> Scanned | None:
 
 
 def read_scanned(raw: bytes, receipt_ns: int | None, limits: AttributeLimits, budget: int) -> Batch | None:
-    """Return the records of an export request of at most `budget` tokens; None where protobuf must read all of it.
+    """Return the records of an export request of at most `budget` tokens; None if protobuf must read all of it.
 
     Raises:
         DecodeError: these bytes are no such message.
@@ -183,7 +183,7 @@ class _Records:
         self._cache = attribute_cache(limits)
 
     def add(self, spans: Ints) -> bool:
-        """Add spans; return False where the order of all spans decides which of them are within the token budget.
+        """Add spans; return False if the order of all spans decides which of them are within the token budget.
 
         Raises:
             DecodeError: one that is left to protobuf is invalid.

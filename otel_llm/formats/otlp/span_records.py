@@ -100,7 +100,7 @@ def _segment(
 
 
 def instance_of(attributes: Iterable[KeyValue]) -> str | None:
-    """Return `service.instance.id` of a resource, by its attributes; None where it is missing or too long."""
+    """Return `service.instance.id` of a resource, by its attributes; None if it is missing or too long."""
     for attribute in attributes:
         if attribute.key == semconv.SERVICE_INSTANCE_ID:
             value = attribute.value.string_value

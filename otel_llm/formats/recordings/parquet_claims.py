@@ -143,7 +143,7 @@ class _BrokenError(Exception):
 
 
 class _Thrift:
-    """A parser of Thrift's compact protocol; raises IndexError where the data ends early, else _BrokenError."""
+    """A parser of Thrift's compact protocol; raises IndexError if the data ends early, else _BrokenError."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

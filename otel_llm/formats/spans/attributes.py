@@ -194,13 +194,13 @@ def fits(key: str, value: Scalar) -> bool:
 
 
 def text_of(attributes: Attributes, key: str) -> str | None:
-    """Return the text of an attribute, None where it is missing, empty or no text."""
+    """Return the text of an attribute, None if it is missing, empty or no text."""
     value = attributes.get(key)
     return value if isinstance(value, str) and value else None
 
 
 def count_of(attributes: Attributes, key: str) -> int | None:
-    """Return the count in an attribute, None where it is missing or no count."""
+    """Return the count in an attribute, None if it is missing or no count."""
     value = attributes.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
@@ -218,7 +218,7 @@ def stated_total_of(attributes: Attributes) -> tuple[int | None, int | None]:
 
 
 def seconds_of(attributes: Attributes, key: str) -> float | None:
-    """Return the duration in an attribute, seconds; None where it is missing or no duration."""
+    """Return the duration in an attribute, seconds; None if it is missing or no duration."""
     value = attributes.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -226,7 +226,7 @@ def seconds_of(attributes: Attributes, key: str) -> float | None:
 
 
 def stated_columns(attributes: Attributes) -> dict[str, Any]:
-    """Return the columns of a row that an attribute states, None where it is missing or of another type."""
+    """Return the columns of a row that an attribute states, None if it is missing or of another type."""
     return {name: _READ[kind](attributes, key) for name, (key, kind) in IN_ATTRIBUTES.items()}
 
 

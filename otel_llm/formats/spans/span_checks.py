@@ -29,7 +29,7 @@ def check_id(value: bytes, unset: bytes, reason: str) -> bytes:
 
 
 def time_fault(earliest_ns: int, latest_ns: int) -> str | None:
-    """Return the fault of times between these (unix ns), as a reason word; None where they are valid."""
+    """Return the fault of times between these (unix ns), as a reason word; None if they are valid."""
     if earliest_ns == 0:
         return "missing_time"
     return "time_out_of_range" if latest_ns > MAX_TIME_NS else None

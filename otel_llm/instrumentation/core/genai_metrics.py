@@ -1,7 +1,7 @@
 """The histograms of the GenAI conventions, and two of ours, through the application's MeterProvider.
 
 One value costs 9 us in the SDK (5 attributes, CPython 3.11), more than all other work for a chunk: so values are queued
-and recorded by the flusher's thread, a few for each request, and for each chunk only where the application asks for it.
+and recorded by the flusher's thread, a few for each request, and for each chunk only if the application asks for it.
 The conventions' lowest boundary of 10 ms is too coarse for a decoder that needs 2 to 10 ms a token; ours have theirs
 and finer ones.
 """

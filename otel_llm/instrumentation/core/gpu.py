@@ -1,4 +1,4 @@
-"""The use of GPUs during a request, from NVML; nothing where NVML is missing.
+"""The use of GPUs during a request, from NVML; nothing if NVML is missing.
 
 NVML (`nvidia-ml-py`, imported as `pynvml`) is asked once a second by a thread that the first request starts and that
 ends after a minute without one. A request only reads running totals: at its commit and at its end.
@@ -180,7 +180,7 @@ _registered: Final[list[bool]] = []
 
 
 def mark() -> Mark | None:
-    """Return where the totals stand as a request begins, None where there is no NVML; never raises, never waits."""
+    """Return where the totals stand as a request begins, None if there is no NVML; never raises, never waits."""
     try:
         if sampler().hopeless:
             return None

@@ -62,7 +62,7 @@ class ReaderLiveness:
         self.collected = True
 
     def left_ns(self, newest_ns: int | None) -> int | None:
-        """Return when the reader left its loop; None where it is in it, came back, or reads on in another way.
+        """Return when the reader left its loop; None if it is in it, came back, or reads on in another way.
 
         `newest_ns` is the time of the newest unread chunk, if any: one later than the end of the loop was read by
         another reader.

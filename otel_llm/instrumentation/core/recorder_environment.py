@@ -25,7 +25,7 @@ class Flushable(Protocol):
 
     @property
     def due_ns(self) -> int | None:
-        """The instant at which it must send an empty segment (monotonic ns), None where it need not."""
+        """The instant at which it must send an empty segment (monotonic ns), None if it need not."""
 
     def tick(self, now_ns: int, *, urgent: bool = False, complete: bool = False, exiting: bool = False) -> None:
         """Cut the tokens until `now_ns` (monotonic), or end a stream that was left or collected."""
@@ -54,7 +54,7 @@ class RecorderEnvironment(Protocol):
 
     @property
     def metrics(self) -> Metrics | None:
-        """The histograms, None where there are none."""
+        """The histograms, None if there are none."""
 
     @property
     def models(self) -> KnownModels:
@@ -77,7 +77,7 @@ class RecorderEnvironment(Protocol):
         """Return the sending process's resource."""
 
     def send(self, records: Sequence[Record], *, urgent: bool = False) -> None:
-        """Queue records, at once where `urgent`."""
+        """Queue records, at once if `urgent`."""
 
     def watch(self, recording: Flushable) -> None:
         """Cut the recording from now on."""

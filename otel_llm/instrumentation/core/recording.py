@@ -161,13 +161,13 @@ class Recording:
 
     @property
     def slo_class(self) -> str | None:
-        """Return the request's SLO class, None where it has none."""
+        """Return the request's SLO class, None if it has none."""
         stated = self._request.ours.get(semconv.SLO_CLASS)
         return None if stated is None else str(stated)
 
     @property
     def due_ns(self) -> int | None:
-        """Return the instant at which this stream must send an empty segment (monotonic ns), None where it need not."""
+        """Return the instant at which this stream must send an empty segment (monotonic ns), None if it need not."""
         due_ns = None if self._choices is None else self._choices.due_ns
         return None if due_ns is None else due_ns - self._request.offset_ns
 

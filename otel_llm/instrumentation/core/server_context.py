@@ -196,6 +196,6 @@ class ServerSpan(NonRecordingSpan):
 
 
 def current_server_context() -> ServerContext | None:
-    """Return the context of the request that this task serves, None where it serves none."""
+    """Return the context of the request that this task serves, None if it serves none."""
     serving = current.get()
     return serving if isinstance(serving, ServerContext) else None

@@ -239,7 +239,7 @@ def _read(situation: Situation) -> Generator[Finding, None, Mapping[str, OtlpSet
 
 
 def _speaks(settings: OtlpSettings) -> OtlpSettings | None:
-    """Return the settings with which the same address takes OTLP, None where it does not."""
+    """Return the settings with which the same address takes OTLP, None if it does not."""
     for other in others(replace(settings, timeout_s=min(settings.timeout_s, PROBE_S))):
         if probe(other).kind in {"accepted", "denied"}:
             return replace(other, timeout_s=settings.timeout_s)

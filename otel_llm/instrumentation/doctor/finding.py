@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Situation:
     """An environment.
 
-    `classes`: the SLO classes that the collector knows, None where not given. `timeout_s`: the longest wait for an
+    `classes`: the SLO classes that the collector knows, None if not given. `timeout_s`: the longest wait for an
     endpoint; a shorter `OTEL_EXPORTER_OTLP_TIMEOUT` wins.
     """
 
@@ -25,7 +25,7 @@ class Situation:
 
 
 def version_of(distribution: str) -> str | None:
-    """Return the version of an installed distribution, None where it is not installed."""
+    """Return the version of an installed distribution, None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

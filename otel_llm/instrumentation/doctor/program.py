@@ -32,7 +32,7 @@ class Ran:
 def run(command: Sequence[str], environ: Mapping[str, str]) -> Ran:
     """Run a program with our standard streams to its end.
 
-    Raises OSError where it cannot be started.
+    Raises OSError if it cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="otel-llm-doctor-", ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(list(command), env=_environment(environ, folder))  # noqa: S603  what the user asked for

@@ -171,7 +171,7 @@ def begin(
     input_tokens: int | None = None,
     shared: bool = False,
 ) -> Generation | None:
-    """Return the generation of a request that reached an engine now, None where another recording has it.
+    """Return the generation of a request that reached an engine now, None if another recording has it.
 
     `shared`: it is one of several requests of one call, so its tokens cannot be assigned to a choice of that call.
     Raises nothing.

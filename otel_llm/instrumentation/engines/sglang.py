@@ -216,7 +216,7 @@ def _received_ns(now_ns: int, obj: Any) -> int:
 
 
 def _facts(recv_obj: Any, i: int) -> Iterator[tuple[str, Any]]:
-    """Yield the scheduler's facts on an ended request: its queue only where SGLang's metrics are on."""
+    """Yield the scheduler's facts on an ended request: its queue only if SGLang's metrics are on."""
     if retractions := getattr(recv_obj, "retraction_counts", None):
         yield semconv.ENGINE_PREEMPTIONS, retractions[i]
     stats = getattr(recv_obj, "time_stats", None)
@@ -228,7 +228,7 @@ def _facts(recv_obj: Any, i: int) -> Iterator[tuple[str, Any]]:
 
 
 def moved() -> str | None:
-    """Return the parts of SGLang that differ from what the hooks expect; None where all fit."""
+    """Return the parts of SGLang that differ from what the hooks expect; None if all fit."""
     try:
         manager = pkgutil.resolve_name(MANAGER)
     except Exception as error:  # noqa: BLE001  its import may raise anything

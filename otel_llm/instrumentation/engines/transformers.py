@@ -44,7 +44,7 @@ PASSED_OVER: Final = frozenset({"FINISHED", "PENDING"})
 
 
 def begin(model: Any, *, stream: bool, request_id: str | None, **more: Any) -> Generation | None:
-    """Return the generation of a request that a model received now, None where it is not recorded."""
+    """Return the generation of a request that a model received now, None if it is not recorded."""
     running = runtime.running()
     if running is None or is_suppressed(running, "transformers"):
         return None
@@ -138,7 +138,7 @@ def hook_states(patches: Patches, module: Any) -> None:
 
 
 def must_have(owner: Any, *names: str) -> None:
-    """Raise AttributeError where a method to hook is missing."""
+    """Raise AttributeError if a method to hook is missing."""
     for name in names:
         if not hasattr(owner, name):
             raise AttributeError(f"{owner.__name__}.{name} is gone")

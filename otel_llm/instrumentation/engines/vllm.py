@@ -59,7 +59,7 @@ class Group:
     def ended(self, stream: Stream, at_ns: int, reason: int | None) -> None:
         """Note that one of them ended; the recording ends with the last, or with the first bad end.
 
-        `reason` is vLLM's finish reason, None where a stop string ended it.
+        `reason` is vLLM's finish reason, None if a stop string ended it.
         """
         recording = self.recording
         self._unfinished -= 1
@@ -78,7 +78,7 @@ class Group:
 class Stream:
     """One request of the engine: one choice of a recording.
 
-    `group` is None where the middleware decides how the request ends.
+    `group` is None if the middleware decides how the request ends.
     """
 
     __slots__ = (
@@ -328,7 +328,7 @@ def _check(owner: type, methods: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def patch_processor(module: Any) -> Patches:
-    """Replace the methods of `OutputProcessor`. Raises TypeError or AttributeError where they are others."""
+    """Replace the methods of `OutputProcessor`. Raises TypeError or AttributeError if they are others."""
     _check(module.OutputProcessor, PROCESSOR_METHODS)
     if missing := OUTPUT_FIELDS.difference(module.EngineCoreOutput.__struct_fields__):
         raise TypeError(f"EngineCoreOutput has no {', '.join(sorted(missing))}")
@@ -341,7 +341,7 @@ def patch_processor(module: Any) -> Patches:
 
 
 def patch_engine(module: Any) -> Patches:
-    """Replace the methods of `AsyncLLM`. Raises TypeError or AttributeError where they are others."""
+    """Replace the methods of `AsyncLLM`. Raises TypeError or AttributeError if they are others."""
     _check(module.AsyncLLM, ENGINE_METHODS)
     patches = Patches()
     patches.replace(module.AsyncLLM, "__init__", _engine_init)

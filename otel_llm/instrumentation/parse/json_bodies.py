@@ -30,7 +30,7 @@ class _JsonBody:
         self.lost = 0
         self._whole = whole
         self._most = most
-        self._held = bytearray()  # the unfinished value, empty where it is too long
+        self._held = bytearray()  # the unfinished value, empty if it is too long
         self._held_length = 0
 
     def _hold(self, chunk: bytes) -> None:

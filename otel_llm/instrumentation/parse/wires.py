@@ -232,7 +232,7 @@ GEMINI: Final = Api(
     GeminiReader,
     provider="gcp.gemini",
     streams_by="path",
-    parsers={**SSE, "application/json": JsonArray},  # events only where `alt=sse` asks for them
+    parsers={**SSE, "application/json": JsonArray},  # events only if `alt=sse` asks for them
 )
 WIRES: Final[tuple[tuple[str, Api], ...]] = (
     *APIS,
@@ -271,6 +271,6 @@ PLACES: Final = (("/openai/deployments/", AZURE), ("/publishers/google/models/",
 
 
 def provider_of(default: str, host: str | None, path: str = "") -> str:
-    """Return the provider of a path at a host, `default` where neither shows it."""
+    """Return the provider of a path at a host, `default` if neither shows it."""
     name = next((provider for ending, provider in PROVIDERS if (host or "").endswith(ending)), None)
     return name or next((provider for part, provider in PLACES if part in path), default)

@@ -41,7 +41,7 @@ class Reported(Protocol):
 
     @property
     def slo_classes(self) -> Collection[str] | None:
-        """The known classes, None where every name is."""
+        """The known classes, None if every name is."""
 
     @property
     def sampling(self) -> str:
@@ -137,7 +137,7 @@ def begin(runtime: Reported) -> None:
 
 
 def provider_facts(provider: object) -> dict[str, Any]:
-    """Return the visible facts of a TracerProvider: `processors` is None where they cannot be known."""
+    """Return the visible facts of a TracerProvider: `processors` is None if they cannot be known."""
     processors = getattr(getattr(provider, "_active_span_processor", None), "_span_processors", None)
     limits = getattr(provider, "_span_limits", None)
     sampler = getattr(provider, "sampler", None)

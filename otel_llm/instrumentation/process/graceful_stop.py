@@ -57,7 +57,7 @@ class Stoppable(Protocol):
 class Stops:
     """The hooks of servers: of imported ones now, of others when the host imports them.
 
-    `running` returns the running recorder, None where there is none. One object a process: hooks are not removed.
+    `running` returns the running recorder, None if there is none. One object a process: hooks are not removed.
     """
 
     def __init__(self, running: Callable[[], Stoppable | None]) -> None:

@@ -1,4 +1,4 @@
-"""Replace functions of a library by hooks of the same shape, and restore them only where ours are still in place;
+"""Replace functions of a library by hooks of the same shape, and restore them only if ours are still in place;
 disguised subclasses."""
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class Runtime:
         return self._resource[1]
 
     def send(self, records: Sequence[Record], *, urgent: bool = False) -> None:
-        """Queue records, at once where `urgent`."""
+        """Queue records, at once if `urgent`."""
         self.outbox.put(records, urgent=urgent)
 
     def watch(self, recording: Flushable) -> None:
@@ -340,7 +340,7 @@ def disabled() -> bool:
 
 
 def running() -> Runtime | None:
-    """Return the runtime, None where nothing is recorded."""
+    """Return the runtime, None if nothing is recorded."""
     return _running[0] if _running else None
 
 

@@ -118,7 +118,7 @@ def attach(recording: Recording) -> Attached | None:
     """Make the recording's request span the current one, for the library's call alone; never raises.
 
     An HTTP instrumentation beneath writes its own span into the headers: it becomes a child of ours, and the server
-    joins our trace. `detach` it when that call returns. None where the span is current already, or nothing is
+    joins our trace. `detach` it when that call returns. None if the span is current already, or nothing is
     propagated.
     """
     try:
@@ -181,7 +181,7 @@ def carries(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def around(context: Context, span: Span) -> Context | None:
-    """Return the context for an application that serves a request; None where nothing is propagated.
+    """Return the context for an application that serves a request; None if nothing is propagated.
 
     That is the request's baggage and SLO class from `context`, with `span` as the current span. A span that is current
     already stays, and none is set where OpenTelemetry instruments the server: its span would become INTERNAL. Never
@@ -205,7 +205,7 @@ def enter(context: Context | None) -> Attached | None:
 
 
 def admitted(running: Runtime | None, stated: object) -> str | None:
-    """Return a received SLO class, None where there is none, or an unknown one."""
+    """Return a received SLO class, None if there is none, or an unknown one."""
     if not stated:
         return None
     text = str(stated).strip()

@@ -289,7 +289,7 @@ class Choices:
 
     @property
     def due_ns(self) -> int | None:
-        """Return the instant at which the first choice must send an empty segment, None where none must."""
+        """Return the instant at which the first choice must send an empty segment, None if none must."""
         # A copy: read without the lock, while another thread may announce one more choice.
         dues = [timeline.due_ns for timeline in tuple(self._timelines.values())]
         return min((due for due in dues if due is not None), default=None)
@@ -317,7 +317,7 @@ class Choices:
 
     @property
     def basis(self) -> str:
-        """Return the basis of the token counts, `estimated` where the choices differ."""
+        """Return the basis of the token counts, `estimated` if the choices differ."""
         bases = {self.basis_of(choice) for choice in self._timelines}
         return bases.pop() if len(bases) == 1 else "estimated"
 

@@ -79,7 +79,7 @@ class Statements:
         self.output_tokens, self.reasoning_tokens = output, reasoning
 
     def use_cache(self, read: object, written: object = None) -> None:
-        """Note how many tokens of the prompt were read from a cache, and written to one; None where not stated."""
+        """Note how many tokens of the prompt were read from a cache, and written to one; None if not stated."""
         if (tokens := count_of(read)) is not None:
             self.cache_read_tokens = tokens
         if (tokens := count_of(written)) is not None:

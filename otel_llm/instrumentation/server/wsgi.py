@@ -170,7 +170,7 @@ class SizedPieces(Pieces):
 class Input:
     """The request's body, observed while the application reads it; all else is the server's own.
 
-    `left`: the number of bytes that follow, None where the request does not state it.
+    `left`: the number of bytes that follow, None if the request does not state it.
     """
 
     def __init__(self, body: Any, heard: Exchange, left: int | None) -> None:

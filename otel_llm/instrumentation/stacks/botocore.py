@@ -160,7 +160,7 @@ def _calling(call: _Call) -> Iterator[None]:
         with suppressing():
             yield
     except BaseException as error:
-        _failed(call.recording, error)  # nothing where no request was sent: wrong arguments, or no credentials
+        _failed(call.recording, error)  # nothing if no request was sent: wrong arguments, or no credentials
         raise
     finally:
         detach(call.attached)

@@ -52,7 +52,7 @@ UNSEEN: Final = StreamRequest(stream=False)
 
 
 def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
-    """Return the request's wishes, None where it wants no stream, `UNSEEN` where that is not known.
+    """Return the request's wishes, None if it wants no stream, `UNSEEN` where that is not known.
 
     `body` is the JSON text, the object that it will be made of, or anything else. It is neither consumed nor changed.
     """
@@ -155,7 +155,7 @@ class Call:
             self.recording.failed(error)
 
     def answered(self, status: int, content_type: str) -> Tap | None:
-        """Return the tap of the response's body, None where it has no stream."""
+        """Return the tap of the response's body, None if it has no stream."""
         recording = self.recording
         if status >= 300:  # a redirect too: the request that follows is one of its own
             if recording is not None:

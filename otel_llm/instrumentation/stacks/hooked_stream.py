@@ -71,7 +71,7 @@ class StatedReader:
 
 
 def recording_of(stream: object) -> Recording | None:
-    """Return the running recording of a stream that a hook has seen; None where there is none."""
+    """Return the running recording of a stream that a hook has seen; None if there is none."""
     members = getattr(stream, "__dict__", None) or {}
     recording = members.get(RECORDING)
     if recording is None:

@@ -202,7 +202,7 @@ def watch(response: Any, tap: Any, seen: Callable[[Any], Any] | None = None) -> 
     """Pass the body of a response to `tap`: as it is read, or all at once if it arrives read already.
 
     `seen` returns the class of a body that sees its bytes, by default one whose every reader is recorded. Raises
-    AttributeError or TypeError where the body's class cannot be changed, as that of a transport with slots.
+    AttributeError or TypeError if the body's class cannot be changed, as that of a transport with slots.
     """
     if response.is_stream_consumed:  # by an event hook, a transport that caches, or a mock
         tap.take(response.content)

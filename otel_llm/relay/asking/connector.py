@@ -113,7 +113,7 @@ class Connector(Destinations):
     async def first(self, reply: Reply, *, headers_sent: bool) -> Run | None:
         """Send the unchanged request to the next backend by placement, and to others where that fails.
 
-        None where no stream can be had; `take_answer` then has the last answer. `headers_sent`: the client has headers
+        None if no stream can be had; `take_answer` then has the last answer. `headers_sent`: the client has headers
         already, so that no other answer can be passed on.
         """
         while (backend := await self._next(reply)) is not None:
@@ -182,7 +182,7 @@ class Connector(Destinations):
         return self._pool.backends.open_to(exclude={asked.name, *self._tried}, needs=self._needs)
 
     async def _next(self, reply: Reply) -> Backend | None:
-        """Return the next backend by placement, the first by the queue; None where there is none."""
+        """Return the next backend by placement, the first by the queue; None if there is none."""
         policy, backends = self._pool.settings.direct_placement, self._pool.backends
         demand = self.demand(policy, reply)
         if self._turn is None or self._tries:
@@ -199,7 +199,7 @@ class Connector(Destinations):
             return None
 
     async def resumed(self, reply: Reply, serving: Backend, *, back: bool = False) -> Run | None:
-        """Continue a reply on another backend, the next where that fails; None where none can.
+        """Continue a reply on another backend, the next where that fails; None if none can.
 
         One more try goes to the steadiest of all, the one that served it too. `back`: ask that one in turn as well.
         `last_reason` is then a passing one, if there is one.
@@ -326,7 +326,7 @@ class Connector(Destinations):
     async def carried(self, backend: Backend, reply: Reply) -> int:
         """Return the number of output ids whose text the reader has; the backend is asked where it does not follow.
 
-        Raises UpstreamError where it cannot be found out.
+        Raises UpstreamError if it cannot be found out.
         """
         carry = resume.Carry(reply)
         path = self._path_to(COMPLETIONS).partition("?")[0].removesuffix("/v1" + COMPLETIONS)
@@ -396,7 +396,7 @@ class Connector(Destinations):
         return self._answer is not None
 
     def take_answer(self) -> Run | None:
-        """Return the last answer that was no stream, for the caller to pass on; None where there was none."""
+        """Return the last answer that was no stream, for the caller to pass on; None if there was none."""
         answer, self._answer = self._answer, None
         return answer
 

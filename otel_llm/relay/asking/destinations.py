@@ -44,16 +44,16 @@ class Destinations:
         self._reasons: dict[str, str | None] = {}
 
     def exact_reason(self, serving: Backend, reply: Reply) -> str | None:
-        """Return why the stream cannot be continued exactly elsewhere; None where it can."""
+        """Return why the stream cannot be continued exactly elsewhere; None if it can."""
         reason = self._static_reason(serving.kind) or reply.reason
         if reason is None and not self._peers(serving):
             return NO_PEER
         return reason
 
     def pause_reason(self, serving: Backend, reply: Reply, carried: int | None = None) -> str | None:
-        """Return why the stream, once paused, could not be continued exactly; None where it can.
+        """Return why the stream, once paused, could not be continued exactly; None if it can.
 
-        `carried`: the number of output ids whose text the reader has, None where that is not known yet.
+        `carried`: the number of output ids whose text the reader has, None if that is not known yet.
         """
         if not reply.begun:
             return "it has no token yet"
@@ -143,5 +143,5 @@ class Destinations:
         return any((one.models.get(model) or 0) > length for one in self._pool.backends)
 
     def length(self, backend: Backend) -> int:
-        """Return the longest prompt with reply of a backend (tokens), 0 where it states none."""
+        """Return the longest prompt with reply of a backend (tokens), 0 if it states none."""
         return backend.models.get(self._owned.model or "") or 0

@@ -80,7 +80,7 @@ class Run:
         self._estimate: int | None = tokens if one_prompt else None
         self._one_prompt = one_prompt
         self._token_ns = 0
-        """The instant of the last token; 0 where that is not known."""
+        """The instant of the last token; 0 if that is not known."""
         self._read_bytes = 0
         self._heard = False
         self._parsing: asyncio.Future[list[Line]] | None = None

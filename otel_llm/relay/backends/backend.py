@@ -134,7 +134,7 @@ class Failures:
 
 @dataclass(slots=True, eq=False)
 class Backend:
-    """One replica; `models`: what it serves and the longest context of each, None where it states none.
+    """One replica; `models`: what it serves and the longest context of each, None if it states none.
 
     `tokens`: of its streams' prompts and output; `waiting_tokens`: of the prompts of those without a token yet; `turn`:
     the number of the last placement on it; `coming`: the streams that were placed on it and have not begun: until when

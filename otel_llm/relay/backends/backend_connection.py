@@ -94,7 +94,7 @@ class Answer(aiohttp.ClientResponse):
 
     @property
     def received_ns(self) -> int | None:
-        """Return when its newest bytes were received (monotonic ns), None where that is not known."""
+        """Return when its newest bytes were received (monotonic ns), None if that is not known."""
         return None if self._source is None else self._source.received_ns
 
     async def start(self, connection: Connection) -> Answer:

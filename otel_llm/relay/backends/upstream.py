@@ -207,7 +207,7 @@ async def _pieces(parts: Iterable[bytes | memoryview]) -> AsyncIterator[bytes]:
 async def read_some(response: aiohttp.ClientResponse) -> bytes:
     """Return the received part of an answer's body, waiting for at least a byte; b"" at its end.
 
-    Raises aiohttp.ClientError or OSError where it broke off.
+    Raises aiohttp.ClientError or OSError if it broke off.
     """
     try:
         return await response.content.readany()

@@ -17,7 +17,7 @@ class Command:
     """A verb and its target.
 
     `id`: the idempotency key. `expires_ns`: its expiry, unix ns of the relay's clock. `rule`: the one that decided it.
-    `request`: its stream, None for scopes instance and class. `instance`: "" where it has none. `candidates`: of a
+    `request`: its stream, None for scopes instance and class. `instance`: "" if it has none. `candidates`: of a
     `preempt`, the requests to try, in their order.
     """
 

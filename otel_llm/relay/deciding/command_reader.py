@@ -108,7 +108,7 @@ def _no_backend(instance: str) -> Response:
 
 
 def _id(written: object, length: int) -> bytes | None:
-    """Return an id of so many bytes from hex, None where it is none."""
+    """Return an id of so many bytes from hex, None if it is none."""
     if not isinstance(written, str) or len(written) != 2 * length:
         return None
     try:

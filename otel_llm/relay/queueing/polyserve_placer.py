@@ -83,7 +83,7 @@ class PolyServePlacer:
         return PlacedRequest(waiting.number, tier, waiting.input, due_ns, late=late)
 
     def find(self, request: PlacedRequest, free: Sequence[Backend], *, others_wait: bool) -> Backend | None:
-        """Return the backend that a request goes to, one of those with a free slot; None where it has to wait."""
+        """Return the backend that a request goes to, one of those with a free slot; None if it has to wait."""
         now_ns, names = self._now_ns(), {one.name for one in free}
         for name, model in self._models.items():
             model.is_open = name in names

@@ -144,7 +144,7 @@ class RequestQueue:
         return Entry(request, demand, needs, key, client, tiered)
 
     async def place(self, entry: Entry) -> Backend:
-        """Return the backend that has a slot for a request: at once where there is one and no other request waits.
+        """Return the backend that has a slot for a request: at once if there is one and no other request waits.
 
         The slot is the request's: the caller sends it there in the same step of the loop. A request that is cancelled
         gives up its turn, or its slot; the end of one that was placed is noted by `ended`. Raises NotQueuedError.

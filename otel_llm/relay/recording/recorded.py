@@ -97,7 +97,7 @@ class Recorded:
         self.key: RequestKey = key_of(recording.context)
         above = trace.get_current_span(context).get_span_context()
         self.parent: RequestKey | None = key_of(above) if above.is_valid else None
-        """The client's span, None where it sent none."""
+        """The client's span, None if it sent none."""
         self.migrations = 0
         self._environment = environment
         self._forget = forget
@@ -345,7 +345,7 @@ class Recorded:
     def runway_s(self) -> float | None:
         """Return the text that the reader of the only choice has left, in seconds of reading; below 0 the reader waits.
 
-        None where that is not known: several choices, no token read yet, or bytes wait for the client's socket.
+        None if that is not known: several choices, no token read yet, or bytes wait for the client's socket.
         """
         stream = self._streams.get(0)
         if stream is None or len(self._streams) > 1 or stream.has_gap or not stream.stream.running.count:

@@ -42,7 +42,7 @@ class Owned(Protocol):
 
     @property
     def model(self) -> str | None:
-        """Return the requested model, None where the request names none."""
+        """Return the requested model, None if the request names none."""
 
     @property
     def choices(self) -> int:
@@ -131,7 +131,7 @@ class _Nowhere(SpanExporter):
 def relay_runtime(exporter: SpanExporter | None = None) -> Runtime:
     """Return a runtime of the relay's own, which hooks nothing; the caller stops it.
 
-    It sends as `OTEL_EXPORTER_OTLP_*` and `OTEL_LLM_ENDPOINTS` say, or through `exporter`; nothing where the
+    It sends as `OTEL_EXPORTER_OTLP_*` and `OTEL_LLM_ENDPOINTS` say, or through `exporter`; nothing if the
     environment switches OpenTelemetry off.
     """
     if exporter is None and runtime.disabled():

@@ -30,7 +30,7 @@ class FinishedChoice(Protocol):
 
     @property
     def finish(self) -> str | None:
-        """Return the finish reason, None where the chunk has none."""
+        """Return the finish reason, None if the chunk has none."""
 
 
 class StatedChunk(Protocol):
@@ -46,7 +46,7 @@ class StatedChunk(Protocol):
 
     @property
     def prompt_ids(self) -> Sized | None:
-        """Return the ids of a prompt, None where the chunk has none."""
+        """Return the ids of a prompt, None if the chunk has none."""
 
 
 class ReplyFacts:

@@ -25,7 +25,7 @@ _PLAIN_DELTA: Final = frozenset({"content", "role"})
 class Choice:
     """One choice of a chunk.
 
-    `stated`: its JSON. `ids`: None where the chunk has none. `kind`: of its text, None where it has none. `finish`: the
+    `stated`: its JSON. `ids`: None if the chunk has none. `kind`: of its text, None if it has none. `finish`: the
     reason why it is complete; `aborted`: one for which it is not. `plain`: it has nothing but a text and a role.
     `bare`: its delta is empty.
     """
@@ -47,7 +47,7 @@ class Choice:
 
 
 class Chunk:
-    """The JSON of an event. `odd`: why a stream with this chunk cannot be resumed, None where it can.
+    """The JSON of an event. `odd`: why a stream with this chunk cannot be resumed, None if it can.
 
     `prompt_ids`: those of a large chunk were cut out of it before it was parsed; `rest` is its JSON without them.
     """
@@ -65,7 +65,7 @@ class Chunk:
 
 
 def parse(data: bytes) -> Chunk | None:
-    """Return the chunk in the data of an event, None where that is no JSON object. Large ones: in a thread."""
+    """Return the chunk in the data of an event, None if that is no JSON object. Large ones: in a thread."""
     rest, cut = (data, None) if len(data) <= LARGE_BYTES else cut_prompt_ids(data)
     try:
         value = DECODER.decode(rest.decode("utf-8"))

@@ -73,7 +73,7 @@ def with_head(line: bytes, head: Mapping[str, object], without_role: bool) -> by
 
 
 def dumps(value: object) -> str:
-    """Return JSON as engines write it: compact, and escaped only where UTF-8 has no form for it."""
+    """Return JSON as engines write it: compact, and escaped only if UTF-8 has no form for it."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     try:
         text.encode()

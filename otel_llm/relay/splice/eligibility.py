@@ -21,7 +21,7 @@ _NUMBERS: Final = (int, float)
 
 
 def static_reason(request: OwnedRequest, kind: str) -> str | None:
-    """Return why a request cannot be continued elsewhere, None where nothing in it prevents that.
+    """Return why a request cannot be continued elsewhere, None if nothing in it prevents that.
 
     The first condition that fails, in the order of the contract: kind, choices, sampling, keys, tools. Whether another
     backend exists is checked elsewhere.

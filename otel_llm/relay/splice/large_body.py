@@ -47,7 +47,7 @@ def _children(data: Bytes, at: int, rows: npt.NDArray[np.int64]) -> int:
 
 
 def count_elements(data: bytes, begin: int) -> tuple[int, int]:
-    """Return the number of elements of the array at `begin`, -1 where there is none, and the index behind it."""
+    """Return the number of elements of the array at `begin`, -1 if there is none, and the index behind it."""
     rows = np.zeros((1, 4), np.int64)
     return _children(np.frombuffer(data, np.uint8), begin, rows), int(rows[0, 1])
 
@@ -88,7 +88,7 @@ class Texts(Mapping[str, str]):
 class LargeBody:
     """A body that is an object.
 
-    Raises: ValueError where it is none, or has more than `MOST_CHILDREN` members.
+    Raises: ValueError if it is none, or has more than `MOST_CHILDREN` members.
     """
 
     def __init__(self, body: bytes) -> None:
@@ -154,7 +154,7 @@ class LargeBody:
         return False
 
     def _within(self, at: int, connector: bytes) -> tuple[list[Span] | None, int]:
-        """Return the children of an object or array, None where it is neither or has too many, and its end."""
+        """Return the children of an object or array, None if it is neither or has too many, and its end."""
         found = _children(self._data, at, self._rows)
         begin, end = int(self._rows[0, 0]), int(self._rows[0, 1])
         if not 0 <= found <= MOST_CHILDREN or self._body[begin : begin + 1] != connector:

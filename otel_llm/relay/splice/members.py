@@ -41,7 +41,7 @@ def _space(text: str, at: int) -> int:
 def members(text: str, at: int = 0) -> tuple[list[Member], int]:
     """Return the members of the object that begins at `at`, in order, duplicates too, and the position of its end.
 
-    Raises: ValueError where it is not an object of JSON, RecursionError where it is too deep.
+    Raises: ValueError if it is not an object of JSON, RecursionError if it is too deep.
     """
     found: list[Member] = []
     return found, _read(text, at, found)
@@ -83,7 +83,7 @@ def _read(text: str, at: int, found: list[Member]) -> int:
 
 
 def elements(text: str, at: int) -> Iterator[int]:
-    """Yield the position of each element of the array that begins at `at`; nothing where it is no array."""
+    """Yield the position of each element of the array that begins at `at`; nothing if it is no array."""
     at = _space(text, at)
     if text[at : at + 1] != "[":
         return

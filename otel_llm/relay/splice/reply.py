@@ -132,7 +132,7 @@ class Reply:
 
     @property
     def carried(self) -> int | None:
-        """The number of ids whose complete text the client has; None where only a tokenizer can tell (a tail)."""
+        """The number of ids whose complete text the client has; None if only a tokenizer can tell (a tail)."""
         return None if self._tail else self._whole
 
     def ids_from(self, index: int) -> list[int]:
@@ -211,7 +211,7 @@ class Reply:
         return self.separator() + reported + b"data: [DONE]\n\n"
 
     def _usage(self) -> str | None:
-        """Return the JSON of the usage, None where it is not known."""
+        """Return the JSON of the usage, None if it is not known."""
         if self._last_usage is not None and self.request.choices == 1:
             return edit.dumps(self._last_usage)
         if self._estimated or self.prompt_tokens is None:

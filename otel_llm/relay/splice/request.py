@@ -52,7 +52,7 @@ class RequestError(ValueError):
 
 
 def endpoint_of(path: str) -> Endpoint | None:
-    """Return the endpoint of a path (a query is ignored), None where it is none of the two."""
+    """Return the endpoint of a path (a query is ignored), None if it is none of the two."""
     path = path.partition("?")[0]
     if path.endswith("/chat/completions"):
         return "chat"
@@ -94,7 +94,7 @@ class OwnedRequest:
     wants_usage: bool
     continuous_usage: bool
     max_tokens: int | None
-    """The number of tokens that the client allows; None where it states none (or none that is a number)."""
+    """The number of tokens that the client allows; None if it states none (or none that is a number)."""
     prompt_tokens: int | None
     """Tokens of a prompt that is a list of ids; None for text, whose tokens are not known yet."""
     multimodal: bool
@@ -204,7 +204,7 @@ def _of_small(body: bytes) -> _Read:
 
 
 def _of_large(body: bytes) -> _Read:
-    """Read a body by its positions. Raises: ValueError, RecursionError where it is no object."""
+    """Read a body by its positions. Raises: ValueError, RecursionError if it is no object."""
     large = LargeBody(body)
     values = large.values()
     at = {one.key: one for one in large.members}

@@ -26,7 +26,7 @@ _CONTEXT: Final = 8
 class Carry:
     """The search for the number of carried output ids: those whose complete text the client has.
 
-    While `missing` is not None, detokenize these ids at the destination and `answer` with the text, None where there is
+    While `missing` is not None, detokenize these ids at the destination and `answer` with the text, None if there is
     none. Then `count` is the number, or None and `reason` tells why there is none. It uses the reply as it was when
     this was made.
     """
@@ -81,7 +81,7 @@ def detokenize_body(reply: Reply, ids: list[int]) -> bytes:
 
 
 def detokenized(body: bytes) -> str | None:
-    """Return the text in an answer of `/detokenize` (`prompt` of vLLM, `text` of SGLang), None where it is no text."""
+    """Return the text in an answer of `/detokenize` (`prompt` of vLLM, `text` of SGLang), None if it is no text."""
     try:
         value: Any = json.loads(body)
     except (ValueError, RecursionError):

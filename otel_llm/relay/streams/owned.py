@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Owned:
     """The handler of requests whose streams the relay owns.
 
-    `without`: headers of clients that are not sent on; `queue`: where requests wait for a slot, None where none waits.
+    `without`: headers of clients that are not sent on; `queue`: where requests wait for a slot, None if none waits.
     """
 
     def __init__(

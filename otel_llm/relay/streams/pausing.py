@@ -66,7 +66,7 @@ class Pausing:
         return self._pause is not None
 
     def reason(self, run: Run) -> str | None:
-        """Return why a stream that `run` serves cannot be paused now; None where it can."""
+        """Return why a stream that `run` serves cannot be paused now; None if it can."""
         settings = self._connector.preempt
         if self._asking is not None:
             return ASKED
@@ -137,7 +137,7 @@ class Pausing:
         complete("done", f"paused {self._recorded.key[0].hex()}/{self._recorded.key[1].hex()}", {})
 
     async def rest(self, run: Run) -> Run | None:
-        """Keep the client's stream open until it is due; return the backend that resumes it, None where none can.
+        """Keep the client's stream open until it is due; return the backend that resumes it, None if none can.
 
         `run` served it. Where the stream is cut meanwhile, this is cancelled.
         """

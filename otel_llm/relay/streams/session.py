@@ -119,12 +119,12 @@ class Session:
 
     @property
     def instance(self) -> str:
-        """Return the serving backend; "" where there is none."""
+        """Return the serving backend; "" if there is none."""
         return "" if self._run is None else self._run.backend.name
 
     @property
     def exact_reason(self) -> str | None:
-        """Return why the stream cannot be resumed exactly on another backend; None where it can."""
+        """Return why the stream cannot be resumed exactly on another backend; None if it can."""
         run = self._run
         if run is None:
             return "no backend serves it"
@@ -152,7 +152,7 @@ class Session:
 
     @property
     def pause_reason(self) -> str | None:
-        """Return why the stream cannot be paused now; None where it can."""
+        """Return why the stream cannot be paused now; None if it can."""
         run = self._run
         if run is None or not self.is_served:
             return NOT_SERVED
@@ -425,7 +425,7 @@ class Session:
     # Other backends.
 
     async def _mend(self, run: Run, reason: str) -> Run | None:
-        """Continue after a break; None where that cannot be done."""
+        """Continue after a break; None if that cannot be done."""
         self.recorded.disconnected()
         self._connector.broke(run.backend, reason, spoke=run.has_token)
         await self._wait.on(self._migration.over())
@@ -441,7 +441,7 @@ class Session:
         return found
 
     async def _another(self, broken: Run) -> Run | None:
-        """Return a backend that continues the reply; None where there is none."""
+        """Return a backend that continues the reply; None if there is none."""
         if not self.reply.begun:
             return await self._connector.first(self.reply, headers_sent=self._client.begun)
         if not self._connector.resumes or self._connector.exact_reason(broken.backend, self.reply) is not None:

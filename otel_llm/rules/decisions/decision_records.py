@@ -94,7 +94,7 @@ class Decision:
     `now_ns`: the collector's now when it was made; `flip_ns`: the first instant of the new state, on the stream's own
     axis; `offset_ns`: the stream's now less the collector's. `stream` is None for the scopes instance and class, which
     `identity` then tells apart: the labels; of a stream its class, model, instance and where it is measured. `facts`:
-    those that decided, at the flip; None where missing. `arguments` and `ttl_ns` are for the dispatcher and the
+    those that decided, at the flip; None if missing. `arguments` and `ttl_ns` are for the dispatcher and the
     console, not part of the record. `action_index`: that of the action among the rule's; `attempt`: counted from 1.
     `findings`: further fields of the record, known once the action was done: those of a `Migration`, a line of detail.
     """

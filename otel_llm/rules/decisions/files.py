@@ -35,7 +35,7 @@ class DecisionFiles:
     def __init__(
         self, path: Path, max_bytes: int = FILE_BYTES, retain_bytes: int | None = None, mode: int = PRIVATE
     ) -> None:
-        """Open the file and cut off a torn last line; raises OSError where that fails, or another process holds it."""
+        """Open the file and cut off a torn last line; raises OSError if that fails, or another process holds it."""
         self.path = path = path if own_descriptor(path) is not None else path.resolve()
         self._mode = mode
         self._max_bytes = max_bytes
@@ -124,7 +124,7 @@ def decision_files(path: Path) -> list[Path]:
 def read_back(path: Path, most_bytes: int | None = None) -> Iterator[str]:
     """Yield the complete lines of a decision file and its closed ones in order of writing, without a torn last line.
 
-    `most_bytes`: only the newest so many bytes. Nothing is changed. Raises OSError where a file cannot be read.
+    `most_bytes`: only the newest so many bytes. Nothing is changed. Raises OSError if a file cannot be read.
     """
     chosen: list[tuple[Path, int]] = []
     left = most_bytes

@@ -106,7 +106,7 @@ class Prefilter:
     def evaluate(
         self, rows: Ints, states: npt.NDArray[np.int8], due_ns: Ints, slots: Ints, at_ns: Ints
     ) -> PrefilterResult:
-        """Look at the streams in `slots` (S,), each at its own instant `at_ns`; called only where `clear`.
+        """Look at the streams in `slots` (S,), each at its own instant `at_ns`; called only if `clear`.
 
         `rows`: those of all streams; `states` (slots, rules): INACTIVE, FIRING_FINAL or FIRING_REFUTABLE. Written:
         `due_ns`, at each slot, when to evaluate the stream next, NEVER where it is not unchanged. `at_ns` and `due_ns`

@@ -50,7 +50,7 @@ def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] 
     """Load the rules of files, folders and globs; the shipped rules, all in shadow, where none is named.
 
     `executors`: the verbs besides `alert` that this process can do; for others `mode: enforce` is refused. Raises
-    RulesError with all errors, UnreadableConfigError where a file cannot be read.
+    RulesError with all errors, UnreadableConfigError if a file cannot be read.
     """
     return load_with_files(arguments, executors)[0]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 def shipped_rules_dir() -> Path:
     """Return the folder of the shipped files: in the installed package, or `rules/` of the repository.
 
-    Raises FileNotFoundError where neither exists (a broken installation).
+    Raises FileNotFoundError if neither exists (a broken installation).
     """
     packaged = Path(__file__).parents[1] / "shipped"
     for folder in (packaged, Path(__file__).parents[3] / "rules"):

@@ -37,7 +37,7 @@ _EDGES: Final[dict[str, tuple[str, ...]]] = {
     "==": (_REACHES, _EXCEEDS),
     "!=": (_REACHES, _EXCEEDS),
 }
-"""A comparison with a constant can change its truth only where the value reaches it or begins to exceed it."""
+"""A comparison with a constant can change its truth only if the value reaches it or begins to exceed it."""
 
 
 class Facts(Protocol):

@@ -39,7 +39,7 @@ SILENCE: Final = "silence_seconds"
 class Fact:
     """One fact: its name, its meaning, and how it changes in time.
 
-    `before`: its value before the first token ("missing" or a literal; "" where the meaning gives one).
+    `before`: its value before the first token ("missing" or a literal; "" if the meaning gives one).
     `timed`: it is computed from the times of tokens, so it is missing while a segment is missing.
     `ages`: it is missing once it is older than a rule's `max_fact_age`; identity and the age itself never are.
     `linear`: between tokens it is linear in time (perhaps with a floor), so its crossings are computed.
@@ -73,7 +73,7 @@ _WINDOWED: Final[tuple[Scope, ...]] = ("instance", "class")
 
 
 def _identity(name: str, meaning: str, scopes: tuple[Scope, ...], values: tuple[str, ...] = ()) -> Fact:
-    return Fact(name, "string", "", scopes, meaning, before='"" where unknown', ages=False, values=values)
+    return Fact(name, "string", "", scopes, meaning, before='"" if unknown', ages=False, values=values)
 
 
 def _clock(line: str, kernel: int, meaning: str, before: str = "", *, signed: bool = False) -> Fact:

@@ -43,7 +43,7 @@ class StreamView(Protocol):
 
     @property
     def slo_class(self) -> str:
-        """Return the SLO class; here and below "" where unknown."""
+        """Return the SLO class; here and below "" if unknown."""
 
     @property
     def model(self) -> str:

@@ -62,7 +62,7 @@ class Report:
         return sum(finding.kind == "note" for finding in self.findings)
 
     def exit_code(self, *, strict: bool = False) -> int:
-        """Return 1 where a file is refused, or, if strict, warned about; else 0."""
+        """Return 1 if a file is refused, or, if strict, warned about; else 0."""
         return int(bool(self.errors or (strict and self.warnings)))
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def check_rules(
     token_read_s: Mapping[str, float] | None = None,
     relay_does: Collection[str] = (),
 ) -> Report:
-    """Check files, folders and globs as one set of rules; raises UnreadableConfigError where one cannot be read.
+    """Check files, folders and globs as one set of rules; raises UnreadableConfigError if one cannot be read.
 
     `executors`: see `load_rules`; `relay_does`: verbs that may be enforced too, with a note that a relay is needed.
     Lints are run once there are no errors; `classes`: the names of the SLO classes, where known; `token_read_s`: by

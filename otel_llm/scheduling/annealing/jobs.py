@@ -34,9 +34,7 @@ class Job:
         for name in ("e2e", "ttft", "tpot"):
             target_s = getattr(self, name)
             if target_s is not None and not _is_target(target_s):
-                raise ValueError(
-                    f"{name} is {target_s!r}; give seconds, 1e-9 to 1e15, or None where nothing is promised"
-                )
+                raise ValueError(f"{name} is {target_s!r}; give seconds, 1e-9 to 1e15, or None if nothing is promised")
 
 
 @dataclass(frozen=True, slots=True)

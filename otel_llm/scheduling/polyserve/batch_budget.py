@@ -48,7 +48,7 @@ class BatchBudget:
         return self._in_time(replica, prefills, chunk, now_ns)
 
     def _allowed_ns(self, replica: Replica, due: DueTimes, tpot_ns: int, now_ns: int) -> int | None:
-        """Return how long the iteration may last for its decodes; None where none of them is in time any more."""
+        """Return how long the iteration may last for its decodes; None if none of them is in time any more."""
         profile, share = self._profile, self._settings.slack_share
         bare_ns = profile.iteration_ns(replica.decodes, replica.decode_context) + profile.step_overhead_ns
         due_ns = due.earliest_ns(replica.iterations, now_ns + bare_ns)

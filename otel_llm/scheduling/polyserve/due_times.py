@@ -29,7 +29,7 @@ class DueTimes:
         self._constants.pop(number, None)
 
     def earliest_ns(self, iteration: int, end_ns: int) -> int | None:
-        """Return the earliest due time of a token that this iteration gives, None where there is no decode.
+        """Return the earliest due time of a token that this iteration gives, None if there is no decode.
 
         A request whose token is due before `end_ns` is late in any case: it is removed, and no longer counts.
         """

@@ -177,7 +177,7 @@ class Member(Generic[ReplicaT]):
         )
 
     def _predict(self, now_ns: int, bound_ns: int) -> PrefillTime | None:
-        """Return the prediction of the prefills that are ahead of a new request; None where one is never complete."""
+        """Return the prediction of the prefills that are ahead of a new request; None if one is never complete."""
         replica, profile = self.replica, self._profile
         decodes, kv, iteration, begin_ns = replica.decodes, replica.decode_context, replica.iterations, now_ns
         if replica.end_ns is not None:

@@ -154,7 +154,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
     def _find(
         self, request: RequestT, now_ns: int, among: dict[int, Member[ReplicaT]] | None
     ) -> Member[ReplicaT] | None:
-        """Return the member that a request joins, None where none keeps its promise; only those `among` if given."""
+        """Return the member that a request joins, None if none keeps its promise; only those `among` if given."""
         tier = self._tier_of[request.tier]
         output = self._outputs.mean(tier)
         for of, candidates in self._candidates(tier, among):

@@ -30,7 +30,7 @@ class PrefillTime:
     Args:
         tpot_ns: the time that an iteration may last beside decodes; None: no decode must be in time.
         joins: a prompt decodes here when it is complete.
-        slack_ns: the time from `begin_ns` until the next token of a decode is due, None where no decode has a due time.
+        slack_ns: the time from `begin_ns` until the next token of a decode is due, None if no decode has a due time.
     """
 
     __slots__ = (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     Estimate = Callable[[Point], float | None]
-    """Milliseconds of an iteration; None where there are no data."""
+    """Milliseconds of an iteration; None if there are no data."""
 
 PACKAGE: Final = "aiconfigurator-core"
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)

@@ -48,7 +48,7 @@ def contexts_of(profile: Profile) -> list[int]:
 
 
 def decodes_ns(profile: Profile, batches: Sequence[int], context: int) -> list[int | None]:
-    """Return the length of an iteration of each batch at one context; None where the KV cache cannot hold it."""
+    """Return the length of an iteration of each batch at one context; None if the KV cache cannot hold it."""
     return [
         profile.iteration_ns(size, size * context) if size * context <= profile.kv_tokens else None for size in batches
     ]
@@ -134,7 +134,7 @@ def facts_of(profile: Profile) -> list[tuple[str, str]]:
 
 
 def decode_rows(profile: Profile, batches: Sequence[int]) -> list[tuple[int, tuple[int | None, ...]]]:
-    """Return each batch size with the lengths at the contexts (ns); None where the KV cache cannot hold it."""
+    """Return each batch size with the lengths at the contexts (ns); None if the KV cache cannot hold it."""
     columns = [decodes_ns(profile, batches, context) for context in contexts_of(profile)]
     return list(zip(batches, zip(*columns, strict=True), strict=True))
 

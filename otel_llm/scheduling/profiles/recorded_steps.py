@@ -31,7 +31,7 @@ class Recorded(NamedTuple):
     input_tokens: int | None
     times_ns: Sequence[int]
     first_step: int | None = None
-    """The number of the iteration that gave its first token; None where its tokens are not one an iteration."""
+    """The number of the iteration that gave its first token; None if its tokens are not one an iteration."""
     batch_mean: float | None = None
     """The mean number of requests with a token in its iterations, as the plugin counted them."""
     queue_s: float | None = None
@@ -57,7 +57,7 @@ class Step:
     members: dict[int, int] = field(default_factory=dict)
     times_ns: dict[int, int] = field(default_factory=dict)
     length_ns: int | None = None
-    """None where the engine may have been idle before it."""
+    """None if the engine may have been idle before it."""
     chunks: list[tuple[int, int]] = field(default_factory=list)
     """The tokens of each prompt, and those before them."""
     doubtful: bool = False
@@ -160,7 +160,7 @@ def _assign_chunks(requests: Sequence[Recorded], steps: Sequence[Step], max_batc
 def _possible_begins(
     tokens: int, visible_ns: int, scheduled_ns: int | None, steps: Sequence[Step], left: Sequence[int], position: int
 ) -> list[int]:
-    """Return the iterations in which a prompt that is complete in `position` may have begun; none where nothing is
+    """Return the iterations in which a prompt that is complete in `position` may have begun; none if nothing is
     known.
 
     From there on it takes all that is left, so that it is complete in `position` and no earlier.

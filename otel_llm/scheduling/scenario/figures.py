@@ -31,7 +31,7 @@ BLOCK_TOKENS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """The figures of a run, of the requests that arrived after the warm-up; None where one has no value.
+    """The figures of a run, of the requests that arrived after the warm-up; None if one has no value.
 
     `attainment` is the share that met its promise, dropped ones included; rates are over the time from the first to
     the last arrival, percentiles nearest rank: TTFT over requests, TBT over all gaps between tokens. `e2e_mean_s` is

@@ -39,7 +39,7 @@ def mean_cost(scenario: Scenario, workload: Workload) -> Cost | None:
 
 
 def common_optimum(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the load of the closed form if it is one for all runs, in requests/s; None where they differ."""
+    """Return the load of the closed form if it is one for all runs, in requests/s; None if they differ."""
     found = {row["optimal_req_s"] for row in rows}
     return found.pop() if len(found) == 1 else None
 
@@ -192,7 +192,7 @@ def order_of(scenario: Scenario, workload: Workload, seed: int) -> Callable[[Sim
 
 
 def load_of(settings: Mapping[str, Any]) -> float | None:
-    """Return the load in requests/s that a run's settings name, None where none does."""
+    """Return the load in requests/s that a run's settings name, None if none does."""
     return next((float(settings[key]) for key in LOADS if key in settings), None)
 
 
@@ -204,7 +204,7 @@ def others_of(settings: Mapping[str, Any]) -> str:
 def at_objective(runs: Sequence[PlannedRun], rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """Return the highest load in requests/s that meets the objective, for each combination of the other settings.
 
-    Between two levels the attainment is taken as linear; None where the lowest load misses. Empty without an
+    Between two levels the attainment is taken as linear; None if the lowest load misses. Empty without an
     objective and without a load in the sweep.
     """
     found: dict[str, list[tuple[float, float, float]]] = {}

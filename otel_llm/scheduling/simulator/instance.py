@@ -159,7 +159,7 @@ class Instance:
             self.prefill_tokens += request.context
 
     def form(self, now_ns: int) -> int | None:
-        """Form a batch and start its iteration; return its end in ns, None where there is nothing to run.
+        """Form a batch and start its iteration; return its end in ns, None if there is nothing to run.
 
         Raises:
             ValueError: the budget of an instance without decodes is below 1, so that it would never go on.

@@ -1,6 +1,6 @@
 """Arrival times: the first request arrives at 0, integer ns, sorted.
 
-Every kind of arrivals has `times`, which raises ValueError where the last request would arrive after 31 years.
+Every kind of arrivals has `times`, which raises ValueError if the last request would arrive after 31 years.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TraceArrivals:
     speed: Fraction
 
     def times(self, requests: int, draw: np.random.Generator) -> Ints:  # noqa: ARG002
-        """Return the arrivals (R,), ns; raises ValueError where the trace has fewer rows."""
+        """Return the arrivals (R,), ns; raises ValueError if the trace has fewer rows."""
         if requests > len(self.trace):
             raise ValueError(f"{requests} requests, but the trace has {len(self.trace)} rows")
         since = self.trace.times_ns[:requests] - self.trace.times_ns[0]

@@ -34,7 +34,7 @@ class Masked(NamedTuple):
 class Judged:
     """The fields of Verdict as arrays (R,); times are int64, ns.
 
-    A value counts only where its mask is true: `judged` for the reader's figures, `fluid` for the fluidity ones,
+    A value counts only if its mask is true: `judged` for the reader's figures, `fluid` for the fluidity ones,
     `met_known` for `met`; token times where there are tokens (`ttft_ns`, `span_ns`: one, TBT: two), those of reading
     where one was read, E2E where the end was seen.
     """
@@ -131,7 +131,7 @@ def _cells(column: Masked) -> list[Any]:
 
 
 def _ratio(numerator: Ints, denominator: Ints, known: Bools) -> Floats:
-    """Divide integers, (R,) each, every quotient rounded once; 0 where not known."""
+    """Divide integers, (R,) each, every quotient rounded once; 0 if not known."""
     result = np.zeros(len(numerator))
     np.divide(numerator, denominator, out=result, where=known)
     for index in np.flatnonzero(known & ((numerator > _EXACT) | (denominator > _EXACT))).tolist():

@@ -3,7 +3,7 @@
 Under a target P a token is late when it rises above its request's line t_i - i P by more than any token before it did.
 Such a token rose by ds - di P, ds ns and di tokens after the late token before it (or the first), and misses
 1 + (ds - di P) // P deadlines. Two things follow from a target that misses too many. Only its late tokens can be late
-under a longer one. And under a longer one each of them misses at most 1 - di + ds // P', none where ds <= di P': so
+under a longer one. And under a longer one each of them misses at most 1 - di + ds // P', none if ds <= di P': so
 where one token's fewer misses are enough, the target at which they fall that far is an upper bound of the answer, and
 mostly is the answer. The search goes up to where that is so, in steps that are guessed from the misses and at least
 double, then halves what is left, or tries one ns less than the bound.
@@ -232,7 +232,7 @@ def _stride(tokens: _Tokens, late: RunningMaxima, tried: Ints, over: Ints) -> In
 
     A target longer by the share p of it saves about p times t / P misses, t being the time of the last late token. The
     step is shorter: one that ends below the answer leaves fewer tokens, since then only late tokens stay. Nor is it
-    longer than t, which no target has to exceed, nor below 0 where none are missed too many: p t / P may be beyond all
+    longer than t, which no target has to exceed, nor below 0 if none are missed too many: p t / P may be beyond all
     integers either way.
     """
     some = np.flatnonzero(np.diff(late.bounds))

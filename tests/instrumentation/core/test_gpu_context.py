@@ -1,4 +1,4 @@
-"""GPU facts on a server's request span, against a stand-in for NVML's library; and nothing where there is none."""
+"""GPU facts on a server's request span, against a stand-in for NVML's library; and nothing if there is none."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Wire:
     operation: str
     provider: str
     tools: int = 3
-    """Tokens of the tool call: 1 where it comes in one piece that is not counted."""
+    """Tokens of the tool call: 1 if it comes in one piece that is not counted."""
     model: bool = True
     """Whether the request names its model."""
 

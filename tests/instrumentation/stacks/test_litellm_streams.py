@@ -48,7 +48,7 @@ class LiteLLM(RawChat):
     }
 
     def why_not(self, case: str, mode: str) -> str | None:
-        """Return why there is no such case in the litellm that is installed, None where there is."""
+        """Return why there is no such case in the litellm that is installed, None if there is."""
         from litellm import CustomStreamWrapper
 
         if hasattr(CustomStreamWrapper, "close") or f"{case}, {mode}" not in UNCLOSED:

@@ -68,7 +68,7 @@ class Clients(QueuedClients):
     """The readers of a relay's replies."""
 
     async def request(self, slo: str, body: dict[str, Any] = CHAT) -> FakeEngine | None:
-        """Send a request; return the engine that has it, None where it waits."""
+        """Send a request; return the engine that has it, None if it waits."""
         before, waited = [len(one.streams) for one in self.rig.engines], await self.waiting()
         self.send(slo, body)
         async with asyncio.timeout(WAIT_S):

@@ -91,7 +91,7 @@ def test_a_change_is_worth_what_the_changed_schedule_is(chance: Random) -> None:
 
 
 def drawn_change(chance: Random, table: BatchTable, schedule: Schedule) -> Change | None:
-    """Return a change by one of the moves; None where the one drawn is not possible."""
+    """Return a change by one of the moves; None if the one drawn is not possible."""
     batches = schedule.batches
     at, other_at = chance.randrange(len(batches)), chance.randrange(len(batches))
     job, other = chance.choice(batches[at].jobs), chance.choice(batches[other_at].jobs)

@@ -50,7 +50,7 @@ def put(policy: Policy, request: Wanted, now_ns: int = 0, *, decodes: bool = Fal
 
 
 def kept(policy: Policy, request: Wanted, now_ns: int = 0) -> int | None:
-    """Place a request; return the number of its replica, None where its promise is not kept there."""
+    """Place a request; return the number of its replica, None if its promise is not kept there."""
     number = put(policy, request, now_ns)
     return None if request.late else number
 

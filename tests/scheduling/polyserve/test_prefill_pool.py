@@ -34,7 +34,7 @@ def put(pool: Pool, request: Wanted, now_ns: int = 0) -> int | None:
 
 
 def kept(pool: Pool, request: Wanted) -> int | None:
-    """Place a request; return the number of its replica, None where its promise is not kept there."""
+    """Place a request; return the number of its replica, None if its promise is not kept there."""
     number = put(pool, request)
     return None if request.late else number
 

@@ -27,7 +27,7 @@ from otel_llm.slo.windows import WindowTotals
 
 @dataclass
 class Judged:
-    """One stream with its row, its verdict (None where nothing can be said) and the class that judged it."""
+    """One stream with its row, its verdict (None if nothing can be said) and the class that judged it."""
 
     row: Row
     verdict: Verdict | None

@@ -27,7 +27,7 @@ class Ran:
     """What a tool left of one run.
 
     `stated`: its own figures, a latency in s by `ttft_mean`, `itl_p50` and so on, a rate in 1/s by `req` and `tok`.
-    `sends_ns`: when it sent each request, in the order of the recording; None where that is the commit.
+    `sends_ns`: when it sent each request, in the order of the recording; None if that is the commit.
     `seconds`: the time by which it divides; None for the first sending to the last end.
     `gaps`: what a gap of its ITL is: one between chunks, the same spread over the chunk's tokens, or between tokens.
     `ends_with_token`: its latency ends with the last token. `longer`: the latencies that end with the last byte of the

@@ -43,7 +43,7 @@ def field_of(number: int, kind: int, value: int | bytes) -> Field:
 
 @lru_cache(20_000)
 def parse_fields(raw: bytes, depth: int = 0) -> tuple[Field, ...] | None:
-    """Return the fields of a message, None where the bytes are none."""
+    """Return the fields of a message, None if the bytes are none."""
     fields: list[Field] = []
     position = 0
     try:

@@ -59,7 +59,7 @@ class Stack:
     """Cases that do not exist for this stack, with the reason; keys as above."""
 
     def instrumentor(self) -> Any:
-        """Return the instrumentor to switch on beside `otel_llm.instrument()`, None where that does it."""
+        """Return the instrumentor to switch on beside `otel_llm.instrument()`, None if that does it."""
         return None
 
     # The server's side.
@@ -137,7 +137,7 @@ class Stack:
         return WORD.search(seen) is not None
 
     def closed(self, stream: Any) -> object:
-        """Return whether the connection of a stream was given back, None where that cannot be seen."""
+        """Return whether the connection of a stream was given back, None if that cannot be seen."""
         return getattr(getattr(stream, "response", None), "is_closed", None)
 
 
@@ -543,7 +543,7 @@ def expected(stack: Stack, name: str, mode: str) -> str:
 
 
 def why_not(stack: Stack, name: str, mode: str) -> str | None:
-    """Return why a case does not exist for a stack, None where it does."""
+    """Return why a case does not exist for a stack, None if it does."""
     return stack.skipped.get(f"{name}, {mode}") or stack.skipped.get(name)
 
 

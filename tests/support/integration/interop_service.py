@@ -105,7 +105,7 @@ class Service:
         urllib.request.urlopen(request, timeout=WAIT_S).close()
 
     def metric(self, name: str) -> float:
-        """Return the sum of a metric over its labels (0 where none was seen yet), as its web port says now."""
+        """Return the sum of a metric over its labels (0 if none was seen yet), as its web port says now."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[2]}/metrics", timeout=WAIT_S) as answer:
             page = answer.read().decode()
         assert f"# TYPE {name} " in page, f"no {name} in\n{page[:2000]}"

@@ -53,7 +53,7 @@ class Phoenix:
         return said["data"]
 
     def shown(self, trace_id: str) -> Shown | None:
-        """Return what is shown of a trace now, None where it is not known."""
+        """Return what is shown of a trace now, None if it is not known."""
         found = self.ask("{ projects { edges { node { id name } } } }")["projects"]["edges"]
         [project] = [edge["node"]["id"] for edge in found if edge["node"]["name"] == "default"]
         trace = self.ask(TRACE, project=project, trace=trace_id)["project"]["trace"]

@@ -254,7 +254,7 @@ class FakeEngine:
         return response
 
     async def _faulty_answer(self, request: web.Request, fault: Fault) -> web.StreamResponse | None:
-        """Return the answer of a fault that comes before the stream, None where there is none."""
+        """Return the answer of a fault that comes before the stream, None if there is none."""
         answer: web.StreamResponse | None = None
         if fault.kind == "refuse" or (fault.kind == "reset" and not fault.after):
             _abort(request)

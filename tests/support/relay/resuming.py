@@ -94,7 +94,7 @@ def owned(body: Json) -> OwnedRequest:
 
 
 def carried(reply: Reply, model: FakeModel) -> int | None:
-    """Return how many ids are carried, as the engine's `/detokenize` answers; None where that is not known."""
+    """Return how many ids are carried, as the engine's `/detokenize` answers; None if that is not known."""
     carry = Carry(reply)
     while carry.missing is not None:
         asked = json.loads(detokenize_body(reply, carry.missing))

@@ -63,7 +63,7 @@ def judged(
 
 
 def waited(arrivals: list[int], first_due: int, pace: int) -> int:
-    """Return M_n: the greatest lateness on the line d_i = A + (i-1) P, 0 where none was late."""
+    """Return M_n: the greatest lateness on the line d_i = A + (i-1) P, 0 if none was late."""
     return max([0, *(time - (first_due + i * pace) for i, time in enumerate(arrivals))])
 
 

@@ -71,7 +71,7 @@ class Reply:
 
 
 def named(name: str) -> Reply | None:
-    """Return the reply that a name states, None where it states none."""
+    """Return the reply that a name states, None if it states none."""
     parts = {word: float(number) / (1000 if unit == "ms" else 1) for word, number, unit in _PART.findall(name)}
     if not parts:
         return None

@@ -53,7 +53,7 @@ _GETS: tuple[tuple[str, Any], ...] = (
 
 
 def stub(method: str, path: str, body: Json) -> Json | None:
-    """Return the answer to a request that is for no reply, None where there is none."""
+    """Return the answer to a request that is for no reply, None if there is none."""
     for ending, make in _POSTS if method == "POST" else _GETS:
         if (found := re.fullmatch(".*" + ending, path)) is not None:
             made: Json = make(body if method == "POST" else found.groupdict())

@@ -29,7 +29,7 @@ MOST_COLUMNS: Final = 120
 class Starving:
     """Idle seconds charged to each instance in each step, `idle_s` (I, S), nan without events.
 
-    `names` (I) are the instances in order of name, None where telemetry has none; `others`: how many instances the last
+    `names` (I) are the instances in order of name, None if telemetry has none; `others`: how many instances the last
     row sums up, 0 if it is a single one.
     """
 

@@ -42,7 +42,7 @@ def strengths(values: Floats, series: Floats) -> Floats:
 
 
 def as_strong(found: Floats) -> NDArray[np.intp]:
-    """Return the positions of the series that are about as strong as the strongest; empty where none correlates."""
+    """Return the positions of the series that are about as strong as the strongest; empty if none correlates."""
     best = float(found.max(initial=0.0))
     return np.flatnonzero(found >= _ALIKE * best) if best > 0 else np.empty(0, np.intp)
 
@@ -59,7 +59,7 @@ def residual_variance(residual: Floats, series: Floats, blocks: int) -> float:
 
     With J blocks it is s^2 (1 / J + m^2 / S): s^2 is the variance of the residual block means, m the mean of the
     series, whose true mean is 0, and S the sum of squares of its block means. The second term says that a slope that is
-    fitted to a calm stretch is uncertain (Lavenberg, Welch, 1981). Infinite where the blocks of the series are equal.
+    fitted to a calm stretch is uncertain (Lavenberg, Welch, 1981). Infinite if the blocks of the series are equal.
     """
     means = _centred(block_means(series, blocks))
     spread = float((means * means).sum())

@@ -28,7 +28,7 @@ def block_means(values: Floats, blocks: int) -> Floats:
 
 
 def long_run_variance(values: Floats, blocks: int) -> float:
-    """Return the long-run variance of a series (N,), estimated by so many blocks; 0 where it is too short."""
+    """Return the long-run variance of a series (N,), estimated by so many blocks; 0 if it is too short."""
     length = len(values) // blocks
     return length * float(block_means(values, blocks).var(ddof=1)) if length else 0.0
 
@@ -36,14 +36,14 @@ def long_run_variance(values: Floats, blocks: int) -> float:
 def inflation(values: Floats) -> float:
     """Return the variance inflation of a series (N,), at least 1: the greatest estimate of several numbers of blocks.
 
-    It is 1 where the series is constant.
+    It is 1 if the series is constant.
     """
     spread = float(values.var()) if len(values) else 0.0
     return max(1.0, *(long_run_variance(values, blocks) / spread for blocks in SCALES)) if spread > 0 else 1.0
 
 
 def exceedances(values: Floats, share: float) -> Floats:
-    """Return 1 where a value (N,) is among the highest 1 - `share` of all, else 0.
+    """Return 1 if a value (N,) is among the highest 1 - `share` of all, else 0.
 
     This is how misses would be correlated if the deadline were such that exactly the objective held: where misses are
     rare, it is known long before theirs.

@@ -27,7 +27,7 @@ class ShareInterval(NamedTuple):
 def log_evidence(held: float, missed: float, share: float, centre: float) -> float:
     """Return the logarithm of the evidence against a true share, given that `held` and `missed` requests are known.
 
-    `centre` is the mean of the prior, within 0..1 without its ends: the share that matters. Infinite where the counts
+    `centre` is the mean of the prior, within 0..1 without its ends: the share that matters. Infinite if the counts
     are impossible at this share.
     """
     first, second = PRIOR_REQUESTS * centre, PRIOR_REQUESTS * (1 - centre)

@@ -73,7 +73,7 @@ def waiting_work(at: Floats, work: Floats, utilisation: float) -> Floats:
 def virtual_queues(reference: Load, target: float) -> list[VirtualQueue]:
     """Return the queues for an objective's share: each threshold is exceeded by 1 - `target` of the reference draw.
 
-    Empty where nothing varies: then nothing can be learned from the load.
+    Empty if nothing varies: then nothing can be learned from the load.
     """
     rate = (len(reference.at) - 1) / (reference.at[-1] - reference.at[0])
     queues = []

@@ -184,7 +184,7 @@ def _name(address: tuple[str, int]) -> _End:
 
 
 def peer_host(peer: str) -> str:
-    """Return the address of a peer as gRPC writes it; `peer` itself where it has none."""
+    """Return the address of a peer as gRPC writes it; `peer` itself if it has none."""
     return _end_of(peer)[0] or peer
 
 

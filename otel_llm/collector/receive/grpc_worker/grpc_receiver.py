@@ -296,7 +296,7 @@ class GrpcReceiver:
         self._port = port
 
     def start(self) -> None:
-        """Serve, in threads of its own; bind first where that was not done."""
+        """Serve, in threads of its own; bind first if that was not done."""
         self.bind()
         self._timeouts.start()
         self._server.start()

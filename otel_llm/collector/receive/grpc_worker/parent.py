@@ -169,7 +169,7 @@ class GrpcWorker:
             raise
 
     def start(self) -> None:
-        """Serve; bind first where that was not done."""
+        """Serve; bind first if that was not done."""
         self.bind()
         self._command("start")
 

@@ -178,7 +178,7 @@ def _unit_ns(metric: Any) -> int:
 
 
 def _only_model(path: Path) -> str | None:
-    """Return the model in the run's summary beside the file, None where it names several or is missing."""
+    """Return the model in the run's summary beside the file, None if it names several or is missing."""
     name = path.name.partition(".jsonl")[0]
     models = member(sibling(path, f"{name}_aiperf.json"), "input_config", "models", "items")
     if isinstance(models, list) and len(models) == 1:

@@ -229,7 +229,7 @@ class _Benchmark:
 
 
 def _measured(metrics: Any) -> tuple[int, int] | None:
-    """Return the measured time that a benchmark's `scheduler_metrics` state, None where they state none."""
+    """Return the measured time that a benchmark's `scheduler_metrics` state, None if they state none."""
     start, end = member(metrics, "measure_start_time"), member(metrics, "measure_end_time")
     try:
         start_ns, end_ns = nanoseconds(start, "measure_start_time"), nanoseconds(end, "measure_end_time")

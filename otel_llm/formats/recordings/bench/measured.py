@@ -76,7 +76,7 @@ def arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str], unit_
 
 
 def chunk_arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str]) -> list[int]:
-    """Return the arrival of each chunk as `arrivals` does, of seconds; none where the first is 0 and there are no gaps.
+    """Return the arrival of each chunk as `arrivals` does, of seconds; none if the first is 0 and there are no gaps.
 
     The tools write a request without a reply so. Null stands for no gaps.
 
@@ -89,12 +89,12 @@ def chunk_arrivals(start_ns: int, first: Any, gaps: Any, names: tuple[str, str])
 
 
 def count(value: Any) -> int | None:
-    """Return a number of tokens as a file states it, None where it is none."""
+    """Return a number of tokens as a file states it, None if it is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else None
 
 
 def lasted(value: Any, unit_s: float = 1.0) -> float | None:
-    """Return a duration of `unit_s` that a server states of its own, in seconds, None where it is none."""
+    """Return a duration of `unit_s` that a server states of its own, in seconds, None if it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return value * unit_s if 0 <= value <= MAX_TIME_NS / NS_PER_S else None
@@ -106,14 +106,14 @@ def text(value: Any) -> str | None:
 
 
 def member(value: Any, *names: str) -> Any:
-    """Return the value of an object of objects under these names, None where any of them is missing."""
+    """Return the value of an object of objects under these names, None if any of them is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def json_of(value: Any) -> Any:
-    """Return the JSON value of a text, None where it is no text or no JSON."""
+    """Return the JSON value of a text, None if it is no text or no JSON."""
     if not isinstance(value, str):
         return None
     try:
@@ -123,13 +123,13 @@ def json_of(value: Any) -> Any:
 
 
 def stated_load(rate: Any) -> float | None:
-    """Return a load in requests/s as a file states it, None where it is none: `inf`, a trace, a closed loop."""
+    """Return a load in requests/s as a file states it, None if it is none: `inf`, a trace, a closed loop."""
     known = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
     return float(rate) if known else None
 
 
 def operation_of(payload: Any) -> str | None:
-    """Return the GenAI operation that a request's body asks for, None where it is no chat's."""
+    """Return the GenAI operation that a request's body asks for, None if it is no chat's."""
     return "chat" if isinstance(member(payload, "messages"), list) else None
 
 
@@ -314,7 +314,7 @@ def entries_of(run: Mapping[str, Any], names: Collection[str], rows: int) -> lis
 
 
 def sibling(path: Path, name: str) -> Any:
-    """Return the JSON value in the file `name` beside `path`, None where there is none that can be read."""
+    """Return the JSON value in the file `name` beside `path`, None if there is none that can be read."""
     beside = path.with_name(name)
     if str(path) == "-" or not beside.is_file() or beside.stat().st_size > _SIBLING_BYTES:
         return None

@@ -3,7 +3,7 @@
 Format: vLLM 0.32 and 0.33, `vllm/benchmarks/serve.py` and `lib/endpoint_request_func.py`. Times are seconds of a
 monotonic clock of unknown origin. Before 2026 there were no `start_times`: each request then begins at 0 of an axis of
 its own. `vllm bench sweep serve` writes an array of runs beside them. A request's gaps are those between chunks of the
-stream, whose numbers of tokens are not stored, so a chunk is known to be one token only where there are as many of them
+stream, whose numbers of tokens are not stored, so a chunk is known to be one token only if there are as many of them
 as tokens. A chunk of a chat without text counts there: a reply whose `output_lens` is 0 has no token, whatever came.
 """
 
