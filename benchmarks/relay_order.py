@@ -47,7 +47,7 @@ LONGEST_INPUT, LONGEST_OUTPUT = 200, 400
 TOKEN_IDS = (5, 500)
 
 
-class Asked(NamedTuple):
+class EngineRequest(NamedTuple):
     """A request of a burst: its class and its body."""
 
     slo: str
@@ -62,7 +62,7 @@ class Served(NamedTuple):
     g_per_s: float
 
 
-def burst(count: int, seed: int) -> list[Asked]:
+def burst(count: int, seed: int) -> list[EngineRequest]:
     """Draw a burst; chats are shorter than code."""
     chance = Random(seed)
     asked = []
@@ -71,12 +71,12 @@ def burst(count: int, seed: int) -> list[Asked]:
         prompt = [chance.randint(*TOKEN_IDS) for _ in range(chance.randint(1, LONGEST_INPUT))]
         output = chance.randint(2, longest)
         body = {"model": "tiny", "prompt": prompt, "temperature": 0, "max_tokens": output, "ignore_eos": True}
-        asked.append(Asked(slo, body))
+        asked.append(EngineRequest(slo, body))
     chance.shuffle(asked)
     return asked
 
 
-def read_burst(url: str, asked: Sequence[Asked]) -> list[Reply]:
+def read_burst(url: str, asked: Sequence[EngineRequest]) -> list[Reply]:
     """Send all requests of a burst at once, and read the replies."""
 
     async def go() -> list[Reply]:
@@ -90,7 +90,7 @@ def read_burst(url: str, asked: Sequence[Asked]) -> list[Reply]:
     return asyncio.run(go())
 
 
-def judged(replies: Sequence[Reply], asked: Sequence[Asked], classes: SloClasses) -> Served:
+def judged(replies: Sequence[Reply], asked: Sequence[EngineRequest], classes: SloClasses) -> Served:
     """Judge the replies of a burst by their classes.
 
     Raises:

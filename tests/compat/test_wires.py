@@ -16,7 +16,7 @@ import requests
 from support.patience import WAIT_S
 from support.wires.reply import Reply, named, words
 from support.wires.server import WIRES, WireServer
-from support.wires.wire import Asked
+from support.wires.wire import EngineRequest
 
 MODEL = "tokens-12-reasoning-3"
 QUESTION: Any = [{"role": "user", "content": "?"}]
@@ -66,7 +66,7 @@ def test_a_wire_sends_each_token_in_a_chunk_of_its_own(server: WireServer, wire:
     match = found.path.fullmatch(PATHS[wire].format(model=MODEL))
     assert match is not None
     groups = {name: value or "" for name, value in match.groupdict().items()}
-    frames = list(found.frames(Asked(match.string, {"model": MODEL}, groups, {}, reply)))
+    frames = list(found.frames(EngineRequest(match.string, {"model": MODEL}, groups, {}, reply)))
     assert [frame.tokens for frame in frames if frame.tokens] == [1] * 15
     if wire not in ENCODED:
         carrying = [frame.data.decode() for frame in frames if frame.tokens]

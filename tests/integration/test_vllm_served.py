@@ -42,7 +42,7 @@ def alone(recording_vllm: tuple[VllmServer, VllmServer]) -> VllmServer:
 
 
 @dataclass
-class Asked:
+class EngineRequest:
     """One request of a client: what it did, and what the server told it."""
 
     way: str
@@ -51,7 +51,7 @@ class Asked:
     read: int = 0
 
 
-async def complete(client: Any, asked: Asked, choices: random.Random) -> None:
+async def complete(client: Any, asked: EngineRequest, choices: random.Random) -> None:
     options = {"include_usage": True, "continuous_usage_stats": choices.random() < 0.5}
     stream = await client.chat.completions.create(
         model="tiny",
@@ -67,7 +67,7 @@ async def complete(client: Any, asked: Asked, choices: random.Random) -> None:
             asked.usage = chunk.usage.completion_tokens
 
 
-async def cancel(client: Any, asked: Asked, choices: random.Random) -> None:
+async def cancel(client: Any, asked: EngineRequest, choices: random.Random) -> None:
     stream = await client.chat.completions.create(
         model="tiny", messages=QUESTION, stream=True, max_tokens=LONG, extra_body={"ignore_eos": True}
     )
@@ -79,13 +79,13 @@ async def cancel(client: Any, asked: Asked, choices: random.Random) -> None:
     await stream.close()
 
 
-async def load(server: VllmServer, count: int) -> list[Asked]:
+async def load(server: VllmServer, count: int) -> list[EngineRequest]:
     choices = random.Random(5)
     turn = asyncio.Semaphore(AT_ONCE)
     async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=WAIT_S) as client:
 
-        async def one(way: str) -> Asked:
-            asked = Asked(way)
+        async def one(way: str) -> EngineRequest:
+            asked = EngineRequest(way)
             async with turn:
                 if way == "complete":
                     await complete(client, asked, choices)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.patience import WAIT_S
-from support.relay.fake_engine import Asked, FakeEngine, Fault
+from support.relay.fake_engine import EngineRequest, FakeEngine, Fault
 from support.relay.rig import rig
 
 from otel_llm.config.errors import StartError
@@ -87,7 +87,7 @@ def test_a_drain_moves_a_stream_to_a_destination_that_starts_late(tmp_path: Path
     """The source has a token within each start limit; every move that it refutes gives the destination more time."""
     settings = "drain: {migrate: true}\nmove: {start: 100ms}\n"
 
-    def late(asked: Asked) -> Fault | None:
+    def late(asked: EngineRequest) -> Fault | None:
         if "prompt" not in asked.json:
             return None
         fault = Fault("slow_prefill")

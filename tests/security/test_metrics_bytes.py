@@ -99,7 +99,7 @@ def test_no_names_make_a_scrape_longer(names: list[tuple[str, str]], mib: int) -
     assert len(scrape(metrics)) <= mib * MIB
 
 
-class Asked:
+class EngineRequest:
     """Families that count how often they are asked for, and wait for `let` before they are rendered."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class Asked:
 
 
 def test_scrapes_of_a_second_share_one_rendering() -> None:
-    asked, clock = Asked(), FakeClock()
+    asked, clock = EngineRequest(), FakeClock()
     shared = SharedText(asked.collect, clock.now_ns)
     first = shared.text()
     assert shared.text() is first  # it is under way
@@ -133,7 +133,7 @@ def test_scrapes_of_a_second_share_one_rendering() -> None:
 
 
 def test_an_error_is_that_of_all_who_wait_and_of_nobody_later() -> None:
-    asked, clock = Asked(), FakeClock()
+    asked, clock = EngineRequest(), FakeClock()
     asked.let.set()
     shared = SharedText(asked.collect, clock.now_ns)
     for _ in range(2):

@@ -11,8 +11,8 @@ from otel_llm.shared.clock import monotonic_ns
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.relay.asking.connector import Connector
-    from otel_llm.relay.asking.run import Run
+    from otel_llm.relay.attempts.connector import Connector
+    from otel_llm.relay.attempts.run import Run
     from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.reply import Reply

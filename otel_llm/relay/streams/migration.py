@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.relay.asking.destinations import NO_PEER
-from otel_llm.relay.asking.race import Race
+from otel_llm.relay.attempts.destinations import NO_PEER
+from otel_llm.relay.attempts.race import Race
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.streams.lifecycle import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from otel_llm.relay.asking.connector import Connector
-    from otel_llm.relay.asking.run import Run
+    from otel_llm.relay.attempts.connector import Connector
+    from otel_llm.relay.attempts.run import Run
     from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.reply import Reply

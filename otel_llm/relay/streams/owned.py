@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from otel_llm import semconv
 from otel_llm.relay.answers import STOPPING
-from otel_llm.relay.asking.connector import Connector
-from otel_llm.relay.asking.hedging import hedge_completed
+from otel_llm.relay.attempts.connector import Connector
+from otel_llm.relay.attempts.hedging import hedge_completed
 from otel_llm.relay.headers import to_backend
 from otel_llm.relay.recording.trace_headers import TRACE_HEADERS
 from otel_llm.relay.splice.reply import Reply

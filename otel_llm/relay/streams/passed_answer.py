@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from otel_llm.instrumentation.parse.sse_chunks import UNKNOWN_FORM
 from otel_llm.instrumentation.segments.outcomes import COMPLETED, ERROR
-from otel_llm.relay.asking.run import OK
+from otel_llm.relay.attempts.run import OK
 from otel_llm.relay.splice.upstream_response import TOO_LONG
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
-    from otel_llm.relay.asking.run import Run
+    from otel_llm.relay.attempts.run import Run
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.line import Line
 

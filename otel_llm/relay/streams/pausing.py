@@ -6,15 +6,15 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.relay.asking.breaks import is_of_stream
+from otel_llm.relay.attempts.breaks import is_of_stream
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.streams.lifecycle import Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.relay.asking.connector import Connector
-    from otel_llm.relay.asking.run import Run
+    from otel_llm.relay.attempts.connector import Connector
+    from otel_llm.relay.attempts.run import Run
     from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.reply import Reply

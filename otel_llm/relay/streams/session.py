@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from otel_llm.relay.answers import cut_unserved, unserved
-from otel_llm.relay.asking.breaks import break_of, is_break
+from otel_llm.relay.attempts.breaks import break_of, is_break
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.splice.upstream_response import CUT as TORN
 from otel_llm.relay.splice.upstream_response import DIFFERS
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from otel_llm.relay.asking.connector import Connector
-    from otel_llm.relay.asking.run import Run
+    from otel_llm.relay.attempts.connector import Connector
+    from otel_llm.relay.attempts.run import Run
     from otel_llm.relay.deciding.own_actions import Complete
     from otel_llm.relay.recording.recorded import Recorded
     from otel_llm.relay.splice.line import Line

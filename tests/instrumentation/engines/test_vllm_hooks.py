@@ -38,7 +38,7 @@ class Output:
 
 
 @dataclass
-class Asked:
+class EngineRequest:
     """The fields of vLLM's `EngineCoreRequest` that the plugin looks at."""
 
     request_id: str
@@ -122,7 +122,7 @@ def events(**times_s: float) -> list[Any]:
 
 def add(processor: Any, *ids: str) -> None:
     for request_id in ids:
-        processor.add_request(Asked(request_id, arrival_time=time.time()), "", None, 0, object())
+        processor.add_request(EngineRequest(request_id, arrival_time=time.time()), "", None, 0, object())
 
 
 def facts(recorder: Recorded) -> dict[str, dict[str, Any]]:
@@ -195,7 +195,7 @@ def test_other_ends(processor: Any, recorder: Recorded) -> None:
 def test_choices_are_streams_of_one_request(processor: Any, recorder: Recorded) -> None:
     parent = SimpleNamespace(request_id="p", n=2)
     for index in (0, 1):
-        processor.add_request(Asked(f"{index}_p"), "", parent, index, object())
+        processor.add_request(EngineRequest(f"{index}_p"), "", parent, index, object())
     step(processor, Output("0_p", [1]), Output("1_p", [1]))
     step(processor, Output("0_p", [1], finish_reason=1), Output("1_p", [1]))
     step(processor, Output("1_p", [1], finish_reason=1))
@@ -207,8 +207,8 @@ def test_choices_are_streams_of_one_request(processor: Any, recorder: Recorded) 
 
 
 def test_what_is_no_streamed_request_of_a_server_passes_by(processor: Any, recorder: Recorded) -> None:
-    processor.add_request(Asked("whole", kind=Kind.FINAL_ONLY), "", None, 0, object())
-    processor.add_request(Asked("offline"), "", None, 0, None)
+    processor.add_request(EngineRequest("whole", kind=Kind.FINAL_ONLY), "", None, 0, object())
+    processor.add_request(EngineRequest("offline"), "", None, 0, None)
     step(processor, Output("whole", [1], finish_reason=1), Output("offline", [1]))
     assert recorder.spans() == ()
 
@@ -232,7 +232,7 @@ def test_trace_headers_reach_a_request_that_vllm_strips_of_them(processor: Any, 
     try:
         engine = Engine(None)
         headers = {"traceparent": f"00-{7:032x}-{9:016x}-01"}
-        asyncio.run(engine.add_request("a", "", Asked("a"), trace_headers=headers))
+        asyncio.run(engine.add_request("a", "", EngineRequest("a"), trace_headers=headers))
         step(engine.processor, Output("a", [1], finish_reason=1))
     finally:
         patches.undo()

@@ -128,7 +128,7 @@ Paced = Callable[[str, str], list[Chunk]]
 
 
 @dataclass
-class Asked:
+class EngineRequest:
     """A server, and clients of both SDKs that read what it sends at the instants of a script."""
 
     server: SseServer
@@ -186,12 +186,12 @@ class Asked:
 
 
 @pytest.fixture
-def asked() -> Iterator[Asked]:
+def asked() -> Iterator[EngineRequest]:
     with SseServer() as server, virtual_runtime() as running:
-        yield Asked(server, running)
+        yield EngineRequest(server, running)
 
 
-def rows_of(asked: Asked) -> tuple[list[Row], list[list[str]]]:
+def rows_of(asked: EngineRequest) -> tuple[list[Row], list[list[str]]]:
     """Return the rows, of the collector as of the audit, and the rules that fired on each."""
     live = asked.running.judged()
     audited = {row["trace_id"]: row for row in asked.running.audited()}
@@ -227,7 +227,7 @@ BURSTS: dict[str, tuple[tuple[int, ...], tuple[float, ...]]] = {
 
 @pytest.mark.parametrize(*pairwise({"api": TOKENIZERS, "name": TEXTS, "bursts": BURSTS}))
 def test_a_reply_that_states_its_length_is_judged_right_from_the_first_on(
-    asked: Asked, api: str, name: str, bursts: str
+    asked: EngineRequest, api: str, name: str, bursts: str
 ) -> None:
     sizes, gaps_s = BURSTS[bursts]
     replies = [paced(cut(name, TOKENIZERS[api], TOKENS, sizes, seed), 0.4, gaps_s, seed) for seed in range(1, 4)]
@@ -243,7 +243,7 @@ def test_a_reply_that_states_its_length_is_judged_right_from_the_first_on(
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize("name", ["English", "German", "Chinese", "Python"])
-def test_hidden_reasoning_is_no_text(asked: Asked, api: str, name: str) -> None:
+def test_hidden_reasoning_is_no_text(asked: EngineRequest, api: str, name: str) -> None:
     chunks = paced(cut(name, TOKENIZERS[api], TOKENS, (5, 8)), 6.0, (0.1, 0.2))
     for _ in range(2):
         asked.ask(api, chunks, hidden=700)
@@ -253,7 +253,7 @@ def test_hidden_reasoning_is_no_text(asked: Asked, api: str, name: str) -> None:
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_starving_reader_is_seen(asked: Asked, api: str, name: str) -> None:
+def test_a_starving_reader_is_seen(asked: EngineRequest, api: str, name: str) -> None:
     chunks = starving(cut(name, TOKENIZERS[api], 200, (20, 30)), 1.5)
     for _ in range(3):
         asked.ask(api, chunks)
@@ -265,7 +265,7 @@ def test_a_starving_reader_is_seen(asked: Asked, api: str, name: str) -> None:
 
 @pytest.mark.parametrize("api", ["openai", "anthropic"])
 @pytest.mark.parametrize("name", [name for name in TEXTS if name != "Japanese"])  # its lines differ too much in density
-def test_text_at_the_speed_of_reading_once_the_model_is_known(asked: Asked, api: str, name: str) -> None:
+def test_text_at_the_speed_of_reading_once_the_model_is_known(asked: EngineRequest, api: str, name: str) -> None:
     """Each chunk arrives when the one before it has been read: an error of one token is felt at once."""
     chunks = at_reading_speed(cut(name, TOKENIZERS[api], 200, (3, 5, 9)), 5.0)
     for _ in range(3):
@@ -277,7 +277,7 @@ def test_text_at_the_speed_of_reading_once_the_model_is_known(asked: Asked, api:
 
 
 @pytest.mark.parametrize(("name", "bursts"), [(one, b) for one in ("English", "German", "Python") for b in BURSTS])
-def test_a_reply_that_states_nothing(asked: Asked, name: str, bursts: str) -> None:
+def test_a_reply_that_states_nothing(asked: EngineRequest, name: str, bursts: str) -> None:
     sizes, gaps_s = BURSTS[bursts]
     chunks = paced(cut(name, "o200k", TOKENS, sizes), 0.4, gaps_s)
     asked.ask("openai", chunks, states=False)

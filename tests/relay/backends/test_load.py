@@ -16,7 +16,7 @@ from support.patience import WAIT_S
 from support.relay.fake_engine import FakeEngine
 from support.relay.rig import Rig, rig
 
-from otel_llm.relay.asking.run import Run
+from otel_llm.relay.attempts.run import Run
 from otel_llm.relay.backends.backend import Backend
 from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.splice.reply import Reply

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from support.instrumentation.fake_environment import COMMIT_NS, MS, OFFSET_NS
-from support.relay.recording import Asked, Choice, Chunk, Rig, attributes, stated
+from support.relay.recording import Choice, Chunk, EngineRequest, Rig, attributes, stated
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
@@ -256,7 +256,7 @@ def test_a_request_that_ends_before_it_is_announced_is_announced_then(rig: Rig) 
 
 
 def test_each_choice_has_its_own_tokens_with_their_kind_and_count(rig: Rig) -> None:
-    recorded = rig.begin(asked=Asked(choices=2))
+    recorded = rig.begin(asked=EngineRequest(choices=2))
     recorded.served_by("a", exact_resume=False)
     recorded.tokens(COMMIT_NS + 1 * MS, 0, 1, "reasoning")
     assert recorded.text(COMMIT_NS + 2 * MS, 1, stated("tool", 8)) == 1
@@ -334,10 +334,10 @@ def test_the_class_says_the_time_a_token_before_and_behind_segment_0() -> None:
         default="chat",
     )
     rig = Rig(classes)
-    cases: list[tuple[list[tuple[bytes, bytes]], Asked, int | None]] = [
-        (CLIENT, Asked(), None),
-        ([], Asked(), 40_000_000),
-        ([], Asked("text_completion"), 30_000_000),
+    cases: list[tuple[list[tuple[bytes, bytes]], EngineRequest, int | None]] = [
+        (CLIENT, EngineRequest(), None),
+        ([], EngineRequest(), 40_000_000),
+        ([], EngineRequest("text_completion"), 30_000_000),
     ]
     for headers, asked, token_time_ns in cases:
         recorded = rig.begin(headers, asked)
@@ -348,7 +348,7 @@ def test_the_class_says_the_time_a_token_before_and_behind_segment_0() -> None:
 
 def test_a_stream_starves_when_its_reader_has_read_all_unless_nothing_is_known_or_it_is_paused(rig: Rig) -> None:
     """The class reads a token in 200 ms."""
-    recorded = rig.begin(asked=Asked(choices=2))
+    recorded = rig.begin(asked=EngineRequest(choices=2))
     recorded.served_by("a", exact_resume=True)
     rig.wait(5000)
     assert recorded.starving() == 0, "without a token no reader has begun to read"
@@ -422,7 +422,7 @@ def test_the_usage_of_a_backend_that_continued_the_reply_is_not_the_replys(rig: 
     ids=["its own", "with what was carried", "one of several prompts"],
 )
 def test_a_prompt_is_as_long_as_its_ids(rig: Rig, choices: int, continues: bool, found: int | None) -> None:
-    recorded = rig.begin(asked=Asked(choices=choices))
+    recorded = rig.begin(asked=EngineRequest(choices=choices))
     recorded.noted(Chunk(Choice(0), prompt_ids=[5] * 12), COMMIT_NS, continues=continues)
     recorded.ended("completed")
     assert attributes(rig.request()).get(semconv.GEN_AI_USAGE_INPUT_TOKENS) == found
@@ -516,7 +516,7 @@ def test_a_request_ends_once(rig: Rig, outcome: str, error: str | None, status: 
 
 
 def test_a_choice_that_finished_is_completed_whatever_came_then(rig: Rig) -> None:
-    recorded = rig.begin(asked=Asked(choices=2))
+    recorded = rig.begin(asked=EngineRequest(choices=2))
     recorded.noted(Chunk(Choice(1, "stop")), COMMIT_NS, continues=False)
     recorded.tokens(COMMIT_NS, 1, 1, "content")  # behind its finish
     recorded.ended("cancelled")

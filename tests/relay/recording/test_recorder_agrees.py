@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.relay.recording import Asked, Chunk, Rig, stated
 from support.relay.recording import Choice as Part
+from support.relay.recording import Chunk, EngineRequest, Rig, stated
 
 from otel_llm import semconv
 from otel_llm.relay.recording.recorded import Recorded
@@ -137,7 +137,7 @@ def test_the_rules_judge_what_an_audit_finds(
     lag_ms: float,
 ) -> None:
     rig = Rig(CLASSES)
-    recorded = rig.begin([(b"x-slo-class", slo_class.encode())], Asked(choices=choices))
+    recorded = rig.begin([(b"x-slo-class", slo_class.encode())], EngineRequest(choices=choices))
     if queued_s is not None:  # segment 0 is announced while the request waits for long
         rig.wait(1000 * queued_s)
         recorded.state({semconv.GEN_AI_LATENCY_QUEUE: queued_s})

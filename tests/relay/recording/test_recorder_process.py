@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.evaluate.sinks import KeepingSink
 from support.patience import WAIT_S
-from support.relay.recording import CLASSES, Asked
+from support.relay.recording import CLASSES, EngineRequest
 
 from otel_llm import semconv
 from otel_llm.evaluate.own_streams.first_hand import FirstHand
@@ -32,7 +32,7 @@ def play(exporter: InMemorySpanExporter) -> None:
         return timers[-1]
 
     recorder = Recorder(running, first_hand, MonotonicClock(), later, lambda: None)
-    recorded = recorder.begin([], Asked(), running.clock_ns())
+    recorded = recorder.begin([], EngineRequest(), running.clock_ns())
     recorded.served_by("a", exact_resume=True)
     recorded.tokens(running.clock_ns(), 0, 1, "content")
     recorded.migrated("a", "b", 1, 0.5, rule="R")
@@ -76,6 +76,6 @@ def test_an_environment_that_switches_opentelemetry_off_has_nothing_sent(monkeyp
         threading.Timer,
         lambda: None,
     )
-    recorder.begin([], Asked(), running.clock_ns()).ended("completed")
+    recorder.begin([], EngineRequest(), running.clock_ns()).ended("completed")
     assert running.stop(WAIT_S)
     assert running.dropped == 0

@@ -17,7 +17,7 @@ from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.rig import Rig, at_rest, rig
 
-from otel_llm.relay.asking.run import Run
+from otel_llm.relay.attempts.run import Run
 
 CHAT: dict[str, Any] = {
     "model": "fake",

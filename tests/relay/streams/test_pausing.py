@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
 from support.patience import WAIT_S
-from support.relay.fake_engine import Asked, FakeEngine, Fault
+from support.relay.fake_engine import EngineRequest, FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.pausing import owned_of, wake
 from support.relay.readers import Reply, read
@@ -123,7 +123,7 @@ def test_the_reader_reads_on_until_less_than_two_seconds_are_left(tmp_path: Path
             (session,) = owned_of(running).sessions.values()
             left_s: list[float | None] = []
 
-            def noted(_asked: Asked) -> None:
+            def noted(_asked: EngineRequest) -> None:
                 left_s.append(session.recorded.runway_s)
 
             running.engines[0].fault_of = noted

@@ -11,9 +11,9 @@ from support.relay.fake_engine import FakeEngine, Fault
 from support.relay.pausing import ALWAYS, CHAT, LONG, at_rest_of, counted, owned_of, streaming, until, wake
 from support.relay.rig import rig
 
-from otel_llm.relay.asking.connector import Connector
-from otel_llm.relay.asking.destinations import DRAWN_AGAIN
-from otel_llm.relay.asking.run import Run
+from otel_llm.relay.attempts.connector import Connector
+from otel_llm.relay.attempts.destinations import DRAWN_AGAIN
+from otel_llm.relay.attempts.run import Run
 from otel_llm.relay.deciding.command import Command
 from otel_llm.relay.streams.lifecycle import State
 from otel_llm.relay.streams.pauses import Pause, Pauses

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from support.relay.fake_engine import Asked, FakeEngine, Fault
+from support.relay.fake_engine import EngineRequest, FakeEngine, Fault
 from support.relay.fake_model import FakeModel
 from support.relay.pausing import ALWAYS, LONG, streaming, until, wake
 from support.relay.rig import changed, rig
 
-from otel_llm.relay.asking.connector import Connector
-from otel_llm.relay.asking.run import Run
+from otel_llm.relay.attempts.connector import Connector
+from otel_llm.relay.attempts.run import Run
 from otel_llm.relay.settings import Failover
 from otel_llm.relay.splice.reply import Reply as SeamReply
 from otel_llm.relay.splice.resume import UNFINISHED
@@ -51,9 +51,9 @@ def test_a_backend_that_refuses_a_resumption_is_not_ejected_and_not_asked_again(
     async def go() -> None:
         async with rig(tmp_path, FakeEngine(), preempt=ALWAYS) as running:
             reading, _ = await streaming(running)
-            refused: list[Asked] = []
+            refused: list[EngineRequest] = []
 
-            def fault_of(asked: Asked) -> Fault | None:
+            def fault_of(asked: EngineRequest) -> Fault | None:
                 refused.append(asked)
                 return Fault("status", status=400)
 

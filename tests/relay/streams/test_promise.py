@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.examples import examples
-from support.relay.fake_engine import Asked, FakeEngine, Fault, FaultKind
+from support.relay.fake_engine import EngineRequest, FakeEngine, Fault, FaultKind
 from support.relay.rig import rig
 
 CHAT: dict[str, Any] = {
@@ -64,7 +64,7 @@ class Luck:
         self._share = share
         self.met = 0
 
-    def fault_of(self, asked: Asked) -> Fault | None:
+    def fault_of(self, asked: EngineRequest) -> Fault | None:
         if self._random.random() >= self._share:
             return None
         self.met += 1

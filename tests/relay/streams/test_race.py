@@ -10,7 +10,7 @@ import pytest
 from support.relay.fake_loop import run
 
 from otel_llm.relay.answers import NO_BACKEND
-from otel_llm.relay.asking.race import SLOW, Race
+from otel_llm.relay.attempts.race import SLOW, Race
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.relay.streams.session import Wait
 from otel_llm.shared.clock import FakeClock

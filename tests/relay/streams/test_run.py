@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from otel_llm.relay.asking.run import Run
+from otel_llm.relay.attempts.run import Run
 from otel_llm.relay.backends.backend import Backend
 from otel_llm.relay.backends.backends import Backends
 from otel_llm.relay.splice.large_body import LARGE_BYTES

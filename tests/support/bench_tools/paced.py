@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.wires.reply import Reply, Token, words
 from support.wires.server import WireServer
-from support.wires.wire import DONE, PROMPT_TOKENS, Asked, Frame, Json, Wire, event
+from support.wires.wire import DONE, PROMPT_TOKENS, EngineRequest, Frame, Json, Wire, event
 
 REQUESTS = 101
 """One more than a hundred: percentiles 50, 90 and 99 of so many are values of requests, interpolated or not."""
@@ -36,13 +36,13 @@ def reply(number: int, together: int = 1) -> Reply:
     )
 
 
-def _meta(asked: Asked, tokens: int) -> Json:
+def _meta(asked: EngineRequest, tokens: int) -> Json:
     last = tokens == asked.count()
     reason = {"type": "stop", "matched": 0} if last else None
     return {"id": "wire", "finish_reason": reason, "prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens}
 
 
-def _frames(asked: Asked) -> Iterator[Frame]:
+def _frames(asked: EngineRequest) -> Iterator[Frame]:
     text, tokens = "", 0
     for token in asked.tokens:
         text += token.text
@@ -51,7 +51,7 @@ def _frames(asked: Asked) -> Iterator[Frame]:
     yield DONE
 
 
-def _whole(asked: Asked) -> Json:
+def _whole(asked: EngineRequest) -> Json:
     return {"text": asked.reply.text(), "meta_info": _meta(asked, asked.count())}
 
 
@@ -76,7 +76,7 @@ class PacedServer(WireServer):
         self._lock = threading.Lock()
         self._served = 0
 
-    def reply_for(self, asked: Asked, headers: Mapping[str, str]) -> Reply:
+    def reply_for(self, asked: EngineRequest, headers: Mapping[str, str]) -> Reply:
         """Return the reply to the next request."""
         with self._lock:
             self._served += 1

@@ -59,7 +59,7 @@ class Fault:
 
 
 @dataclass(eq=False)
-class Asked:
+class EngineRequest:
     """One request as the engine saw it, and what became of it."""
 
     method: str
@@ -97,11 +97,11 @@ class FakeEngine:
         self.healthy = True
         self.probes = 0
         self.detokenizes = True
-        self.asked: list[Asked] = []
-        self.fault_of: Callable[[Asked], Fault | None] = lambda asked: None
+        self.asked: list[EngineRequest] = []
+        self.fault_of: Callable[[EngineRequest], Fault | None] = lambda asked: None
         self.port = 0
         self._faults: deque[Fault] = deque()
-        self._turns: dict[Asked, asyncio.Semaphore] = {}
+        self._turns: dict[EngineRequest, asyncio.Semaphore] = {}
         self._progress = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -111,7 +111,7 @@ class FakeEngine:
         return f"http://127.0.0.1:{self.port}"
 
     @property
-    def streams(self) -> list[Asked]:
+    def streams(self) -> list[EngineRequest]:
         """The generation requests, in order of their coming."""
         return [asked for asked in self.asked if asked.path.endswith("/completions")]
 
@@ -186,8 +186,8 @@ class FakeEngine:
         async with self._progress:
             self._progress.notify_all()
 
-    async def _ask(self, request: web.Request) -> Asked:
-        asked = Asked(request.method, request.path, dict(request.headers), await request.read())
+    async def _ask(self, request: web.Request) -> EngineRequest:
+        asked = EngineRequest(request.method, request.path, dict(request.headers), await request.read())
         self.asked.append(asked)
         return asked
 
@@ -230,7 +230,7 @@ class FakeEngine:
             # The handler may be cancelled: the notice is a task of its own.
             asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(self._changed()))
 
-    async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, asked: EngineRequest) -> web.StreamResponse:
         fault = asked.fault
         if fault is not None:
             answer = await self._faulty_answer(request, fault)
@@ -289,7 +289,7 @@ class FakeEngine:
         return answer
 
     async def _stream(
-        self, request: web.Request, response: web.StreamResponse, asked: Asked, chunks: Iterator[bytes]
+        self, request: web.Request, response: web.StreamResponse, asked: EngineRequest, chunks: Iterator[bytes]
     ) -> None:
         fault = asked.fault
         for index, chunk in enumerate(chunks):
@@ -315,7 +315,7 @@ class FakeEngine:
         await response.write_eof()
 
     async def _strike(
-        self, request: web.Request, response: web.StreamResponse, asked: Asked, fault: Fault, chunk: bytes
+        self, request: web.Request, response: web.StreamResponse, asked: EngineRequest, fault: Fault, chunk: bytes
     ) -> bool:
         """Let a fault happen in a stream; return whether the stream ends with it."""
         ends = True

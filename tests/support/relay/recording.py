@@ -32,7 +32,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineRequest:
     """What a client asks for."""
 
     operation: str = "chat"
@@ -126,8 +126,8 @@ class Rig:
         host: Any = self.host
         self.recorder = Recorder(host, self.first_hand, Anchor(self.host), self._later, self._rearm)
 
-    def begin(self, headers: Headers | None = None, asked: Asked | None = None) -> Recorded:
-        return self.recorder.begin(headers or [], asked or Asked(), self.host.now_ns)
+    def begin(self, headers: Headers | None = None, asked: EngineRequest | None = None) -> Recorded:
+        return self.recorder.begin(headers or [], asked or EngineRequest(), self.host.now_ns)
 
     def wait(self, ms: float) -> None:
         """Let time pass, and timers fall due."""

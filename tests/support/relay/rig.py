@@ -14,7 +14,7 @@ import aiohttp
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from support.instrumentation.recorded import Recorded
 from support.patience import WAIT_S
-from support.relay.fake_engine import Asked, FakeEngine, Fault
+from support.relay.fake_engine import EngineRequest, FakeEngine, Fault
 from support.relay.readers import Reply, read
 
 from otel_llm.actions.execute.executors import RELAY_DOES, load_enforced
@@ -94,7 +94,7 @@ class Rig:
         return Recorded(self.exporter)
 
     @property
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[EngineRequest]:
         """The generation requests that backends got."""
         return [asked for engine in self.engines for asked in engine.streams]
 
@@ -102,7 +102,7 @@ class Rig:
         """Let the next generation requests fail so, whichever backend gets them."""
         waiting = list(faults)
 
-        def fault_of(_asked: Asked) -> Fault | None:
+        def fault_of(_asked: EngineRequest) -> Fault | None:
             return waiting.pop(0) if waiting else None
 
         for engine in self.engines:

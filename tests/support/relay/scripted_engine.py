@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from aiohttp import web
-from support.relay.fake_engine import Asked, FakeEngine
+from support.relay.fake_engine import EngineRequest, FakeEngine
 
 COMMENTS = "comments"
 Part = bytes | asyncio.Event | Literal["comments"] | None
@@ -25,7 +25,7 @@ class ScriptedEngine(FakeEngine):
         self.headers = headers
         self.status = status
 
-    async def _answer(self, request: web.Request, asked: Asked) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, asked: EngineRequest) -> web.StreamResponse:
         transport = request.transport
         assert transport is not None
         lines = [f"HTTP/1.1 {self.status} OK", "Transfer-Encoding: chunked", "Connection: close"]

@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 from support.relay.counted_tasks import TASKS_FILE
-from support.relay.fake_engine import Asked, FakeEngine, Fault, FaultKind
+from support.relay.fake_engine import EngineRequest, FakeEngine, Fault, FaultKind
 from support.relay.fake_model import FakeModel, Json
 from support.relay.process import Relay, relay
 from support.relay.readers import Reply, read
@@ -113,7 +113,7 @@ class Soak:
 
     # Faults.
 
-    def fault_of(self, asked: Asked) -> Fault | None:
+    def fault_of(self, asked: EngineRequest) -> Fault | None:
         """Choose what goes wrong with a request."""
         chance = self.chance
         if self._all_dead:

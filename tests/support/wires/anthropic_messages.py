@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from support.wires.reply import Kind
-from support.wires.wire import PROMPT_TOKENS, Asked, Frame, Json, Wire, event, wants_stream
+from support.wires.wire import PROMPT_TOKENS, EngineRequest, Frame, Json, Wire, event, wants_stream
 
 _DELTAS: dict[Kind, tuple[str, str]] = {
     "content": ("text_delta", "text"),
@@ -27,7 +27,7 @@ def _event(name: str, tokens: int = 0, **members: Any) -> Frame:
     return Frame(event({"type": name, **members}, name), tokens)
 
 
-def _opened(asked: Asked, kind: Kind) -> Json:
+def _opened(asked: EngineRequest, kind: Kind) -> Json:
     if kind == "content":
         return {"type": "text", "text": ""}
     if kind == "reasoning":
@@ -45,7 +45,7 @@ def _usage(output_tokens: int) -> Json:
     }
 
 
-def _message(asked: Asked, content: list[Json], stop: str | None, output_tokens: int) -> Json:
+def _message(asked: EngineRequest, content: list[Json], stop: str | None, output_tokens: int) -> Json:
     return {
         "id": "msg_wire",
         "type": "message",
@@ -58,11 +58,11 @@ def _message(asked: Asked, content: list[Json], stop: str | None, output_tokens:
     }
 
 
-def _stop(asked: Asked) -> str:
+def _stop(asked: EngineRequest) -> str:
     return "tool_use" if asked.count("tool") else "end_turn"
 
 
-def _frames(asked: Asked) -> Iterator[Frame]:
+def _frames(asked: EngineRequest) -> Iterator[Frame]:
     yield _event("message_start", message=_message(asked, [], None, 1))
     for index, (kind, tokens) in enumerate(itertools.groupby(asked.tokens, key=lambda token: token.kind)):
         yield _event("content_block_start", index=index, content_block=_opened(asked, kind))
@@ -82,7 +82,7 @@ def _frames(asked: Asked) -> Iterator[Frame]:
     yield _event("message_stop")
 
 
-def _whole(asked: Asked) -> Json:
+def _whole(asked: EngineRequest) -> Json:
     content = []
     for kind, tokens in itertools.groupby(asked.tokens, key=lambda token: token.kind):
         text = "".join(token.text for token in tokens)
@@ -92,7 +92,7 @@ def _whole(asked: Asked) -> Json:
     return _message(asked, content, _stop(asked), asked.count())
 
 
-def _error(asked: Asked) -> bytes:
+def _error(asked: EngineRequest) -> bytes:
     return event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "error")
 
 

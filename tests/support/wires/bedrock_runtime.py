@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Iterator
 
 from support.wires import bedrock
-from support.wires.wire import Asked, Frame, Json, Wire
+from support.wires.wire import EngineRequest, Frame, Json, Wire
 
 INVOKED = "anthropic"
 """The family of the models that are invoked here."""
 
 
-def _frames(kind: str) -> Callable[[Asked], Iterator[Frame]]:
-    def frames(asked: Asked) -> Iterator[Frame]:
+def _frames(kind: str) -> Callable[[EngineRequest], Iterator[Frame]]:
+    def frames(asked: EngineRequest) -> Iterator[Frame]:
         for data in bedrock.before(kind):
             yield Frame(data)
         for token in asked.tokens:

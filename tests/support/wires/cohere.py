@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from support.wires.wire import DONE, PROMPT_TOKENS, Asked, Frame, Json, Wire, event, wants_stream
+from support.wires.wire import DONE, PROMPT_TOKENS, EngineRequest, Frame, Json, Wire, event, wants_stream
 
 
 def _event(name: str, tokens: int = 0, **members: Any) -> Frame:
@@ -21,21 +21,21 @@ def _message(**members: Any) -> Json:
     return {"message": members}
 
 
-def _usage(asked: Asked) -> Json:
+def _usage(asked: EngineRequest) -> Json:
     counts = {"input_tokens": PROMPT_TOKENS, "output_tokens": asked.count()}
     return {"billed_units": counts, "tokens": counts, "cached_tokens": 0}
 
 
-def _finish(asked: Asked) -> str:
+def _finish(asked: EngineRequest) -> str:
     return "TOOL_CALL" if asked.count("tool") else "COMPLETE"
 
 
-def _call(asked: Asked, arguments: str) -> Json:
+def _call(asked: EngineRequest, arguments: str) -> Json:
     function = {"name": asked.tool(), "arguments": arguments}
     return {"id": "call_wire", "type": "function", "function": function}
 
 
-def _frames(asked: Asked) -> Iterator[Frame]:
+def _frames(asked: EngineRequest) -> Iterator[Frame]:
     opening = _message(role="assistant", content=[], tool_plan="", tool_calls=[], citations=[])
     yield _event("message-start", id="wire", delta=opening)
     for index, (kind, tokens) in enumerate(itertools.groupby(asked.tokens, key=lambda token: token.kind)):
@@ -55,7 +55,7 @@ def _frames(asked: Asked) -> Iterator[Frame]:
     yield DONE
 
 
-def _whole(asked: Asked) -> Json:
+def _whole(asked: EngineRequest) -> Json:
     content = []
     if asked.count("reasoning"):
         content.append({"type": "thinking", "thinking": asked.reply.text("reasoning")})
@@ -66,7 +66,7 @@ def _whole(asked: Asked) -> Json:
     return {"id": "wire", "finish_reason": _finish(asked), "message": message, "usage": _usage(asked)}
 
 
-def _error(asked: Asked) -> bytes:
+def _error(asked: EngineRequest) -> bytes:
     return event({"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "internal error"}}, "message-end")
 
 

@@ -11,16 +11,16 @@ import re
 from collections.abc import Iterator
 
 from support.wires.reply import Token
-from support.wires.wire import EVENT_STREAM, PROMPT_TOKENS, Asked, Frame, Json, Wire, event
+from support.wires.wire import EVENT_STREAM, PROMPT_TOKENS, EngineRequest, Frame, Json, Wire, event
 
 _CRLF = "\r\n\r\n"
 
 
-def _as_events(asked: Asked) -> bool:
+def _as_events(asked: EngineRequest) -> bool:
     return asked.query.get("alt") == "sse"
 
 
-def _content_type(asked: Asked) -> str:
+def _content_type(asked: EngineRequest) -> str:
     return EVENT_STREAM if _as_events(asked) else "application/json; charset=UTF-8"
 
 
@@ -35,7 +35,7 @@ def _usage(content: int, thoughts: int) -> Json:
     return made
 
 
-def _chunk(asked: Asked, parts: list[Json], content: int, thoughts: int, finish: str | None = None) -> Json:
+def _chunk(asked: EngineRequest, parts: list[Json], content: int, thoughts: int, finish: str | None = None) -> Json:
     candidate: Json = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if finish is not None:
         candidate["finishReason"] = finish
@@ -47,7 +47,7 @@ def _chunk(asked: Asked, parts: list[Json], content: int, thoughts: int, finish:
     }
 
 
-def _call(asked: Asked) -> Json:
+def _call(asked: EngineRequest) -> Json:
     return {"functionCall": {"name": asked.tool(), "args": json.loads(asked.reply.text("tool"))}}
 
 
@@ -55,7 +55,7 @@ def _part(token: Token) -> Json:
     return {"text": token.text, "thought": True} if token.kind == "reasoning" else {"text": token.text}
 
 
-def _chunks(asked: Asked) -> Iterator[tuple[Json, int]]:
+def _chunks(asked: EngineRequest) -> Iterator[tuple[Json, int]]:
     """Yield the chunks and how many tokens each has. The counts run on from chunk to chunk."""
     content = thoughts = 0
     for token in asked.tokens:
@@ -70,7 +70,7 @@ def _chunks(asked: Asked) -> Iterator[tuple[Json, int]]:
     yield _chunk(asked, [{"text": ""}], content, thoughts, "STOP"), 0
 
 
-def _frames(asked: Asked) -> Iterator[Frame]:
+def _frames(asked: EngineRequest) -> Iterator[Frame]:
     if _as_events(asked):
         for chunk, tokens in _chunks(asked):
             yield Frame(event(chunk, end=_CRLF), tokens)
@@ -82,7 +82,7 @@ def _frames(asked: Asked) -> Iterator[Frame]:
     yield Frame(b"\n]")
 
 
-def _whole(asked: Asked) -> Json:
+def _whole(asked: EngineRequest) -> Json:
     parts: list[Json] = []
     if asked.count("reasoning"):
         parts.append({"text": asked.reply.text("reasoning"), "thought": True})
@@ -97,7 +97,7 @@ def _told(code: int, message: str, status: str) -> Json:
     return {"error": {"code": code, "message": message, "status": status}}
 
 
-def _error(asked: Asked) -> bytes:
+def _error(asked: EngineRequest) -> bytes:
     told = _told(503, "The model is overloaded.", "UNAVAILABLE")
     return event(told, end=_CRLF) if _as_events(asked) else b"\n,\r\n" + json.dumps(told, indent=2).encode() + b"\n]"
 

@@ -10,22 +10,22 @@ import re
 from collections.abc import Callable, Iterator
 
 from support.wires.reply import Kind
-from support.wires.wire import PROMPT_TOKENS, Asked, Frame, Json, Wire, compact
+from support.wires.wire import PROMPT_TOKENS, EngineRequest, Frame, Json, Wire, compact
 
 _TIMES = {"total_duration": 9_000_000, "load_duration": 1_000_000, "prompt_eval_duration": 1_000_000}
 
 
-def _line(asked: Asked, said: Json, **more: object) -> bytes:
+def _line(asked: EngineRequest, said: Json, **more: object) -> bytes:
     made = {"model": asked.model, "created_at": "2026-01-01T00:00:00.123456789Z", **said, "done": False, **more}
     return compact(made).encode() + b"\n"
 
 
-def _end(asked: Asked) -> Json:
+def _end(asked: EngineRequest) -> Json:
     counts = {"prompt_eval_count": PROMPT_TOKENS, "eval_count": asked.count(), "eval_duration": 7_000_000}
     return {"done": True, "done_reason": "stop", **_TIMES, **counts}
 
 
-def _call(asked: Asked) -> Json:
+def _call(asked: EngineRequest) -> Json:
     return {"function": {"name": asked.tool(), "arguments": json.loads(asked.reply.text("tool"))}}
 
 
@@ -41,8 +41,8 @@ def _generate_said(kind: Kind, text: str) -> Json:
     return {"response": "", "thinking": text} if kind == "reasoning" else {"response": text}
 
 
-def _streamed(said: Callable[[Kind, str], Json]) -> Callable[[Asked], Iterator[Frame]]:
-    def frames(asked: Asked) -> Iterator[Frame]:
+def _streamed(said: Callable[[Kind, str], Json]) -> Callable[[EngineRequest], Iterator[Frame]]:
+    def frames(asked: EngineRequest) -> Iterator[Frame]:
         for token in asked.tokens:
             if token.kind != "tool":
                 yield Frame(_line(asked, said(token.kind, token.text)), tokens=1)
@@ -54,7 +54,7 @@ def _streamed(said: Callable[[Kind, str], Json]) -> Callable[[Asked], Iterator[F
     return frames
 
 
-def _chat_whole(asked: Asked) -> Json:
+def _chat_whole(asked: EngineRequest) -> Json:
     more: Json = {"thinking": asked.reply.text("reasoning")} if asked.count("reasoning") else {}
     if asked.count("tool"):
         more["tool_calls"] = [_call(asked)]
@@ -62,12 +62,12 @@ def _chat_whole(asked: Asked) -> Json:
     return made
 
 
-def _generate_whole(asked: Asked) -> Json:
+def _generate_whole(asked: EngineRequest) -> Json:
     made: Json = json.loads(_line(asked, _generate_said("content", asked.reply.text()), **_end(asked)))
     return made
 
 
-def _error(asked: Asked) -> bytes:
+def _error(asked: EngineRequest) -> bytes:
     return b'{"error":"an error was encountered while running the model"}\n'
 
 
@@ -75,7 +75,7 @@ def _refused(status: int) -> Json:
     return {"error": f"refused with {status}"}
 
 
-def _wire(name: str, path: str, said: Callable[[Kind, str], Json], whole: Callable[[Asked], Json]) -> Wire:
+def _wire(name: str, path: str, said: Callable[[Kind, str], Json], whole: Callable[[EngineRequest], Json]) -> Wire:
     return Wire(
         name,
         re.compile(path),

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from support.wires.reply import Token
-from support.wires.wire import DONE, PROMPT_TOKENS, Asked, Frame, Json, Wire, event, wants_stream
+from support.wires.wire import DONE, PROMPT_TOKENS, EngineRequest, Frame, Json, Wire, event, wants_stream
 
 CREATED = 1_750_000_000
 Edit = Callable[[Json], None]
 
 
-def usage(asked: Asked, tokens: int) -> Json:
+def usage(asked: EngineRequest, tokens: int) -> Json:
     """Return the usage of a reply."""
     return {
         "prompt_tokens": PROMPT_TOKENS,
@@ -33,12 +33,12 @@ def usage(asked: Asked, tokens: int) -> Json:
     }
 
 
-def choices_of(asked: Asked) -> int:
+def choices_of(asked: EngineRequest) -> int:
     """Return how many choices a request wants."""
     return int(asked.body.get("n") or 1)
 
 
-def _chunk(asked: Asked, index: int, delta: Json, finish: str | None = None) -> Json:
+def _chunk(asked: EngineRequest, index: int, delta: Json, finish: str | None = None) -> Json:
     made: Json = {
         "id": "chatcmpl-wire",
         "object": "chat.completion.chunk",
@@ -53,11 +53,11 @@ def _chunk(asked: Asked, index: int, delta: Json, finish: str | None = None) -> 
     return made
 
 
-def _finish(asked: Asked) -> str:
+def _finish(asked: EngineRequest) -> str:
     return "tool_calls" if asked.count("tool") else "stop"
 
 
-def _tool_opening(asked: Asked) -> Json:
+def _tool_opening(asked: EngineRequest) -> Json:
     function = {"name": asked.tool(), "arguments": ""}
     return {"tool_calls": [{"index": 0, "id": "call_wire", "type": "function", "function": function}]}
 
@@ -68,7 +68,7 @@ def _delta(token: Token, reasoning: str = "reasoning_content") -> Json:
     return {"content" if token.kind == "content" else reasoning: token.text}
 
 
-def _frames(asked: Asked) -> Iterator[Frame]:
+def _frames(asked: EngineRequest) -> Iterator[Frame]:
     choices = range(choices_of(asked))
     for index in choices:
         yield Frame(event(_chunk(asked, index, {"role": "assistant", "content": "", "refusal": None})))
@@ -89,7 +89,7 @@ def _frames(asked: Asked) -> Iterator[Frame]:
     yield DONE
 
 
-def _azure_frames(asked: Asked) -> Iterator[Frame]:
+def _azure_frames(asked: EngineRequest) -> Iterator[Frame]:
     filters = {name: {"filtered": False, "severity": "safe"} for name in ("hate", "self_harm", "sexual", "violence")}
     results = [{"prompt_index": 0, "content_filter_results": filters}]
     opening = {"choices": [], "created": 0, "id": "", "model": "", "object": "", "prompt_filter_results": results}
@@ -97,14 +97,14 @@ def _azure_frames(asked: Asked) -> Iterator[Frame]:
     yield from _frames(asked)
 
 
-def _plain_chunk(asked: Asked, delta: Json, finish: str | None = None, **more: Any) -> Json:
+def _plain_chunk(asked: EngineRequest, delta: Json, finish: str | None = None, **more: Any) -> Json:
     """Return a chunk as Groq, Mistral and Together write it, who leave out what they have no value for."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     made = {"id": "wire", "object": "chat.completion.chunk", "created": CREATED, "model": asked.model}
     return {**made, "choices": [choice], **more}
 
 
-def _plain_usage(asked: Asked) -> Json:
+def _plain_usage(asked: EngineRequest) -> Json:
     tokens = asked.count()
     return {
         "prompt_tokens": PROMPT_TOKENS,
@@ -113,12 +113,12 @@ def _plain_usage(asked: Asked) -> Json:
     }
 
 
-def _whole_tool_call(asked: Asked) -> Json:
+def _whole_tool_call(asked: EngineRequest) -> Json:
     function = {"name": asked.tool(), "arguments": asked.reply.text("tool")}
     return {"index": 0, "id": "call_wire", "type": "function", "function": function}
 
 
-def _groq_frames(asked: Asked) -> Iterator[Frame]:
+def _groq_frames(asked: EngineRequest) -> Iterator[Frame]:
     yield Frame(event(_plain_chunk(asked, {"role": "assistant", "content": ""}, x_groq={"id": "req_wire"})))
     for token in asked.tokens:
         if token.kind != "tool":
@@ -136,7 +136,7 @@ def _mistral_delta(token: Token) -> Json:
     return {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": token.text}]}]}
 
 
-def _mistral_frames(asked: Asked) -> Iterator[Frame]:
+def _mistral_frames(asked: EngineRequest) -> Iterator[Frame]:
     yield Frame(event(_plain_chunk(asked, {"role": "assistant", "content": ""}, p="abcd")))
     for token in asked.tokens:
         if token.kind != "tool":
@@ -150,13 +150,13 @@ def _mistral_frames(asked: Asked) -> Iterator[Frame]:
     yield DONE
 
 
-def _together_chunk(asked: Asked, delta: Json, **more: Any) -> Json:
+def _together_chunk(asked: EngineRequest, delta: Json, **more: Any) -> Json:
     made = _plain_chunk(asked, {"token_id": 1, "role": "assistant", "content": "", "tool_calls": None, **delta}, **more)
     made["choices"][0].update(text=delta.get("content", ""), logprobs=None, seed=None)
     return {"usage": None, **made}
 
 
-def _together_frames(asked: Asked) -> Iterator[Frame]:
+def _together_frames(asked: EngineRequest) -> Iterator[Frame]:
     if asked.count("tool"):
         yield Frame(event(_together_chunk(asked, _tool_opening(asked))))
     for token in asked.tokens:
@@ -165,7 +165,7 @@ def _together_frames(asked: Asked) -> Iterator[Frame]:
     yield DONE
 
 
-def _whole(asked: Asked) -> Json:
+def _whole(asked: EngineRequest) -> Json:
     message: Json = {"role": "assistant", "content": asked.reply.text() or None, "refusal": None, "annotations": []}
     if asked.count("reasoning"):
         message["reasoning_content"] = asked.reply.text("reasoning")
@@ -184,7 +184,7 @@ def _whole(asked: Asked) -> Json:
     }
 
 
-def error(asked: Asked) -> bytes:
+def error(asked: EngineRequest) -> bytes:
     """Return the event that tells of an error in mid-stream."""
     told = {"message": "The server had an error", "type": "server_error", "param": None, "code": None}
     return event({"error": told})
@@ -195,7 +195,7 @@ def refused(status: int) -> Json:
     return {"error": {"message": f"refused with {status}", "type": "wire_error", "param": None, "code": None}}
 
 
-def _wire(name: str, path: str, frames: Callable[[Asked], Iterator[Frame]]) -> Wire:
+def _wire(name: str, path: str, frames: Callable[[EngineRequest], Iterator[Frame]]) -> Wire:
     return Wire(name, re.compile(path), frames, _whole, error, refused, wants_stream)
 
 

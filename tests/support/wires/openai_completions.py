@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from support.wires.openai_chat import CREATED, choices_of, error, refused, usage
-from support.wires.wire import DONE, Asked, Frame, Json, Wire, event, wants_stream
+from support.wires.wire import DONE, EngineRequest, Frame, Json, Wire, event, wants_stream
 
 
-def _made(asked: Asked, choices: list[Json], **more: Any) -> Json:
+def _made(asked: EngineRequest, choices: list[Json], **more: Any) -> Json:
     made = {"id": "cmpl-wire", "object": "text_completion", "created": CREATED, "choices": choices}
     return {**made, "model": asked.model, **more}
 
@@ -22,7 +22,7 @@ def _choice(text: str, index: int, finish: str | None = None) -> Json:
     return {"text": text, "index": index, "logprobs": None, "finish_reason": finish}
 
 
-def _frames(asked: Asked) -> Iterator[Frame]:
+def _frames(asked: EngineRequest) -> Iterator[Frame]:
     choices = range(choices_of(asked))
     for token in asked.tokens:
         finish = "stop" if asked.finishes_with(token) else None
@@ -35,7 +35,7 @@ def _frames(asked: Asked) -> Iterator[Frame]:
     yield DONE
 
 
-def _whole(asked: Asked) -> Json:
+def _whole(asked: EngineRequest) -> Json:
     text = "".join(token.text for token in asked.tokens)
     choices = [_choice(text, index, "stop") for index in range(choices_of(asked))]
     return _made(asked, choices, usage=usage(asked, asked.count() * len(choices)))

@@ -12,7 +12,7 @@ from typing import Any
 
 from support.wires.openai_chat import CREATED, refused
 from support.wires.reply import Kind, Token
-from support.wires.wire import PROMPT_TOKENS, Asked, Frame, Json, Wire, event, wants_stream
+from support.wires.wire import PROMPT_TOKENS, EngineRequest, Frame, Json, Wire, event, wants_stream
 
 _ITEMS: dict[Kind, str] = {"content": "msg_wire", "reasoning": "rs_wire", "tool": "fc_wire"}
 _DELTAS: dict[Kind, str] = {
@@ -22,7 +22,7 @@ _DELTAS: dict[Kind, str] = {
 }
 
 
-def _usage(asked: Asked) -> Json:
+def _usage(asked: EngineRequest) -> Json:
     return {
         "input_tokens": PROMPT_TOKENS,
         "input_tokens_details": {"cached_tokens": 0},
@@ -32,7 +32,7 @@ def _usage(asked: Asked) -> Json:
     }
 
 
-def _response(asked: Asked, status: str, output: Sequence[Json] = (), usage: Json | None = None) -> Json:
+def _response(asked: EngineRequest, status: str, output: Sequence[Json] = (), usage: Json | None = None) -> Json:
     return {
         "id": "resp_wire",
         "object": "response",
@@ -67,7 +67,7 @@ def _part(kind: Kind, text: str) -> Json:
     return {"type": "summary_text", "text": text}
 
 
-def _item(asked: Asked, kind: Kind, text: str | None) -> Json:
+def _item(asked: EngineRequest, kind: Kind, text: str | None) -> Json:
     """Return an item of the output; `text` None is one that only begins."""
     status = "in_progress" if text is None else "completed"
     made: Json = {"id": _ITEMS[kind]}
@@ -90,7 +90,9 @@ class _Events:
         return Frame(event({"type": kind, "sequence_number": next(self._numbers), **members}, kind), tokens)
 
 
-def _item_frames(asked: Asked, events: _Events, at: int, kind: Kind, tokens: Sequence[Token]) -> Iterator[Frame]:
+def _item_frames(
+    asked: EngineRequest, events: _Events, at: int, kind: Kind, tokens: Sequence[Token]
+) -> Iterator[Frame]:
     text = "".join(token.text for token in tokens)
     where: Json = {"item_id": _ITEMS[kind], "output_index": at}
     part = {"content": "response.content_part", "reasoning": "response.reasoning_summary_part"}.get(kind)
@@ -108,12 +110,12 @@ def _item_frames(asked: Asked, events: _Events, at: int, kind: Kind, tokens: Seq
     yield events("response.output_item.done", output_index=at, item=_item(asked, kind, text))
 
 
-def _output(asked: Asked) -> list[Json]:
+def _output(asked: EngineRequest) -> list[Json]:
     groups = itertools.groupby(asked.tokens, key=lambda token: token.kind)
     return [_item(asked, kind, "".join(token.text for token in tokens)) for kind, tokens in groups]
 
 
-def _frames(asked: Asked) -> Iterator[Frame]:
+def _frames(asked: EngineRequest) -> Iterator[Frame]:
     events = _Events()
     yield events("response.created", response=_response(asked, "in_progress"))
     yield events("response.in_progress", response=_response(asked, "in_progress"))
@@ -122,11 +124,11 @@ def _frames(asked: Asked) -> Iterator[Frame]:
     yield events("response.completed", response=_response(asked, "completed", _output(asked), _usage(asked)))
 
 
-def _whole(asked: Asked) -> Json:
+def _whole(asked: EngineRequest) -> Json:
     return _response(asked, "completed", _output(asked), _usage(asked))
 
 
-def _error(asked: Asked) -> bytes:
+def _error(asked: EngineRequest) -> bytes:
     told = {"code": "server_error", "message": "The server had an error", "param": None}
     return event({"type": "error", "sequence_number": len(asked.tokens), **told}, "error")
 

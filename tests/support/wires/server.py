@@ -36,7 +36,7 @@ from support.wires import (
 )
 from support.wires.reply import Reply, named, words
 from support.wires.stubs import stub
-from support.wires.wire import Asked, Frame, Json, Wire
+from support.wires.wire import EngineRequest, Frame, Json, Wire
 
 WIRES: tuple[Wire, ...] = tuple(
     wire
@@ -115,7 +115,7 @@ class WireServer:
         """Return the server's URL, without a path."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def reply_for(self, asked: Asked, headers: Mapping[str, str]) -> Reply:
+    def reply_for(self, asked: EngineRequest, headers: Mapping[str, str]) -> Reply:
         """Return the reply that a request gets."""
         for name in (headers.get(REPLY_HEADER), asked.model):
             if name:
@@ -171,7 +171,7 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
                     self._json(404 if said is None else 200, said or {"error": {"message": f"no wire at {path}"}})
                     return
                 wire, groups = found
-                asked = Asked(path, body, groups, query)
+                asked = EngineRequest(path, body, groups, query)
                 asked = replace(asked, reply=owner.reply_for(asked, headers))
                 received.wire, received.stream = wire.name, wire.streams(asked)
                 self._answer(wire, asked, received)
@@ -214,7 +214,7 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(data)
 
-        def _answer(self, wire: Wire, asked: Asked, received: Received) -> None:
+        def _answer(self, wire: Wire, asked: EngineRequest, received: Received) -> None:
             reply = asked.reply
             if reply.status != 200:
                 self._json(reply.status, wire.refused(reply.status))
@@ -223,7 +223,7 @@ def _handler(owner: WireServer) -> type[BaseHTTPRequestHandler]:
             else:
                 self._stream(wire, asked, received)
 
-        def _stream(self, wire: Wire, asked: Asked, received: Received) -> None:
+        def _stream(self, wire: Wire, asked: EngineRequest, received: Received) -> None:
             self.send_response(200)
             self.send_header("Content-Type", wire.content_type(asked))
             self.send_header("Transfer-Encoding", "chunked")

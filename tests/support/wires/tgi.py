@@ -9,19 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from support.wires.wire import PROMPT_TOKENS, Asked, Frame, Json, Wire, compact
+from support.wires.wire import PROMPT_TOKENS, EngineRequest, Frame, Json, Wire, compact
 
 
 def _line(data: Json) -> bytes:
     return f"data:{compact(data)}\n\n".encode()
 
 
-def _details(asked: Asked) -> Json:
+def _details(asked: EngineRequest) -> Json:
     counts = {"generated_tokens": asked.count() + 1, "input_length": PROMPT_TOKENS}
     return {"finish_reason": "eos_token", "seed": None, **counts}
 
 
-def _token(asked: Asked, number: int, text: str, *, last: bool = False) -> Json:
+def _token(asked: EngineRequest, number: int, text: str, *, last: bool = False) -> Json:
     return {
         "index": number,
         "token": {"id": number, "text": text, "logprob": -0.5, "special": last},
@@ -30,24 +30,24 @@ def _token(asked: Asked, number: int, text: str, *, last: bool = False) -> Json:
     }
 
 
-def _text(asked: Asked) -> str:
+def _text(asked: EngineRequest) -> str:
     return "".join(token.text for token in asked.tokens)
 
 
-def _frames(asked: Asked) -> Iterator[Frame]:
+def _frames(asked: EngineRequest) -> Iterator[Frame]:
     for number, token in enumerate(asked.tokens, 1):
         yield Frame(_line(_token(asked, number, token.text)), tokens=1)
     yield Frame(_line(_token(asked, len(asked.tokens) + 1, "</s>", last=True)))
 
 
-def _whole(asked: Asked) -> object:
+def _whole(asked: EngineRequest) -> object:
     made: Json = {"generated_text": _text(asked)}
     if (asked.body.get("parameters") or {}).get("details"):
         made["details"] = {**_details(asked), "prefill": [], "tokens": []}
     return made if asked.path.endswith("/generate") else [made]
 
 
-def _error(asked: Asked) -> bytes:
+def _error(asked: EngineRequest) -> bytes:
     return _line({"error": "Request failed during generation: out of memory", "error_type": "generation"})
 
 

@@ -17,7 +17,7 @@ EVENT_STREAM = "text/event-stream"
 
 
 @dataclass(frozen=True)
-class Asked:
+class EngineRequest:
     """One request for a reply.
 
     `groups` are the named groups of the wire's path, `query` the query string's last values.
@@ -73,15 +73,15 @@ class Wire(NamedTuple):
 
     name: str
     path: re.Pattern[str]
-    frames: Callable[[Asked], Iterator[Frame]]
-    whole: Callable[[Asked], Any]
-    error: Callable[[Asked], bytes]
+    frames: Callable[[EngineRequest], Iterator[Frame]]
+    whole: Callable[[EngineRequest], Any]
+    error: Callable[[EngineRequest], bytes]
     refused: Callable[[int], Any]
-    streams: Callable[[Asked], bool]
-    content_type: Callable[[Asked], str] = lambda _: EVENT_STREAM
+    streams: Callable[[EngineRequest], bool]
+    content_type: Callable[[EngineRequest], str] = lambda _: EVENT_STREAM
 
 
-def wants_stream(asked: Asked) -> bool:
+def wants_stream(asked: EngineRequest) -> bool:
     """Return whether the body says `stream: true`."""
     return asked.body.get("stream") is True
 

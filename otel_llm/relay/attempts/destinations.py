@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.relay.asking.breaks import NOTHING_LEFT
+from otel_llm.relay.attempts.breaks import NOTHING_LEFT
 from otel_llm.relay.backends.backend import Needs
 from otel_llm.relay.splice import resume
 from otel_llm.relay.splice.eligibility import is_greedy, static_reason

@@ -7,13 +7,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from otel_llm.relay.answers import NO_BACKEND
-from otel_llm.relay.asking.run import close_late
+from otel_llm.relay.attempts.run import close_late
 from otel_llm.relay.backends.upstream import UpstreamError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from otel_llm.relay.asking.run import Run
+    from otel_llm.relay.attempts.run import Run
     from otel_llm.relay.splice.reply import Reply
 
 MOST_REQUESTED: Final = 2
@@ -26,7 +26,7 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class Asked(Protocol):
+class Candidates(Protocol):
     """The backends that may go on with a reply."""
 
     @property
@@ -55,7 +55,7 @@ class Race:
 
     def __init__(
         self,
-        connector: Asked,
+        connector: Candidates,
         reply: Reply,
         names: Sequence[str],
         is_dry: Callable[[], bool] | None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from otel_llm.relay.asking.run import close_late
+from otel_llm.relay.attempts.run import close_late
 from otel_llm.relay.backends.backends import STREAMING_S
 from otel_llm.relay.backends.upstream import UpstreamError
 from otel_llm.shared.clock import monotonic_s
@@ -16,7 +16,7 @@ from otel_llm.shared.clock import monotonic_s
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from otel_llm.relay.asking.run import Run
+    from otel_llm.relay.attempts.run import Run
     from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.backends.pool import Pool
 

@@ -9,11 +9,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.answers import NO_BACKEND
-from otel_llm.relay.asking.breaks import NOTHING_LEFT, break_of, is_break, is_of_stream
-from otel_llm.relay.asking.destinations import Destinations
-from otel_llm.relay.asking.hedging import HedgedAttempt, Hedging
-from otel_llm.relay.asking.race import Race
-from otel_llm.relay.asking.run import OK, Run
+from otel_llm.relay.attempts.breaks import NOTHING_LEFT, break_of, is_break, is_of_stream
+from otel_llm.relay.attempts.destinations import Destinations
+from otel_llm.relay.attempts.hedging import HedgedAttempt, Hedging
+from otel_llm.relay.attempts.race import Race
+from otel_llm.relay.attempts.run import OK, Run
 from otel_llm.relay.backends.blame import Blame
 from otel_llm.relay.backends.upstream import REFUSED, TRY_ELSEWHERE, UpstreamError
 from otel_llm.relay.headers import end_to_end

@@ -1,1 +1,0 @@
-"""The requests to backends: who may serve, who is asked first and who beside or behind it, and the answers."""

@@ -1,0 +1,1 @@
+"""The attempts at one request: which backends may serve it, which get it, and their answers."""
