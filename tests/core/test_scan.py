@@ -28,19 +28,19 @@ SPANS, EVENTS, ATTRIBUTES, PIECES = 64, 4096, 256, 64
 class Arrays:
     """Arrays for a scan, with room behind each that must stay as it is."""
 
-    def __init__(self, spans: int = SPANS, events: int = EVENTS, attributes: int = ATTRIBUTES, chunks: int = PIECES):
+    def __init__(self, spans: int = SPANS, events: int = EVENTS, attributes: int = ATTRIBUTES, pieces: int = PIECES):
         counts = ((events,), (events,), (events,))
-        shapes = ((spans, column.SPAN_COLUMNS), *counts, (attributes, 2), (chunks, column.PIECE_COLUMNS))
+        shapes = ((spans, column.SPAN_COLUMNS), *counts, (attributes, 2), (pieces, column.PIECE_COLUMNS))
         types = (np.int64, np.int64, np.int64, np.uint8, np.int64, np.int64)
         self._lengths = [shape[0] for shape in shapes]
         self._whole = [np.full((8 + shape[0], *shape[1:]), 77, kind) for shape, kind in zip(shapes, types, strict=True)]
         self.filled = np.zeros(column.COUNTS, np.int64)
 
     def scan(self, data: Bytes) -> int:
-        spans, times, counts, kinds, attributes, chunks = (
+        spans, times, counts, kinds, attributes, pieces = (
             whole[:length] for whole, length in zip(self._whole, self._lengths, strict=True)
         )
-        answer = scan(data, spans, times, counts, kinds, attributes, chunks, self.filled)
+        answer = scan(data, spans, times, counts, kinds, attributes, pieces, self.filled)
         for whole, length in zip(self._whole, self._lengths, strict=True):
             assert (whole[length:] == 77).all()
         return answer
