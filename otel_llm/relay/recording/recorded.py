@@ -417,7 +417,7 @@ class Recorded:
         self._facts.finish(choice, reason)
         end_ns = self._finished[choice] = self._take(choice, at_ns, CONTENT, 0, finished=True)
         stream = self._streams.get(choice)
-        if stream is None or (not self._alone and self._facts.tells_lengths(choice, stream.slo.fluidity)):
+        if stream is None or (not self._alone and self._facts.tells_lengths(choice)):
             self._close(choice, end_ns, COMPLETED)
             return
         # Usage comes after the finish of all choices, and so may text.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from otel_llm.export.records import AttributeValue
     from otel_llm.instrumentation.segments.chunks import Reading
-    from otel_llm.slo.classes import Fluidity
 
 
 class FinishedChoice(Protocol):
@@ -137,9 +136,9 @@ class ReplyFacts:
         one = self._choices.get(choice)
         return "chunk" if one is None else one.basis
 
-    def tells_lengths(self, choice: int, fluidity: Fluidity) -> bool:
-        """Return whether the verdict on a choice that has finished needs nothing of the reply's usage."""
-        return self.basis(choice) == "exact" and fluidity.first_deadline_ns(self.input_tokens) is not None
+    def tells_lengths(self, choice: int) -> bool:
+        """Return whether the row of a choice that has finished needs nothing of the reply's usage."""
+        return self.basis(choice) == "exact" and self.input_tokens is not None
 
     @property
     def reported(self) -> Statements:

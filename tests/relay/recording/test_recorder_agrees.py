@@ -100,6 +100,8 @@ LATE_USAGE = [
 ]
 """What the verdict of the first of two choices depends on is stated when it has long finished."""
 
+LATE_PROMPT = [("finish", 1, 0), ("tokens", 0, 1, "content", True, 0), ("finish", 0, 0), ("prompt", 0)]
+"""The length of the prompt is stated when both choices have finished, the one that was asked for and another."""
 UNASKED = [("usage", 0, False, 9, None), ("tokens", 1, 1, "content", False, 0)]
 """A length is stated, and another choice is sent than the one that was asked for."""
 
@@ -117,6 +119,7 @@ STATED = [
 
 
 @settings(max_examples=examples(300))
+@example(slo_class="chat", choices=1, queued_s=None, script=LATE_PROMPT, outcome="completed", lag_ms=0)
 @example(slo_class="chat", choices=1, queued_s=None, script=UNASKED, outcome="completed", lag_ms=0)
 @example(slo_class="chat", choices=1, queued_s=0.3, script=STATED, outcome="completed", lag_ms=0)
 @example(slo_class="prompted", choices=2, queued_s=7.25, script=LATE_USAGE, outcome="completed", lag_ms=0)
