@@ -118,6 +118,19 @@ def borrowed_names(sources: dict[str, str]) -> list[str]:
     return found
 
 
+POSSESSIVE = re.compile(r"\(\?:[^()\n]*\)[*+?]\+")
+"""A possessive repetition of a group. Before Python 3.11.5 (Debian 12 has 3.11.2) it may end in the middle of an item
+that matches in part (CPython issue 106052)."""
+SAFE = {r'(?:[^"\\]|\\.)*+', r'(?:\\.[^"\\]*+)*+'}
+"""Those that give what the greedy repetition gives, also there: only the end of the text can cut their items."""
+
+
+def test_a_repeated_group_is_not_possessive() -> None:
+    assert POSSESSIVE.findall('re.compile(b"(?:ab.{2}cd)*+")') == ["(?:ab.{2}cd)*+"]
+    found = {(name, group) for name, text in SOURCES.items() for group in POSSESSIVE.findall(text)}
+    assert [one for one in found if one[1] not in SAFE] == []
+
+
 def test_the_search_for_borrowed_names_finds_them() -> None:
     sources = {
         "a": "class A: ...",
