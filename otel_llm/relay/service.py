@@ -254,11 +254,13 @@ class Service:
             warming = loop.create_task(_warm())
             await self.stop.wait()
             self._stopping = True
-            # Both ports at once: another relay may start on them while streams end here.
+            # Both ports and the file of decisions at once: another relay may start on them while streams end here.
             await server.close_listeners()
             await page.close_listener()
             self._listener.close()
             self._web_listener.close()
+            if self._decisions is not None:
+                self._decisions.share()
             self.clean = await server.drained(settings.limits.drain_s)
             if not self.clean:
                 owned.cut_all()

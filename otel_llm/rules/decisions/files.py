@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import re
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,8 +50,10 @@ class DecisionFiles:
         try:
             if self._regular:
                 lock_file(self._file.fileno(), path)
+                size = os.fstat(self._file.fileno()).st_size
                 self._size = whole_bytes(path)
-                os.ftruncate(self._file.fileno(), self._size)
+                if self._size < size:  # not if a process that shares the file has just appended to it
+                    os.ftruncate(self._file.fileno(), self._size)
         except BaseException:
             self._file.close()
             raise
@@ -59,15 +63,22 @@ class DecisionFiles:
         line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         if self._regular and self._size and self._size + len(line) > self._closing_at:
             self._begin_another()
+        written = 0
         try:
-            left = memoryview(line)
-            while left:
-                left = left[self._file.write(left) or 0 :]
+            while written < len(line):
+                written += self._file.write(line[written:]) or 0
         except OSError:
-            if self._regular:
-                os.ftruncate(self._file.fileno(), self._size)  # a full disk: half a line would spoil the next one too
+            if self._regular and written:  # a full disk: half a line would spoil the next one too
+                os.ftruncate(self._file.fileno(), os.fstat(self._file.fileno()).st_size - written)
             raise
         self._size += len(line)
+
+    def share(self) -> None:
+        """Let another process take the file over: it may open it now, and this one only appends its last lines."""
+        if self._regular:
+            self._closing_at = sys.maxsize
+            with suppress(OSError):
+                fcntl.flock(self._file.fileno(), fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close the file; there is nothing to flush."""

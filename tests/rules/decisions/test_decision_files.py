@@ -205,3 +205,23 @@ def test_closed_files_lie_beside_what_a_link_leads_to(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert names(link) == ["real.jsonl.000001", "real.jsonl"]
     assert numbers(link) == list(range(5))
+
+
+def test_a_process_that_stops_shares_its_file_with_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "decisions.jsonl"
+    before = DecisionFiles(path, 300)
+    before.write(record(0, 100))
+    with pytest.raises(OSError, match="another process writes to it"):
+        DecisionFiles(path, 300)
+    before.share()
+    after = DecisionFiles(path, 300)
+    for number in (1, 2, 3):  # more than the file may hold: only the next process closes it
+        before.write(record(number, 100))
+    for number in (4, 5, 6):
+        after.write(record(number, 100))
+    before.write(record(7, 100))
+    after.close()
+    before.close()
+    found = [json.loads(line)["n"] for file in decision_files(path) for line in file.read_text().splitlines()]
+    assert sorted(found) == list(range(8))
+    assert len(decision_files(path)) == 2
