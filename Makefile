@@ -98,7 +98,7 @@ test-world: kernels ## the tests beside other people's software, each in its env
 	if [ -n "$$beside" ]; then wait $$beside || failed=1; cat $(LITELLM_VENV)/tests.log; fi; \
 	exit $$failed
 
-test-fast: kernels ## the arithmetic, readers, rules and evaluation: for the edit loop
+test-fast: kernels ## the arithmetic, formats, rules and evaluation: for the edit loop
 	@$(PYTEST) -n $(WORKERS) $(BY_FILE) -m first tests/slo tests/formats tests/rules tests/evaluate tests/test_house.py
 
 lint: $(VENV)/ready-dev ## style, types and the direction of imports

@@ -73,7 +73,7 @@ def write_state(folder: Path, data: bytes) -> None:
 
 
 def read_state(folder: Path) -> State:
-    """Return the saved state; an empty state where there is no file, or (logged) a broken one."""
+    """Return the saved state; an empty one if there is no file, or if the file is broken, which is logged."""
     path = folder / STATE_FILE
     try:
         whole = json.loads(_contents(path))

@@ -78,7 +78,7 @@ class PooledGaps:
         return rank(len(self), share) + 1 + reach <= len(self)
 
     def draws(self, share: Fraction, resamples: int, generator: np.random.Generator) -> Floats:
-        """Return the percentile in so many resamples (B,), seconds."""
+        """Return the percentile of each resample, (B,) float64, seconds."""
         ranks = rank(len(self), share) + 1 + self.error(share) * generator.standard_normal(resamples)
         places = np.searchsorted(self._upto, np.clip(np.round(ranks), 1, len(self)))
         within = (generator.random(resamples) - 0.5) * LOG_RATIO

@@ -195,8 +195,8 @@ def read_table(
     Parquet, CSV with a header, or JSON lines, sniffed by their content. Other columns are ignored.
 
     Raises:
-        TableError: it is none of these, lacks a column, has a value of another type or one that is no number, or has
-            a null in one of the columns `filled`.
+        TableError: the format is unknown, a column is missing, a value has another type or is not a number, or one of
+            the columns `filled` has a null.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 
 HOPELESS_FROM: Final = 0.3
-"""A probe is given up where it cannot be decided any more, from this share of its requests."""
+"""A probe that cannot be decided any more is stopped after this share of its requests."""
 LEAST_RESIDENCES: Final = 25
 LEAST_BAD_RESIDENCES: Final = 5
-"""No verdict before so many mean times in the system: requests in flight together share their fate. The second where
-the objective seems to fail: a probe begins with an idle server, so that a calm stretch is likelier than a bad one."""
+"""The length of a probe before its first verdict, in mean times in the system, since requests in flight together have
+the same fate. The second applies if the objective seems to fail: a probe begins with an idle server, so a calm stretch
+is more likely than a bad one."""
 
 
 class ClauseFinding(NamedTuple):
@@ -184,7 +185,7 @@ MOST_REPEATS: Final = 3
 """An invalid probe is repeated so many times; then it is undecided."""
 FIRST_LOOK: Final = 100
 LOOK_GROWTH: Final = 1.1
-"""From one evaluation to the next the requests grow by so much: an evaluation costs as much as there are."""
+"""The factor by which the requests grow between two evaluations: the cost of one is proportional to their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,7 @@ def control_queues(plan: SearchPlan, source: ProbeSource) -> list[list[VirtualQu
 
 
 def _run_probe(decision: ProbeDecision, source: ProbeSource, limit: float) -> tuple[ProbeResult, str | None]:
-    """Run a probe to its end; return it, and why the search cannot go on, None if it can."""
+    """Run a probe to its end; return it and why the search cannot continue, None if it can."""
     probe = source.begin(decision.rate, limit)
     wanted, problem = FIRST_LOOK, None
     try:

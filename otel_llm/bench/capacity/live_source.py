@@ -86,11 +86,11 @@ class LiveSource:
 
     @property
     def stopped(self) -> str | None:
-        """Return why the search cannot go on, None if it can."""
+        """Return why the search cannot continue, None if it can."""
         return INTERRUPTED if self.problem is None and self._interrupted() else self.problem
 
     def check(self) -> None:
-        """Raise SourceError if the search cannot go on."""
+        """Raise SourceError if the search cannot continue."""
         if self.stopped is not None:
             raise SourceError(self.stopped)
 

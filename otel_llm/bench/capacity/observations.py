@@ -25,7 +25,7 @@ INTERRUPTED: Final = "interrupted"
 
 
 class SourceError(Exception):
-    """The search cannot go on: the text says why."""
+    """The search cannot continue; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,10 @@ class Probe(Protocol):
         ...
 
     def observe(self, requests: int) -> Observations | None:
-        """Let time pass until so many requests have been sent, or all are over; None if they had been before.
+        """Run until `requests` have been sent, or all have ended; return None if that was so before.
 
         Raises:
-            SourceError: the search cannot go on.
+            SourceError: the search cannot continue.
         """
         ...
 

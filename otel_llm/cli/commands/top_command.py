@@ -95,7 +95,7 @@ class Screen:
         return key != END
 
     def draw(self, height: int, width: int) -> RenderableType:
-        """Return the screen for a terminal of so many lines and columns."""
+        """Return the screen for a terminal with this number of lines and columns."""
         rows = max(_LEAST_ROWS, height - _AROUND)
         parts: list[RenderableType] = [self._head(), self._table(rows, wide=width >= _WIDE)]
         if self.opened is None:

@@ -34,7 +34,7 @@ MOST_CHARS: Final = 64 * 2**20
 MOST_PARTS: Final = 8_000_000
 """Commas and brackets in one value: each may become an object of 64 bytes."""
 WINDOW_CHARS: Final = 2**20
-"""Text before the current value is dropped beyond this; a value that is cut is tried again after so much more."""
+"""Older text is dropped beyond this; a value that is cut is parsed again after as many more characters."""
 CLOSING: Final = {"{": "}", "[": "]"}
 _TOO_MANY: Final = "more parts in one JSON value than are held"
 _STRUCTURE: Final = re.compile(r'[{}\[\],"]')

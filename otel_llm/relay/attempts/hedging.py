@@ -58,7 +58,7 @@ class Hedging:
         self._evaluate_in(min(after_s, failover.first_byte_s))
 
     def sends(self, send: Callable[[], None]) -> None:
-        """Hedge by this from now on; `completed` is called when it is over."""
+        """Set the function that starts a hedge; the caller reports its outcome by `completed`."""
         if self._under_way:
             self.completed("refuted")
         self._send = send

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MISSES: Final = 3
 """Probes in a row that a backend may answer late or wrongly until it is unhealthy."""
 EJECTS: Final = 3
-"""The number of failures after which a backend is ejected: so many more than the requests that it served since."""
+"""A backend is ejected when its failures exceed the requests that it has served since by this number."""
 RECENT_S: Final = 30.0
 """The age at which a failure no longer counts (s)."""
 MOST_SEEN: Final = 16

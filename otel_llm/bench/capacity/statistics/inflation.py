@@ -28,7 +28,7 @@ def block_means(values: Floats, blocks: int) -> Floats:
 
 
 def long_run_variance(values: Floats, blocks: int) -> float:
-    """Return the long-run variance of a series (N,), estimated by so many blocks; 0 if it is too short."""
+    """Estimate the long-run variance of a series, (N,) float64, by the means of `blocks`; 0 if it is too short."""
     length = len(values) // blocks
     return length * float(block_means(values, blocks).var(ddof=1)) if length else 0.0
 
