@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from otel_llm.collector.settings import Limits
+    from otel_llm.evaluate.sink import JudgedStream
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.io.journal_format import Record
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from otel_llm.rules.files.ruleset import RuleSet
     from otel_llm.slo.classes import SloClasses
     from otel_llm.slo.stated_total import StatedReply
-    from otel_llm.slo.verdict import Verdict
 
 log = logging.getLogger(__name__)
 _PROGRESS_RECORDS: Final = 64
@@ -110,10 +110,10 @@ class _Found:
     def charged(self, metered: Metered) -> None:
         """Ignore: the counters are the collector's."""
 
-    def stream_judged(self, stream: LiveStream, row: Callable[[], Row], verdict: Verdict | None) -> None:  # noqa: ARG002
-        """Count an ended stream."""
-        self.run.judged += 1
-        self.run.headless += not stream.received.has(0)
+    def streams_judged(self, judged: Sequence[JudgedStream[LiveStream]]) -> None:
+        """Count ended streams."""
+        self.run.judged += len(judged)
+        self.run.headless += sum(not one.stream.received.has(0) for one in judged)
 
     def reply_stated(self, reply: StatedReply) -> None:
         """Ignore: the counters are the collector's."""

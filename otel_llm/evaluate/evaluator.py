@@ -128,7 +128,7 @@ class Evaluator:
         self.scheduler.begin_all(opened)  # now that all choices of the requests in the batch are known
         for key in begun:
             if self._complete(self.live[key], now_ns)[1]:
-                self._verdicts.judge(self.live[key])
+                self._verdicts.judge([self.live[key]])
         begun.update((stream.key, True) for stream in opened)
         moved = None
         if segments is not None and slots is not None:
@@ -260,8 +260,7 @@ class Evaluator:
                 done.append(stream)
         if len(done) > 1:
             sort_gaps([stream.tokens_so_far for stream in done if stream.begun])
-        for stream in done:
-            self._verdicts.judge(stream)
+        self._verdicts.judge(done)
 
     def _complete(self, stream: LiveStream, now_ns: int) -> tuple[bool, bool]:
         """Apply the segments that can be applied, and determine whether the stream has ended.
@@ -339,7 +338,7 @@ class Evaluator:
             self._verdicts.judge_orphan(key[:3])
         elif what == "complete":
             if stream is not None and stream.state is StreamState.AWAITING_PARTS:
-                self._verdicts.judge(stream)
+                self._verdicts.judge([stream])
         elif stream is not None and stream.state in OPEN:  # else it has ended, and "complete" judges it
             self._on_silence(stream, now_ns)
 
@@ -353,7 +352,7 @@ class Evaluator:
             self.scheduler.evaluate_due(now_ns)
             self._decide_due(now_ns)
             self._decide(self.scheduler.ended(stream, stream.watermark_ns, now_ns))
-        self._verdicts.judge(stream, StreamEvent.SILENCE)
+        self._verdicts.judge([stream], StreamEvent.SILENCE)
 
     # Decisions.
 

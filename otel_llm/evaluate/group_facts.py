@@ -22,13 +22,14 @@ from otel_llm.slo.classes import UnknownClassError
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from otel_llm.evaluate.streams.final_verdict import EndedStream
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.subjects import Subject
-    from otel_llm.formats.assemble.resolved import Resolved
     from otel_llm.rules.decisions.decision_records import Decision, Labels
     from otel_llm.rules.engine.rule_engine import RuleEngine
     from otel_llm.slo.classes import Objective, SloClasses
@@ -105,25 +106,26 @@ class Groups:
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
 
-    def ended(self, stream: StreamInFlight, resolved: Resolved, verdict: Verdict | None, now_ns: int) -> None:
-        """Count a request that has ended, and the rest of its benefit."""
+    def ended(self, ended: Sequence[EndedStream], now_ns: int) -> None:
+        """Count requests that have ended, and the rest of their benefit."""
         if not self._active:
             return
-        group, cut = stream.group, resolved.finish_reason in CUT
-        objective = stream.slo.objective.fluidity_index
-        self._of(group).count(resolved.outcome, verdict, objective, cut=cut, queue_s=resolved.queue_s)
-        self._heard_ns[group] = max(self._heard_ns.get(group, 0), stream.last_receipt_ns)
-        self.close(stream, verdict)
+        for stream, ending, verdict, resolved in ended:
+            group, cut = stream.group, ending.finish_reason in CUT
+            objective = stream.slo.objective.fluidity_index
+            self._of(group).count(ending.outcome, verdict, objective, cut=cut, queue_s=resolved().queue_s)
+            self._heard_ns[group] = max(self._heard_ns.get(group, 0), stream.last_receipt_ns)
+        self.close([(one.stream, one.verdict) for one in ended])
         self.wake(now_ns)
 
-    def close(self, stream: StreamInFlight, verdict: Verdict | None) -> None:
-        """Charge the rest of the verdict's benefit; without a verdict, refund all charges."""
+    def close(self, ended: Sequence[tuple[StreamInFlight, Verdict | None]]) -> None:
+        """Charge the rest of the verdicts' benefit; without a verdict, refund all charges of a stream."""
         if not self._benefit:
             return
-        tokens, before_ns, idle_ns, abort = self._charged.close(stream, verdict)
-        total, benefit = self._of(stream.group).benefit, stream.slo.benefit
-        for term in (tokens, benefit.penalty_tokens(before_ns), -benefit.penalty_tokens(idle_ns), -abort):
-            total.add(term)
+        for stream, tokens, before_ns, idle_ns, abort in self._charged.close(ended):
+            total, benefit = self._of(stream.group).benefit, stream.slo.benefit
+            for term in (tokens, benefit.penalty_tokens(before_ns), -benefit.penalty_tokens(idle_ns), -abort):
+                total.add(term)
 
     def charge(self, slots: Ints) -> None:
         """Charge tokens and idle time of some streams so far, before the group of one changes; `slots`: (S,) int64."""

@@ -12,21 +12,22 @@ from otel_llm import semconv
 from otel_llm.core.fair_shares import has_room
 from otel_llm.evaluate.streams.lifecycle import StreamEvent, StreamState
 from otel_llm.evaluate.streams.live_stream import LiveStream
-from otel_llm.evaluate.streams.stream_in_flight import group_of
+from otel_llm.evaluate.streams.stream_in_flight import CommitIdentity, group_of
 from otel_llm.evaluate.streams.stream_table import MOST_GROUPS
 from otel_llm.evaluate.subjects import MAX_SUBJECTS
 from otel_llm.evaluate.tombstones import Tombstones
-from otel_llm.formats.assemble.received_request import ReceivedRequest
+from otel_llm.formats.assemble.received_request import ReceivedRequest, place_of
 from otel_llm.formats.assemble.received_stream import MAX_HELD_BYTES, ReceivedStream
 from otel_llm.formats.assemble.resolved import shift_ns
 from otel_llm.formats.batch import ids_of, key_suffix, request_of
+from otel_llm.formats.spans.attributes import text_of
+from otel_llm.slo.classes import Curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
 
-    from otel_llm.evaluate.streams.stream_in_flight import Group
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.evaluate.timers import Timeouts, Timers
     from otel_llm.formats.assemble.resolved import Resolved
@@ -37,17 +38,6 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 _CACHED: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class CommitIdentity:
-    """The identity of a stream by its tenant and its commit's attributes; `unknown`: they name an unknown class."""
-
-    slo: SloClass
-    unknown: bool
-    group: Group
-    exact_resume: bool
-    input_tokens: int | None
 
 
 class IdentityCache:
@@ -74,7 +64,30 @@ class IdentityCache:
     def _read(self, parts: ReceivedRequest) -> CommitIdentity:
         resolved = parts.resolve(0)
         slo, unknown = self._classes.choose(resolved.declared_class, resolved.attributes)
-        return CommitIdentity(slo, unknown, group_of(resolved, slo), resolved.exact_resume, resolved.input_tokens)
+        stated = resolved.attributes
+        return CommitIdentity(
+            slo,
+            unknown,
+            group_of(resolved, slo),
+            resolved.exact_resume,
+            resolved.input_tokens,
+            self._classes,
+            parts.streams[0].prefix.attributes,
+            self._open_names(slo, stated),
+        )
+
+    def _open_names(self, slo: SloClass, stated: Attributes) -> frozenset[str]:
+        """Return the attributes that are not `stated`, and would change the identity of a stream of this class."""
+        names = {
+            *(semconv.SLO_CLASS, semconv.GEN_AI_REQUEST_MODEL, semconv.INSTANCE, semconv.MEASURED_AT),
+            semconv.EXACT_RESUME,
+        }
+        if text_of(stated, semconv.GEN_AI_REQUEST_MODEL) is None:
+            names.add(semconv.GEN_AI_RESPONSE_MODEL)
+        if isinstance(slo.fluidity.ttft, Curve):
+            names.add(semconv.GEN_AI_USAGE_INPUT_TOKENS)
+        names.update(name for one in self._classes.classes for name, _ in one.match)
+        return frozenset(names - stated.keys())
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +170,7 @@ class Registry:
         stream = LiveStream(self._table, parts, 0, known.slo, shift_ns(offset_ns, self._timeouts.lateness_ns))
         stream.take_slot(offset_ns=offset_ns, watermark_ns=segment.start_ns, receipt_ns=now_ns)
         stream.identify(known.slo, known.group, exact_resume=known.exact_resume)
+        stream.identity = known
         if known.unknown:
             self._counts["unknown_slo_class"] += 1
         self._track(stream, now_ns)
@@ -244,6 +258,23 @@ class Registry:
         return True
 
     # What is known.
+
+    def is_identified(self, stream: LiveStream) -> bool:
+        """Return whether nothing that was received of a stream can have changed its identity since its commit."""
+        known, parts = stream.identity, stream.parts
+        if known is None or known.classes is not self.classes:
+            return False
+        received, request = parts.stream(stream.choice), parts.request
+        if received.prefix.attributes is not known.attributes:
+            return False
+        for held in received.held.values():
+            if not known.open_names.isdisjoint(held.segment.attributes):
+                return False
+        if request is None:
+            return True
+        if semconv.MEASURED_AT in known.open_names and place_of(request) != known.group.measured_at:
+            return False
+        return known.open_names.isdisjoint(request.attributes)
 
     def choose(self, resolved: Resolved, *, count: bool = False) -> SloClass:
         """Return the class that judges a stream; `count`: count an unknown class that it names."""

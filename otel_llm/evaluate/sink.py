@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.rows import Row
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from otel_llm.slo.verdict import Verdict
 
 
+StreamT_co = TypeVar("StreamT_co", bound=StreamInFlight, covariant=True)
 StreamT_contra = TypeVar("StreamT_contra", bound=StreamInFlight, contravariant=True)
+
+
+class JudgedStream(NamedTuple, Generic[StreamT_co]):
+    """A stream that has ended: its verdict, None if it cannot be judged, and a function that returns its row."""
+
+    stream: StreamT_co
+    verdict: Verdict | None
+    row: Callable[[], Row]
 
 
 class Sink(Protocol[StreamT_contra]):
@@ -25,8 +34,8 @@ class Sink(Protocol[StreamT_contra]):
     def charged(self, metered: Metered) -> None:
         """Take a charge of tokens and idle time, or a refund."""
 
-    def stream_judged(self, stream: StreamT_contra, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        """Take a stream's verdict, None if it cannot be judged; `row` returns its row."""
+    def streams_judged(self, judged: Sequence[JudgedStream[StreamT_contra]]) -> None:
+        """Take the verdicts of streams that have ended, at least one, in order."""
 
     def reply_stated(self, reply: StatedReply) -> None:
         """Take the length of a reply as it states it, beside its recorded tokens; before its verdict."""

@@ -12,7 +12,7 @@ import numpy as np
 from otel_llm.slo.batch.many import penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -50,6 +50,7 @@ class Increase(NamedTuple):
 class Balance(NamedTuple):
     """The rest to charge for one stream at its end: `tokens`, and idle time from `before_ns` to `idle_ns`."""
 
+    stream: StreamInFlight
     tokens: int
     before_ns: int
     idle_ns: int
@@ -86,15 +87,18 @@ class Charged:
             own = member == at
             yield Increase(table.groups[group], more[own], (idle_ns - before_ns)[own], cost[own])
 
-    def close(self, stream: StreamInFlight, verdict: Verdict | None) -> Balance:
-        """Return the rest of a stream's verdict; without a verdict, the refund of all charges."""
-        tokens, idle_ns, abort = 0, 0, 0.0
-        if verdict is not None and verdict.idle_ns is not None:
-            tokens, idle_ns, abort = verdict.tokens_read, verdict.idle_ns, verdict.abort_penalty
-        slot, (charged_tokens, charged_idle_ns) = stream.slot, self._columns
-        more, before_ns = tokens - charged_tokens.item(slot), charged_idle_ns.item(slot)
-        charged_tokens[slot] = charged_idle_ns[slot] = 0
-        return Balance(more, before_ns, idle_ns, abort)
+    def close(self, ended: Sequence[tuple[StreamInFlight, Verdict | None]]) -> Iterator[Balance]:
+        """Yield the rest of each stream's verdict; without a verdict, the refund of all charges."""
+        charged_tokens, charged_idle_ns = self._columns
+        slots = [stream.slot for stream, _ in ended]
+        before = (charged_tokens[slots].tolist(), charged_idle_ns[slots].tolist())
+        charged_tokens[slots] = charged_idle_ns[slots] = 0
+        for (stream, verdict), tokens, before_ns in zip(ended, *before, strict=True):
+            if verdict is None or verdict.idle_ns is None:
+                yield Balance(stream, -tokens, before_ns, 0, 0.0)
+            else:
+                more = verdict.tokens_read - tokens
+                yield Balance(stream, more, before_ns, verdict.idle_ns, verdict.abort_penalty)
 
     def reset(self) -> None:
         """Count tokens and idle time so far as charged."""
@@ -146,15 +150,18 @@ class Meter:
                 float(np.maximum(0.0, -cost).sum()),
             )
 
-    def close(self, stream: StreamInFlight, verdict: Verdict | None) -> Metered:
-        """Return the rest of a stream's verdict; without a verdict, the refund of all charges."""
-        tokens, before_ns, idle_ns, abort = self._charged.close(stream, verdict)
-        benefit = stream.slo.benefit
-        cost = benefit.penalty_tokens(idle_ns) - benefit.penalty_tokens(before_ns)
-        return Metered(
-            stream.group,
-            max(0, tokens),
-            max(0, idle_ns - before_ns),
-            max(0.0, cost) + max(0, -tokens) + abort,
-            max(0.0, -cost),
-        )
+    def close(self, ended: Sequence[tuple[StreamInFlight, Verdict | None]]) -> Iterator[Metered]:
+        """Yield by group the rest of the streams' verdicts; without a verdict, the refund of all charges."""
+        found: dict[Group, list[float]] = {}
+        for stream, tokens, before_ns, idle_ns, abort in self._charged.close(ended):
+            sums = found.setdefault(stream.group, [0, 0, 0.0, 0.0])
+            sums[0] += max(0, tokens)
+            sums[2] += max(0, -tokens) + abort
+            if idle_ns != before_ns:
+                benefit = stream.slo.benefit
+                cost = benefit.penalty_tokens(idle_ns) - benefit.penalty_tokens(before_ns)
+                sums[1] += max(0, idle_ns - before_ns)
+                sums[2] += max(0.0, cost)
+                sums[3] += max(0.0, -cost)
+        for group, (read, idle, cost, refunded) in found.items():
+            yield Metered(group, int(read), int(idle), cost, refunded)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm import semconv
-from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
+from otel_llm.evaluate.sink import JudgedStream
+from otel_llm.evaluate.streams.final_verdict import EndedStream, final_verdict, judged_row, stated_reply
 from otel_llm.evaluate.streams.lifecycle import StreamEvent
 from otel_llm.evaluate.streams.stream_in_flight import group_of
 from otel_llm.formats.assemble.received_stream import ReceivedStream, missing_segments
 from otel_llm.formats.foreign.foreign_spans import foreign_tokens
-from otel_llm.formats.rows import Row, unjudged_row, verdict_row
+from otel_llm.formats.rows import Row, unjudged_row
 from otel_llm.slo.ledger import Ledger
 from otel_llm.slo.token_events import NO_EVENTS, TokenEvents
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from otel_llm.evaluate.group_facts import Groups
     from otel_llm.evaluate.registry import Registry
@@ -28,10 +29,21 @@ if TYPE_CHECKING:
     from otel_llm.evaluate.usage import Meter
     from otel_llm.evaluate.windowing import Windowing
     from otel_llm.formats.assemble.received_request import ReceivedRequest
-    from otel_llm.formats.assemble.resolved import Resolved
+    from otel_llm.formats.assemble.resolved import Ending, Resolved
     from otel_llm.formats.records import RequestKey
     from otel_llm.slo.classes import SloClass
     from otel_llm.slo.verdict import Verdict
+
+
+class ForeignReply(NamedTuple):
+    """The facts and the token events of another instrumentation's span."""
+
+    resolved: Resolved
+    tokens: TokenEvents
+
+    def facts(self) -> Resolved:
+        """Return the facts."""
+        return self.resolved
 
 
 class Verdicts:
@@ -63,37 +75,46 @@ class Verdicts:
 
     def judge(
         self,
-        stream: LiveStream,
+        streams: Sequence[LiveStream],
         event: StreamEvent = StreamEvent.VERDICT,
-        others: Resolved | None = None,
-        tokens: TokenEvents | None = None,
+        foreign: ForeignReply | None = None,
     ) -> None:
-        """Judge a stream by its received parts, and remove it.
+        """Judge streams by their received parts, and remove them.
 
-        `event`: VERDICT, or SILENCE for a stream without an end. `others`, `tokens`: the contents and token events of
-        another instrumentation's span.
+        `event`: VERDICT, or SILENCE for streams without an end. `foreign`: what another instrumentation's span says of
+        the only stream.
         """
-        self._registry.drop(stream)  # first: an error below then occurs once
+        taken: list[LiveStream] = []
+        judged: list[tuple[EndedStream, JudgedStream[LiveStream]]] = []
         try:
-            stream.move(event)
-            self._report(stream, stream.resolve() if others is None else others, tokens)
+            for stream in streams:
+                self._registry.drop(stream)  # first: an error below then occurs once
+                taken.append(stream)
+                stream.move(event)
+                judged.append(self._judged(stream, foreign))
         finally:
-            self._table.release(stream.slot, stream.table_key, stream.parts.tenant)
+            try:
+                if judged:
+                    self._report([ended for ended, _ in judged], [found for _, found in judged])
+            finally:
+                for stream in taken:
+                    self._table.release(stream.slot, stream.table_key, stream.parts.tenant)
 
     def judge_ended(self) -> None:
         """Judge every stream whose end was received, and every request span, without further waiting."""
-        for stream in list(self._registry.ended.values()):
-            self.judge(stream)
+        self.judge(list(self._registry.ended.values()))
         for key in list(self._registry.orphans):
             self.judge_orphan(key)
 
     def judge_before(self, boundary_ns: int) -> None:
         """Judge streams and request spans that ended before `boundary_ns`, the end of a window that closes."""
-        for stream in list(self._registry.ended.values()):
+        due = []
+        for stream in self._registry.ended.values():
             assert stream.ended_ns is not None  # noqa: S101
             last_ns = max(stream.ended_ns, stream.tokens_so_far.last_ns) if stream.begun else stream.ended_ns
             if last_ns < boundary_ns + stream.shift_ns:
-                self.judge(stream)
+                due.append(stream)
+        self.judge(due)
         for key in [key for key, end_ns in self._registry.orphans.items() if end_ns < boundary_ns]:
             self.judge_orphan(key)
 
@@ -120,43 +141,55 @@ class Verdicts:
     def _judge_span(self, parts: ReceivedRequest, resolved: Resolved, tokens: TokenEvents | None) -> None:
         slo = self._registry.choose(resolved, count=True)
         stream = self._registry.stream_of_span(parts, resolved, slo)
-        self.judge(stream, others=None if tokens is None else resolved, tokens=tokens)
+        self.judge([stream], foreign=None if tokens is None else ForeignReply(resolved, tokens))
         if tokens is not None and parts.request is not None:
             # This frees the memory of a judged request.
             parts.request.events_ns, parts.request.kinds, parts.request.counts = [], None, None
 
-    def _report(self, stream: LiveStream, resolved: Resolved, tokens: TokenEvents | None) -> None:
-        slo = self._registry.choose(resolved)
-        stream.outcome = resolved.outcome
-        self._reidentify(stream, resolved, slo)
-        if tokens is not None and resolved.complete:
-            stream.stream.extend(*tokens)
+    def _judged(self, stream: LiveStream, foreign: ForeignReply | None) -> tuple[EndedStream, JudgedStream[LiveStream]]:
+        """Judge one stream."""
+        received, parts = stream.received, stream.parts
+        ending: Ending = parts.ending(stream.choice) if foreign is None else foreign.resolved
+        resolved = partial(parts.as_now().resolve, stream.choice) if foreign is None else foreign.facts
+        stream.outcome = ending.outcome
+        if foreign is not None or not self._registry.is_identified(stream):
+            facts = resolved()
+            self._reidentify(stream, facts, self._registry.choose(facts))
+        if foreign is not None and ending.complete:
+            stream.stream.extend(*foreign.tokens)
         verdict: Verdict | None = None
         row: Callable[[], Row]
-        if resolved.complete and stream.begun and resolved.end_ns is not None:
-            verdict, resolved = final_verdict(stream.stream, resolved, resolved.end_ns)
+        if ending.complete and stream.begun and ending.end_ns is not None:
+            verdict, basis = final_verdict(stream.stream, ending, ending.end_ns)
             if verdict.skewed:
                 self._counts["skewed_tokens"] += verdict.skewed
-            if missing := missing_segments(stream.received):
+            if missing := missing_segments(received):
                 self._counts["missing_empty_segments"] += missing
-            recorded = stream.stream.tokens
-            if (reply := stated_reply(resolved, verdict, recorded, stream.token_ratio_learned)) is not None:
-                self._sink.reply_stated(reply)
-            row = partial(verdict_row, resolved, slo.name, verdict, recorded)
+            row = partial(judged_row, resolved, basis, stream.slo.name, verdict, stream.stream.tokens)
         else:
-            events = stream.token_events() if tokens is None else tokens
+            events = stream.token_events() if foreign is None else foreign.tokens
             # Computed now, so that a sink that stores it does not keep the token times alive.
-            row = partial(dict, unjudged_row(resolved, slo.name, events, slo.reads))
-        self._windowing.ended(stream, resolved, verdict)
-        self._groups.ended(stream, resolved, verdict, self._timers.now_ns)
-        self._counts["judged"] += 1
-        if resolved.outcome == "lost":
-            self._counts["lost"] += 1
-        if tokens is None and not stream.received.has(0):
+            row = partial(dict, unjudged_row(resolved(), stream.slo.name, events, stream.slo.reads))
+        if foreign is None and not received.has(0):
             self._counts["partial"] += 1
-        stream.parts.streams[stream.choice] = ReceivedStream()  # frees the memory of a judged stream
-        self._sink.charged(self._meter.close(stream, verdict))
-        self._sink.stream_judged(stream, row, verdict)
+        parts.streams[stream.choice] = ReceivedStream()  # frees the memory of a judged stream
+        return EndedStream(stream, ending, verdict, resolved), JudgedStream(stream, verdict, row)
+
+    def _report(self, ended: Sequence[EndedStream], judged: Sequence[JudgedStream[LiveStream]]) -> None:
+        """Charge and count streams, and pass their verdicts on."""
+        for one, (stream, _, _) in zip(ended, judged, strict=True):
+            if one.ending.stated.may_apply and one.verdict is not None:
+                reply = stated_reply(one, stream.stream.tokens, stream.token_ratio_learned)
+                if reply is not None:
+                    self._sink.reply_stated(reply)
+        self._windowing.ended(ended)
+        self._groups.ended(ended, self._timers.now_ns)
+        self._counts["judged"] += len(ended)
+        if lost := sum(one.ending.outcome == "lost" for one in ended):
+            self._counts["lost"] += lost
+        for metered in self._meter.close([(one.stream, one.verdict) for one in ended]):
+            self._sink.charged(metered)
+        self._sink.streams_judged(judged)
 
     def _reidentify(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
         """Update the identity of a stream that the request span or a late segment 0 has changed."""
@@ -167,8 +200,9 @@ class Verdicts:
             # Charges under the old identity are refunded, and made again under the new one.
             if stream.windows is not None:
                 self._windowing.refund(stream, stream.windows.close(None))
-            self._sink.charged(self._meter.close(stream, None))
-            self._groups.close(stream, None)
+            for metered in self._meter.close([(stream, None)]):
+                self._sink.charged(metered)
+            self._groups.close([(stream, None)])
             stream.identify(slo, stream_is, exact_resume=resolved.exact_resume)
             self._windowing.move_start(stream, group)
             stream.windows = Ledger(slo, old.commit_ns)

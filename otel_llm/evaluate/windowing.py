@@ -12,12 +12,12 @@ from otel_llm.slo.ledger import MOST_WINDOWS, NOTHING, Charge, window_start
 from otel_llm.slo.windows import WindowTotals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from otel_llm.evaluate.streams.final_verdict import EndedStream
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.streams.stream_table import StreamTable
-    from otel_llm.formats.assemble.resolved import Resolved
     from otel_llm.slo.verdict import Verdict
 
 GROUP_NAMES: Final = ("slo_class", "model", "instance", "measured_at")
@@ -76,13 +76,25 @@ class Windowing:
         if stream.begun:
             self._totals_of(stream, stream.tokens_so_far.commit_ns).started()
 
-    def ended(self, stream: LiveStream, resolved: Resolved, verdict: Verdict | None) -> None:
-        """Charge the rest, window by window, and count the verdict in the window of the request's end."""
-        end_ns = resolved.end_ns if resolved.end_ns is not None else stream.watermark_ns
+    def ended(self, ended: Sequence[EndedStream]) -> None:
+        """Charge the rest of requests, window by window, and count each in the window of its end."""
+        found: dict[int, tuple[WindowTotals, list[tuple[str, Verdict | None]], list[Charge]]] = {}
+        for one in ended:
+            totals, charge = self._charge_rest(one)
+            _, endings, charges = found.setdefault(id(totals), (totals, [], []))
+            endings.append((one.ending.outcome, one.verdict))
+            charges.append(charge)
+        for totals, endings, charges in found.values():
+            totals.charge(charges)
+            totals.ended(endings)
+
+    def _charge_rest(self, ended: EndedStream) -> tuple[WindowTotals, Charge]:
+        """Charge the windows before that of a request's end; return the totals of that one, and its charge."""
+        stream, ending, verdict, _ = ended
+        end_ns = ending.end_ns if ending.end_ns is not None else stream.watermark_ns
         ledger = stream.windows
         if ledger is None or not stream.begun:
-            self._totals_of(stream, end_ns).ended(resolved.outcome, None)
-            return
+            return self._totals_of(stream, end_ns), NOTHING
         arithmetic = stream.stream
         end_ns = max(end_ns, arithmetic.last_ns)
         last = self._window_of(end_ns - stream.shift_ns)
@@ -97,13 +109,11 @@ class Windowing:
             self.late += ledger.learn(arithmetic.read_ns, known_until_ns)
         for start in range(first, last, self.window_ns):
             self._charge_through(stream, start, known_until_ns, unbroken=unbroken)
-        totals = self._totals_of(stream, end_ns)
-        totals.charge(ledger.close(verdict))
-        totals.ended(resolved.outcome, verdict)
+        return self._totals_of(stream, end_ns), ledger.close(verdict)
 
     def refund(self, stream: LiveStream, charge: Charge) -> None:
         """Refund a charge in the window of the stream's watermark, or the oldest open one."""
-        self._totals_of(stream, stream.watermark_ns).charge(charge)
+        self._totals_of(stream, stream.watermark_ns).charge((charge,))
 
     def move_start(self, stream: LiveStream, group: Group) -> None:
         """Move the count of a stream's start from `group` to its present group, if the window is still open."""
@@ -174,9 +184,9 @@ class Windowing:
         self.late += ledger.learn(tokens.read_ns, known_until_ns)
         charge = ledger.advance(tokens.read_ns, until, known_until_ns, tokens.read_counts, unbroken=unbroken)
         if charge is not NOTHING:
-            self._totals(start, stream.group).charge(charge)
+            self._totals(start, stream.group).charge((charge,))
 
-    def _totals_of(self, stream: LiveStream, instant_ns: int) -> WindowTotals:
+    def _totals_of(self, stream: StreamInFlight, instant_ns: int) -> WindowTotals:
         start = self._window_of(instant_ns - stream.shift_ns)
         if self._closed_until_ns is not None and start < self._closed_until_ns:
             self.late += 1

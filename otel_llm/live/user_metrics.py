@@ -33,6 +33,19 @@ if TYPE_CHECKING:
     from otel_llm.slo.verdict import Verdict
 
 
+class EndedReply(NamedTuple):
+    """A reply that has ended: its verdict, None if it cannot be judged, and the gaps between its tokens.
+
+    `gaps_ns`: (n,) int64, in any order, not to be changed; `zero_gaps`: further ones of 0. `met`: of its row.
+    """
+
+    outcome: str
+    met: object
+    verdict: Verdict | None
+    gaps_ns: Sequence[int] = ()
+    zero_gaps: int = 0
+
+
 class Key(NamedTuple):
     """The class, model, place of measurement, instance and tenant of a stream; "" if unknown."""
 
@@ -91,10 +104,11 @@ class Series:
     histograms: dict[str | None, Histogram] = field(default_factory=_no_values)
     """By column; that of None is of the gaps between tokens."""
 
-    def ended(self, outcome: str, met: object) -> None:
-        """Count a request by its outcome and verdict."""
-        words = (outcome, met_word(met))
-        self.requests[words] = self.requests.get(words, 0) + 1
+    def ended(self, outcomes: Iterable[tuple[str, object]]) -> None:
+        """Count requests by outcome and by whether they met their deadlines."""
+        for outcome, met in outcomes:
+            words = (outcome, met_word(met))
+            self.requests[words] = self.requests.get(words, 0) + 1
 
 
 @dataclass(slots=True)
@@ -149,37 +163,26 @@ class UserMetrics:
         series.penalty_tokens += penalty_tokens
         series.refunded_tokens += refunded_tokens
 
-    def judged(
-        self,
-        key: Key,
-        outcome: str,
-        met: object,
-        verdict: Verdict | None,
-        gaps_ns: Sequence[int],
-        zero_gaps: int = 0,
-    ) -> None:
-        """Count a verdict.
-
-        `gaps_ns`: the gaps between the tokens of the request, (n,) int64, ascending; `zero_gaps`: further ones of 0.
-        """
+    def judged(self, key: Key, replies: Sequence[EndedReply]) -> None:
+        """Count the verdicts on replies."""
         series = self._of(key)
-        series.ended(outcome, met)
-        if verdict is None:
-            return
-        if verdict.met:
-            series.tokens_met += verdict.tokens_read
-        series.deadlines += verdict.deadlines or 0
-        series.deadline_misses += verdict.deadline_misses or 0
+        series.ended((reply.outcome, reply.met) for reply in replies)
+        verdicts = [reply.verdict for reply in replies if reply.verdict is not None]
+        for verdict in verdicts:
+            if verdict.met:
+                series.tokens_met += verdict.tokens_read
+            if verdict.deadlines:
+                series.deadlines += verdict.deadlines
+                series.deadline_misses += verdict.deadline_misses or 0
         for column, formula in _OBSERVED:
             # Of a time the exact ns.
-            value = formula.top(verdict) if formula.in_ns else formula.of(verdict)
-            if value is not None:
-                series.histograms[column].observe(value)
+            values = map(formula.top if formula.in_ns else formula.of, verdicts)
+            series.histograms[column].observe_all([value for value in values if value is not None])
         gaps = series.histograms[None]
-        if len(gaps_ns):
-            gaps.observe_all(gaps_ns)
-        if zero_gaps:
-            gaps.observe(0, zero_gaps)
+        for reply in replies:
+            if reply.verdict is not None:
+                gaps.observe_all(reply.gaps_ns)
+                gaps.observe(0, reply.zero_gaps)
 
     def stated(self, reply: StatedReply) -> str | None:
         """Count the length of a reply as it states it; return the note on its model, once."""
@@ -195,7 +198,7 @@ class UserMetrics:
     def foreign(self, row: Row) -> None:
         """Count the row of another instrumentation's span, and its TTFT where the span states one."""
         series, ttft_s = self._of(Key(*(str(row[name] or "") for name in Key._fields))), row["ttft_s"]
-        series.ended(str(row["outcome"]), row["met"])
+        series.ended([(str(row["outcome"]), row["met"])])
         if isinstance(ttft_s, int | float):
             series.histograms["ttft_s"].observe(round(ttft_s * NS_PER_S))
 

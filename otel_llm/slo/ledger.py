@@ -16,16 +16,12 @@ if TYPE_CHECKING:
 class Charge(NamedTuple):
     """The charge of one request to one window; signed, since a window may give back an earlier window's charge.
 
-    `terms` add up exactly (ExactSum) to the window's part of the benefit. For counters that only grow,
-    `penalty_tokens` and `refunded_tokens` are 0 or more: over a request's charges, the tokens that were charged
-    (`tokens_read` where positive) - penalty + refunded is its benefit, but for rounding.
+    `tokens_read` and `costs` add up exactly (ExactSum) to the window's part of the benefit, in tokens.
     """
 
     tokens_read: int
     idle_ns: int
-    terms: tuple[float, ...]
-    penalty_tokens: float
-    refunded_tokens: float
+    costs: tuple[float, ...]
 
 
 MOST_WINDOWS: Final = 20_000
@@ -35,7 +31,7 @@ _FEW: Final = 8
 """The number of tokens read in a loop first: nearly always the reader has text from one of them on."""
 _MANY: Final = 64
 """The number of tokens from which numpy is faster."""
-NOTHING = Charge(0, 0, (), 0.0, 0.0)
+NOTHING = Charge(0, 0, ())
 
 
 class Ledger:
@@ -139,18 +135,12 @@ class Ledger:
         tokens = tokens_read - self.tokens_read
         self.tokens_read = tokens_read
         if idle_ns == self.idle_ns and not abort_penalty:  # nearly always
-            return Charge(tokens, 0, (float(tokens),), max(0, -tokens), 0.0) if tokens else NOTHING
+            return Charge(tokens, 0, ()) if tokens else NOTHING
         waited = idle_ns - self.idle_ns
         before = self._slo.benefit.penalty_tokens(self.idle_ns)
         after = self._slo.benefit.penalty_tokens(idle_ns)
         self.idle_ns = idle_ns
-        return Charge(
-            tokens_read=tokens,
-            idle_ns=waited,
-            terms=tuple(filter(None, (float(tokens), before, -after, -abort_penalty))),
-            penalty_tokens=max(0.0, after - before) + max(0, -tokens) + abort_penalty,
-            refunded_tokens=max(0.0, before - after),
-        )
+        return Charge(tokens, waited, tuple(filter(None, (before, -after, -abort_penalty))))
 
 
 def _divides(sorted_ns: Sequence[int], index: int, instant_ns: int) -> bool:

@@ -53,18 +53,18 @@ class Sketch:
         self._buckets: dict[int, int] = {}
         self._greatest = 0.0
 
-    def add(self, value: float) -> None:
-        """Count a value, 0 or more; raises ValueError for a negative one and for NaN."""
+    def add(self, value: float, times: int = 1) -> None:
+        """Count a value, 0 or more, so many times; raises ValueError for a negative one and for NaN."""
         if not value >= 0:
             raise ValueError(f"{value!r} is not 0 or more")
         value = 0.0 if value < SMALLEST else min(float(value), LARGEST)
-        self.count += 1
+        self.count += times
         self._greatest = max(self._greatest, value)
         if value == 0.0:
-            self._zeros += 1
+            self._zeros += times
         else:
             index = math.ceil(math.log(value) / LOG_RATIO)
-            self._buckets[index] = self._buckets.get(index, 0) + 1
+            self._buckets[index] = self._buckets.get(index, 0) + times
 
     def merge(self, other: Sketch) -> None:
         """Count all values of another sketch."""

@@ -11,7 +11,7 @@ from otel_llm.slo.metrics import WINDOW_COLUMNS, WINDOWS
 from otel_llm.slo.quantiles import Sketch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from otel_llm.slo.ledger import Charge
     from otel_llm.slo.verdict import Verdict
@@ -38,20 +38,27 @@ class EndedTotals:
     benefit: ExactSum = field(default_factory=ExactSum)
     idle: Sketch = field(default_factory=Sketch)
 
-    def ended(self, outcome: str, verdict: Verdict | None) -> None:
-        """Count a request; no verdict where some of its tokens are missing."""
-        met = None if verdict is None else verdict.met
-        self.requests_ended += 1
-        self.aborted += outcome in ABORTED
-        self.met_true += met is True
-        self.met_false += met is False
-        self.met_null += met is None
-        if verdict is None:
-            return
-        if met:
-            self.goodput_tokens += verdict.tokens_read
-        if verdict.idle_ns is not None:
-            self.idle.add(verdict.idle_ns / 1e9)
+    def ended(self, requests: Sequence[tuple[str, Verdict | None]]) -> None:
+        """Count requests by their outcomes and verdicts; no verdict if some tokens of a request are missing."""
+        self.requests_ended += len(requests)
+        never_waited = 0  # nearly all
+        for outcome, verdict in requests:
+            if outcome in ABORTED:
+                self.aborted += 1
+            if verdict is None or verdict.met is None:
+                self.met_null += 1
+            elif verdict.met:
+                self.met_true += 1
+                self.goodput_tokens += verdict.tokens_read
+            else:
+                self.met_false += 1
+            if verdict is not None and verdict.idle_ns is not None:
+                if verdict.idle_ns:
+                    self.idle.add(verdict.idle_ns / 1e9)
+                else:
+                    never_waited += 1
+        if never_waited:
+            self.idle.add(0.0, never_waited)
 
     def merge(self, other: Self) -> None:
         """Add another total."""
@@ -90,23 +97,35 @@ class WindowTotals(EndedTotals):
         """Tell whether nothing is charged: all charges were given back."""
         return not any(getattr(self, name) for name in COUNTS) and not self.benefit.value
 
-    def charge(self, charge: Charge) -> None:
-        """Add one request's charge."""
-        self.tokens_read += charge.tokens_read
-        self.idle_ns += charge.idle_ns
-        for term in charge.terms:
-            self.benefit.add(term)
+    def charge(self, charges: Iterable[Charge]) -> None:
+        """Add charges of requests."""
+        tokens = 0
+        for charge in charges:
+            tokens += charge.tokens_read
+            self.idle_ns += charge.idle_ns
+            for cost in charge.costs:
+                self.benefit.add(cost)
+        if tokens:
+            self.tokens_read += tokens
+            self.benefit.add(tokens)
 
     def started(self) -> None:
         """Count a request that was committed in this window."""
         self.requests_started += 1
 
-    def ended(self, outcome: str, verdict: Verdict | None) -> None:
-        """Count a request that ended in this window; no verdict where some of its tokens are missing."""
-        EndedTotals.ended(self, outcome, verdict)  # no super(): a dataclass with slots is created anew
-        self.incomplete += verdict is None
-        if verdict is not None and verdict.fluidity_index is not None:
-            self.fluidity.add(verdict.fluidity_index)
+    def ended(self, requests: Sequence[tuple[str, Verdict | None]]) -> None:
+        """Count requests that ended in this window, as `EndedTotals` does."""
+        EndedTotals.ended(self, requests)  # no super(): a dataclass with slots is created anew
+        fluid = 0  # nearly all
+        for _, verdict in requests:
+            if verdict is None:
+                self.incomplete += 1
+            elif (index := verdict.fluidity_index) == 1.0:
+                fluid += 1
+            elif index is not None:
+                self.fluidity.add(index)
+        if fluid:
+            self.fluidity.add(1.0, fluid)
 
     def row(
         self, window_start_ns: int, window_ns: int, group: Mapping[str, str | None]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from support.collector.out_verdicts import CHAT, KEY, MS, T0_NS, count, judged, samples
 
 from otel_llm.live import user_metrics as metrics_user
-from otel_llm.live.user_metrics import MAX_SERIES, OTHER, Key, UserMetrics, met_word
+from otel_llm.live.user_metrics import MAX_SERIES, OTHER, EndedReply, Key, UserMetrics, met_word
 from otel_llm.slo.classes import OUTCOMES
 from otel_llm.slo.ledger import window_charges
 from otel_llm.slo.metrics import TBT_BUCKETS_S
@@ -96,7 +97,9 @@ def test_read_minus_penalty_plus_refunded_is_the_benefit(one: tuple[list[float],
     end_ns = T0_NS + verdict.end_ns
     metrics = UserMetrics()
     for _, charge in window_charges(CHAT, T0_NS, times.tolist(), end_ns, verdict, 1000 * MS):
-        metrics.charge(KEY, charge.tokens_read, charge.idle_ns, charge.penalty_tokens, charge.refunded_tokens)
+        cost = -math.fsum(charge.costs)
+        penalty_tokens = max(0.0, cost) + max(0, -charge.tokens_read)
+        metrics.charge(KEY, charge.tokens_read, charge.idle_ns, penalty_tokens, max(0.0, -cost))
     metrics.charge(KEY, 0, 0, 0.0, 0.0)
     read, penalty, refunded = (
         value(metrics, f"otel_llm_{name}_total", model="m")
@@ -117,7 +120,7 @@ def test_what_a_charge_gives_back_does_not_take_from_a_counter() -> None:
 
 def test_a_stream_without_a_verdict_is_counted_and_adds_nothing_else() -> None:
     metrics = UserMetrics()
-    metrics.judged(KEY, "lost", None, None, ())
+    metrics.judged(KEY, [EndedReply("lost", None, None)])
     assert value(metrics, "otel_llm_requests_total", model="m", outcome="lost", met="null") == 1
     assert value(metrics, "otel_llm_ttft_seconds_count", model="m") == 0
 

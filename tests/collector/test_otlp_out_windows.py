@@ -31,7 +31,7 @@ def row(number: int = 0, model: str | None = "m") -> dict[str, object]:
     totals = WindowTotals()
     totals.started()
     verdict, _ = judged([100.0, 20.0, 3000.0])
-    totals.ended("completed", verdict)
+    totals.ended([("completed", verdict)])
     group = {"slo_class": "chat", "model": model, "instance": None, "measured_at": "client"}
     return dict(totals.row(T0_NS + number * WINDOW_NS, WINDOW_NS, group))
 

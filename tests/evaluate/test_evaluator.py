@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_s
 from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
+from otel_llm.evaluate.sink import JudgedStream
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.formats.otlp.export_json import parse_json
@@ -28,7 +29,6 @@ from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.rules.language.condition import condition
 from otel_llm.semconv import MAX_CHOICES
 from otel_llm.slo.classes import SloClasses
-from otel_llm.slo.verdict import Verdict
 
 MS = 1_000_000
 SECOND = 1_000_000_000
@@ -336,8 +336,8 @@ def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: l
 
 def test_a_failing_terminal_costs_no_verdict_and_no_window() -> None:
     class Broken(Live):
-        def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
-            super().stream_judged(stream, row, verdict)
+        def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
+            super().streams_judged(judged)
             raise BrokenPipeError
 
     live = Broken()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from random import Random
@@ -18,8 +18,8 @@ from support.core.core_fleets import Fleet, Seen, advances, fleet
 from support.evaluate.groups import scoped
 from support.examples import examples
 
+from otel_llm.evaluate.sink import JudgedStream
 from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
-from otel_llm.formats.rows import Row
 from otel_llm.rules.decisions.decision_records import Decision, Labels
 from otel_llm.rules.files.ruleset import Rule, RuleSet
 from otel_llm.slo.classes import Objective, SloClasses
@@ -58,9 +58,10 @@ class Noting(Seen):
 
     noted: list[tuple[int, Group, Verdict | None, str]] = field(default_factory=list)
 
-    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        super().stream_judged(stream, row, verdict)
-        self.noted.append((self.evaluator.now_ns, stream.group, verdict, str(row()["outcome"])))
+    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
+        super().streams_judged(judged)
+        for stream, verdict, row in judged:
+            self.noted.append((self.evaluator.now_ns, stream.group, verdict, str(row()["outcome"])))
 
 
 @dataclass

@@ -15,6 +15,7 @@ from otel_llm.slo.ledger import Ledger, window_charges
 from otel_llm.slo.metrics import WINDOWS
 from otel_llm.slo.request import judge
 from otel_llm.slo.stream import Stream
+from otel_llm.slo.verdict import Verdict
 from otel_llm.slo.windows import WindowTotals
 
 S = 10**9
@@ -26,8 +27,8 @@ def test_a_row_has_the_columns_in_order() -> None:
     slo = SloClass(deadline=Deadline("reading", S))
     good = judge([100_000_000, 200_000_000], 0, 200_000_000, "completed", slo)
     totals.started()
-    totals.ended("completed", good)
-    totals.charge(Ledger(slo, 0).close(good))
+    totals.ended([("completed", good)])
+    totals.charge((Ledger(slo, 0).close(good),))
     row = totals.row(20 * S, 10 * S, GROUP)
     assert tuple(row) == tuple(WINDOWS)
     assert row == {
@@ -61,12 +62,16 @@ def test_an_empty_window_has_no_percentiles() -> None:
 def test_ends_are_counted_by_verdict_and_outcome() -> None:
     totals = WindowTotals()
     slo = SloClass(deadline=Deadline("reading", 0))
-    totals.ended("completed", judge([100_000_000], 0, S, "completed", slo))
-    totals.ended("completed", judge([2 * S], 0, 2 * S, "completed", slo))
-    totals.ended("cancelled", judge([100_000_000], 0, 150_000_000, "cancelled", slo))
-    totals.ended("error", judge([100_000_000], 0, 150_000_000, "error", slo))
-    totals.ended("completed", judge([S], 0, S, "completed", slo, [TOOL]))
-    totals.ended("disconnected", None)
+    requests: list[tuple[str, Verdict | None]] = [
+        ("completed", judge([100_000_000], 0, S, "completed", slo)),
+        ("completed", judge([2 * S], 0, 2 * S, "completed", slo)),
+        ("cancelled", judge([100_000_000], 0, 150_000_000, "cancelled", slo)),
+        ("error", judge([100_000_000], 0, 150_000_000, "error", slo)),
+        ("completed", judge([S], 0, S, "completed", slo, [TOOL])),
+        ("disconnected", None),
+    ]
+    totals.ended(requests[:4])
+    totals.ended(requests[4:])
     assert (totals.met_true, totals.met_false, totals.met_null) == (1, 2, 3)
     assert (totals.requests_ended, totals.incomplete, totals.aborted) == (6, 1, 2)
     assert totals.goodput_tokens == 1
@@ -86,8 +91,8 @@ def test_totals_merge_to_those_of_all_requests_in_any_order(
             totals.started()
             end_ns = request.commit_ns + verdict.end_ns
             for _, charge in window_charges(slo, request.commit_ns, stream.read_ns, end_ns, verdict, 3 * slo.pace_ns):
-                totals.charge(charge)
-            totals.ended(request.outcome, verdict)
+                totals.charge((charge,))
+            totals.ended([(request.outcome, verdict)])
         return totals
 
     expected = add(WindowTotals(), found)
@@ -106,6 +111,6 @@ def test_benefits_of_many_requests_add_up_exactly_over_their_windows() -> None:
         times = [S + late * 333_333_333]
         verdict = judge(times, 0, 9 * S, "completed", slo)
         for _, charge in window_charges(slo, 0, times, 9 * S, verdict, S):
-            totals.charge(charge)
+            totals.charge((charge,))
         terms += [1.0, -slo.benefit.penalty_tokens(verdict.idle_ns or 0)]
     assert totals.benefit.value == math.fsum(terms)

@@ -14,7 +14,7 @@ from otel_llm.actions.sinks.write_limits import WriteLimits
 from otel_llm.config.secret_files import MAX_TOKENS
 from otel_llm.live.felt import Felt
 from otel_llm.live.history import Totals
-from otel_llm.live.user_metrics import Key
+from otel_llm.live.user_metrics import EndedReply, Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.events import Candidate, Order
     from otel_llm.actions.sinks.action_context import ActionContext
     from otel_llm.actions.sinks.console import Console
+    from otel_llm.evaluate.sink import JudgedStream
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.records import StreamKey
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.shared.clock import Clock
     from otel_llm.slo.stated_total import StatedReply
-    from otel_llm.slo.verdict import Verdict
 
 HOLD_EVERY_NS: Final = 1_000_000_000
 """How often the label sets with streams in flight are noted, while new ones need others to give way."""
@@ -75,16 +75,8 @@ class UserCounters(Protocol):
     def charge(self, key: Key, tokens_read: int, idle_ns: int, penalty_tokens: float, refunded_tokens: float) -> None:
         """Add what readers got and waited, or take back a part of it."""
 
-    def judged(
-        self,
-        key: Key,
-        outcome: str,
-        met: object,
-        verdict: Verdict | None,
-        gaps_ns: Sequence[int],
-        zero_gaps: int = 0,
-    ) -> None:
-        """Count a verdict; `gaps_ns`: the gaps between the tokens of the request, ascending, and further ones of 0."""
+    def judged(self, key: Key, replies: Sequence[EndedReply]) -> None:
+        """Count the verdicts on replies."""
 
     def stated(self, reply: StatedReply) -> str | None:
         """Count the length of a reply as it states it; return the note on its model, once."""
@@ -196,23 +188,29 @@ class Sinks:
         smooth = read - metered.penalty_tokens + metered.refunded_tokens
         self._feel(group, Totals(tokens_read=read, smooth_tokens=smooth, idle_ns=idle_ns))
 
-    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        """Count the verdict, keep the row for the web port, and print it."""
-        self.recent.add(stream.group.tenant, row)
-        self.judged_of[stream.group.tenant] += 1
+    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
+        """Count verdicts, keep the rows for the web port, and print them."""
+        for stream, _, row in judged:
+            self.recent.add(stream.group.tenant, row)
+            self.judged_of[stream.group.tenant] += 1
         if self.replaying:
             return
-        outcome = stream.outcome or "lost"
-        if self.dispatcher is not None:
-            self.dispatcher.ended(stream.key, outcome)
-        gaps_ns = stream.tokens_so_far.gaps_ns if stream.begun else ()
-        zero_gaps = stream.tokens_so_far.joint_tokens if stream.begun else 0
-        met = row()["met"] if verdict is None else verdict.met
         self._hold_in_flight()
-        self.metrics.judged(key_of(stream.group), outcome, met, verdict, gaps_ns, zero_gaps)
-        self._feel(stream.group, Totals(met=int(met is True), missed=int(met is False)))
-        if verdict is None or self.console.wants(outcome, met):
-            self._say_verdict(stream.group.tenant, row())
+        found: dict[Group, list[EndedReply]] = {}
+        for stream, verdict, row in judged:
+            outcome, begun = stream.outcome or "lost", stream.begun
+            if self.dispatcher is not None:
+                self.dispatcher.ended(stream.key, outcome)
+            met = row()["met"] if verdict is None else verdict.met
+            if verdict is None or self.console.wants(outcome, met):
+                self._say_verdict(stream.group.tenant, row())
+            tokens = stream.tokens_so_far if begun and verdict is not None else None
+            gaps = ((), 0) if tokens is None else (tokens.gaps_ns, tokens.joint_tokens)
+            found.setdefault(stream.group, []).append(EndedReply(outcome, met, verdict, *gaps))
+        for group, replies in found.items():
+            self.metrics.judged(key_of(group), replies)
+            met_true, met_false = (sum(reply.met is word for reply in replies) for word in (True, False))
+            self._feel(group, Totals(met=met_true, missed=met_false))
 
     def _hold_in_flight(self) -> None:
         if self.metrics.is_full and (now_ns := self.clock.now_ns()) >= self._held_ns + HOLD_EVERY_NS:

@@ -7,6 +7,7 @@ over a cluster.
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -73,6 +74,7 @@ clock was ahead of the receiver's. `foreign`: another instrumentation's span, wi
 are those of a row of `--requests`.
 """
 
+_RESOLVED: Final = frozenset(one.name for one in fields(Resolved))
 BATCH_TOKENS: Final = 1_000_000
 """About the tokens in one batch."""
 BATCH_STREAMS: Final = 16_384
@@ -84,7 +86,7 @@ def to_batch(streams: Sequence[Assembled] | Streams) -> pa.RecordBatch:
     together = streams if isinstance(streams, Streams) else Streams.of(streams)
     resolved = together.resolved
     columns: dict[str, pa.Array | list[object]] = {
-        name: [getattr(one, name) for one in resolved] for name in STREAMS.names if name in Resolved.__slots__
+        name: [getattr(one, name) for one in resolved] for name in STREAMS.names if name in _RESOLVED
     }
     columns["attributes"] = [_json(one.attributes) for one in resolved]
     columns["foreign"] = [one.foreign is not None for one in resolved]
@@ -282,7 +284,7 @@ def from_batch(batch: pa.RecordBatch) -> list[Assembled]:
                 token_basis=row["token_basis"],
                 measured_at=row["measured_at"],
             )
-        own = {name: row[name] for name in STREAMS.names if name in Resolved.__slots__}
+        own = {name: row[name] for name in STREAMS.names if name in _RESOLVED}
         resolved = Resolved(**{**own, "attributes": attributes, "foreign": foreign})
         found.append(Assembled(resolved, row["times_ns"], row["kinds"], row["counts"]))
     return found

@@ -18,17 +18,17 @@ from otel_llm.rules.language.condition import read_facts
 from otel_llm.rules.language.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from otel_llm.actions.alerts.firing import Alert
     from otel_llm.backtest.cases.case_parser import RuleTest, TestFile
+    from otel_llm.evaluate.sink import JudgedStream
     from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision, Labels, Subject
     from otel_llm.rules.language.tokens import Value
     from otel_llm.slo.stated_total import StatedReply
-    from otel_llm.slo.verdict import Verdict
 
     Progress = Callable[[float], None]
 
@@ -153,7 +153,7 @@ class Stage:
     def charged(self, metered: Metered) -> None:
         """Ignore: the counters are a service's."""
 
-    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
+    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
         """Ignore: the rows of verdicts are a service's."""
 
     def reply_stated(self, reply: StatedReply) -> None:

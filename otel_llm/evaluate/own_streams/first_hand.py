@@ -19,12 +19,12 @@ import numpy as np
 from otel_llm.evaluate.group_facts import Groups
 from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
 from otel_llm.evaluate.own_streams.own_stream import UNSTATED, Identity, OwnStream, Statement, write
-from otel_llm.evaluate.streams.final_verdict import final_verdict, stated_reply
+from otel_llm.evaluate.sink import JudgedStream
+from otel_llm.evaluate.streams.final_verdict import EndedStream, final_verdict, judged_row, stated_reply
 from otel_llm.evaluate.streams.stream_in_flight import Group
 from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.timers import Timers, earliest
 from otel_llm.evaluate.usage import Meter
-from otel_llm.formats.rows import verdict_row
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.slo.stream import Stream
 
@@ -212,22 +212,25 @@ class FirstHand:
         if stream.ended_ns is not None:
             return None
         recorded = stream.stream.tokens
-        verdict, resolved = final_verdict(stream.stream, stream.resolved(end_ns, outcome, stated), end_ns)
+        resolved = stream.resolved(end_ns, outcome, stated)
+        verdict, basis = final_verdict(stream.stream, resolved, end_ns)
+        ended = EndedStream(stream, resolved, verdict, lambda: resolved)
         self._catch_up(now_ns)
         write(self._table, (stream,), now_ns)
         stream.ended_ns, stream.outcome = end_ns, outcome
         del self.streams[stream.key]
         self._table.in_flight[stream.slot] = False
         self._decide(self.rules.ended(stream, end_ns, now_ns))
-        self.groups.ended(stream, resolved, verdict, now_ns)
+        self.groups.ended([ended], now_ns)
         self._next_ns = min(self._next_ns, self.groups.next_tick_ns or NEVER)
         self.counts.update(judged=1, lost=outcome == "lost", tokens=recorded, skewed_tokens=verdict.skewed)
-        row = partial(verdict_row, resolved, stream.slo.name, verdict, recorded)
+        row = partial(judged_row, ended.resolved, basis, stream.slo.name, verdict, recorded)
         try:
-            if (reply := stated_reply(resolved, verdict, recorded, stream.token_ratio_learned)) is not None:
+            if (reply := stated_reply(ended, recorded, stream.token_ratio_learned)) is not None:
                 self.sink.reply_stated(reply)
-            self.sink.charged(self._meter.close(stream, verdict))
-            self.sink.stream_judged(stream, row, verdict)
+            for metered in self._meter.close([(stream, verdict)]):
+                self.sink.charged(metered)
+            self.sink.streams_judged([JudgedStream(stream, verdict, row)])
         finally:
             self._table.release(stream.slot, None)
         return verdict
@@ -362,8 +365,9 @@ class FirstHand:
 
     def _judge_by(self, stream: OwnStream, slo: SloClass) -> None:
         """Judge a stream by another class: its charges are refunded under the old class, and made again."""
-        self.sink.charged(self._meter.close(stream, None))
-        self.groups.close(stream, None)
+        for metered in self._meter.close([(stream, None)]):
+            self.sink.charged(metered)
+        self.groups.close([(stream, None)])
         stream.judge_by(slo)
         stream.group = stream.group._replace(slo_class=slo.name)
         self._table.name(stream.slot, stream.group, slo)

@@ -18,7 +18,7 @@ from otel_llm.slo.stream import Stream
 from otel_llm.slo.token_events import TokenEvents, joined
 
 if TYPE_CHECKING:
-    from otel_llm.evaluate.streams.stream_in_flight import Group
+    from otel_llm.evaluate.streams.stream_in_flight import CommitIdentity, Group
     from otel_llm.evaluate.streams.stream_table import StreamTable
     from otel_llm.formats.assemble.received_request import ReceivedRequest
     from otel_llm.formats.assemble.received_stream import ReceivedStream
@@ -45,6 +45,8 @@ class LiveStream(Grouped):
     group: Group = UNGROUPED
     """The group in windows and counters."""
     exact_resume: bool = False
+    identity: CommitIdentity | None = None
+    """Its identity by its commit alone, if it was opened by that."""
     token_basis: str | None = None
     """How the tokens are counted, as their segments state it."""
     token_ratio_learned: bool | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from otel_llm.formats.records import DEFAULT_TENANT
@@ -9,7 +10,8 @@ from otel_llm.rules.language.snapshot import StreamView
 
 if TYPE_CHECKING:
     from otel_llm.formats.assemble.resolved import Resolved
-    from otel_llm.slo.classes import SloClass
+    from otel_llm.formats.records import Attributes
+    from otel_llm.slo.classes import SloClass, SloClasses
     from otel_llm.slo.ledger import Ledger
     from otel_llm.slo.stream import Stream
 
@@ -25,6 +27,24 @@ class Group(NamedTuple):
 
 
 UNGROUPED: Final = Group("", "", "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitIdentity:
+    """The identity of a stream by its tenant and its commit's attributes; `unknown`: they name an unknown class.
+
+    `classes`: those of which it has one. `open_names`: the attributes by which a later span would change the identity,
+    as the commit (`attributes`) does not state them.
+    """
+
+    slo: SloClass
+    unknown: bool
+    group: Group
+    exact_resume: bool
+    input_tokens: int | None
+    classes: SloClasses
+    attributes: Attributes
+    open_names: frozenset[str]
 
 
 class Grouped:

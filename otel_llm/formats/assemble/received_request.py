@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from otel_llm import semconv
 from otel_llm.formats.assemble.received_stream import ReceivedStream
-from otel_llm.formats.assemble.resolved import Resolved
+from otel_llm.formats.assemble.resolved import Ending, Resolved
 from otel_llm.formats.foreign.foreign_spans import read_foreign
 from otel_llm.formats.spans.attributes import count_of, model_of, stated_columns, stated_total_of, text_of
 from otel_llm.formats.spans.finish_reasons import finish_reason_of
@@ -43,6 +43,10 @@ class ReceivedRequest:
             found = self.streams[choice] = ReceivedStream()
         return found
 
+    def as_now(self) -> ReceivedRequest:
+        """Return the request with what was received until now; its streams are shared."""
+        return ReceivedRequest(self.trace_id, self.span_id, self.tenant, self.request, dict(self.streams))
+
     def add_request(self, span: RequestSpan) -> bool:
         """Keep the first request span; return whether it was new."""
         if self.request is not None:
@@ -58,22 +62,19 @@ class ReceivedRequest:
         """Return whether no other choice was seen: the request span's outcome is then this stream's."""
         return not self.streams or (len(self.streams) == 1 and choice in self.streams)
 
-    def resolve(self, choice: int) -> Resolved:
-        """Return the facts of one stream: segments win over the request span, attribute by attribute."""
+    def ending(self, choice: int) -> Ending:
+        """Return how one stream ended; the last segment's statements win over the request span's."""
         stream = self.streams.get(choice) or ReceivedStream()
         span = self.request
-        span_attributes: Attributes = span.attributes if span is not None else {}
+        stated: Attributes = span.attributes if span is not None else {}
         last = stream.last()
         # Statements on the end: the last segment's, else the request span's if it can mean this stream alone.
         own: Attributes = {} if last is None else last.segment.attributes
         is_only = self._is_only(choice)
-        shared = span_attributes if (last is not None and is_only) or self.request_ends(choice) else own
+        shared = stated if (last is not None and is_only) or self.request_ends(choice) else own
         outcome = text_of(own if semconv.OUTCOME in own else shared, semconv.OUTCOME) or "lost"
         declared = count_of(own if semconv.TOKENS in own else shared, semconv.TOKENS)
         token_basis = text_of(own if semconv.TOKEN_BASIS in own else shared, semconv.TOKEN_BASIS)
-
-        attributes: Attributes = dict(span_attributes)
-        stream.overlay(attributes)
 
         commit_ns = stream.commit_ns()
         if commit_ns is None and span is not None:
@@ -86,8 +87,8 @@ class ReceivedRequest:
             end_ns = stream.seen_until_ns()
 
         covered, expected, known_tokens, known_until_ns = stream.extent()
-        if declared is not None:
-            expected = max(expected, declared)
+        if declared is not None and declared > expected:
+            expected = declared
         if not stream.count() and declared is None:
             coverage: float | None = (
                 0.0  # segments were sent, none was received, and no count says that they were empty
@@ -96,16 +97,35 @@ class ReceivedRequest:
             coverage = min(1.0, covered / expected) if expected else 1.0
         whole = coverage == 1.0
         output_tokens, reasoning_tokens = None, None
-        if is_only and not _has_choices(attributes):
+        if is_only and not _has_choices(stream.stating(semconv.GEN_AI_REQUEST_CHOICE_COUNT, stated)):
             # Both from one place: the last segment if it states the total, else the request span.
             output_tokens, reasoning_tokens = stated_total_of(own)
             if output_tokens is None:
-                output_tokens, reasoning_tokens = stated_total_of(span_attributes)
+                output_tokens, reasoning_tokens = stated_total_of(stated)
         if outcome == "lost" and whole:
             coverage = None
-        # A last segment has the reason of its choice; a request span has one for each choice, NO_REASON if it has none.
-        reason = finish_reason_of(span_attributes, choice) if last is None else finish_reason_of(own)
+        return Ending(
+            outcome=outcome,
+            # A last segment has the reason of its choice; a request span has one for each, NO_REASON if it has none.
+            finish_reason=finish_reason_of(stated, choice) if last is None else finish_reason_of(own),
+            token_basis=token_basis,
+            commit_ns=commit_ns,
+            end_ns=end_ns,
+            coverage=coverage,
+            complete=whole and commit_ns is not None,
+            known_tokens=known_tokens,
+            known_until_ns=known_until_ns,
+            output_tokens=output_tokens,
+            reasoning_tokens=reasoning_tokens,
+        )
+
+    def resolve(self, choice: int) -> Resolved:
+        """Return the facts of one stream: segments win over the request span, attribute by attribute."""
+        stream, span = self.streams.get(choice) or ReceivedStream(), self.request
+        attributes: Attributes = dict(span.attributes) if span is not None else {}
+        stream.overlay(attributes)
         return Resolved(
+            **self.ending(choice).fields(),
             trace_id=self.trace_id,
             span_id=self.span_id,
             tenant=self.tenant,
@@ -114,19 +134,8 @@ class ReceivedRequest:
             attributes=attributes,
             model=model_of(attributes),
             instance=text_of(attributes, semconv.INSTANCE),
-            measured_at=text_of(attributes, semconv.MEASURED_AT) or _by_kind(span),
-            outcome=outcome,
-            finish_reason=reason,
-            token_basis=token_basis,
-            commit_ns=commit_ns,
-            end_ns=end_ns,
-            coverage=coverage,
-            complete=whole and commit_ns is not None,
-            known_tokens=known_tokens,
-            known_until_ns=known_until_ns,
+            measured_at=text_of(attributes, semconv.MEASURED_AT) or place_of(span),
             input_tokens=count_of(attributes, semconv.GEN_AI_USAGE_INPUT_TOKENS),
-            output_tokens=output_tokens,
-            reasoning_tokens=reasoning_tokens,
             exact_resume=attributes.get(semconv.EXACT_RESUME) is True,
             offset_ns=_offset(span) if stream.offset_ns is None else stream.offset_ns,
             **stated_columns(attributes),
@@ -187,5 +196,6 @@ def _offset(span: RequestSpan | None) -> int | None:
     return None if span is None or span.receipt_ns is None else span.end_ns - span.receipt_ns
 
 
-def _by_kind(span: RequestSpan | None) -> str:
+def place_of(span: RequestSpan | None) -> str:
+    """Return the place of measurement of a request that does not state it, by the kind of its span."""
     return "server" if span is not None and span.kind == 2 else "client"  # SpanKind SERVER

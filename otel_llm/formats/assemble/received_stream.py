@@ -188,6 +188,13 @@ class ReceivedStream:
             ends.append(self.prefix.end_ns)
         return max(ends, default=None)
 
+    def stating(self, name: str, otherwise: Attributes) -> Attributes:
+        """Return the attributes of the earliest segment that states this one, else the other ones."""
+        if name in self.prefix.attributes:
+            return self.prefix.attributes
+        every = (held.segment.attributes for held in self.in_order())
+        return next((attributes for attributes in every if name in attributes), otherwise)
+
     def overlay(self, attributes: Attributes) -> None:
         """Write the segments' attributes over `attributes`; the earliest segment wins."""
         for held in reversed(self.in_order()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from otel_llm.formats.records import DEFAULT_TENANT
 from otel_llm.slo.stated_total import Stated
@@ -17,23 +17,14 @@ if TYPE_CHECKING:
     from otel_llm.formats.records import Attributes, StreamKey
 
 
-@dataclass(slots=True)
-class Resolved:
-    """The facts of one stream, before any class judges it. Times are unix ns; None: not known."""
+@dataclass(slots=True, kw_only=True)
+class Ending:
+    """How one stream ended, and which of its tokens are known. Times are unix ns; None: not known."""
 
-    trace_id: bytes
-    span_id: bytes
-    choice: int | None
-    attributes: Attributes
-    """The attributes that a class's `match` is compared with: segment 0's and the request span's, segments first."""
-    measured_at: str
     outcome: str
     commit_ns: int | None
     end_ns: int | None
     """The end of the stream; for a lost one the end of the last segment seen."""
-    declared_class: str | None = None
-    model: str | None = None
-    instance: str | None = None
     finish_reason: str | None = None
     """Why the model stopped, see `finish_reasons`."""
     token_basis: str | None = None
@@ -44,11 +35,35 @@ class Resolved:
     """Tokens in the unbroken run from the first; the times of the first token are trusted when it is not 0."""
     known_until_ns: int | None = None
     """The instant up to which that run is known to be complete."""
-    input_tokens: int | None = None
     output_tokens: int | None = None
     """The tokens that the reply stated of itself, reasoning included; None if it has other choices, too."""
     reasoning_tokens: int | None = None
     """The part of them that is reasoning."""
+
+    @property
+    def stated(self) -> Stated:
+        """Return what decides by which tokens the stream is judged."""
+        return Stated(self.outcome, self.coverage, self.token_basis, self.output_tokens, self.reasoning_tokens)
+
+    def fields(self) -> dict[str, Any]:
+        """Return its fields by name."""
+        return {name: getattr(self, name) for name in Ending.__slots__}
+
+
+@dataclass(slots=True, kw_only=True)
+class Resolved(Ending):
+    """The facts of one stream, before any class judges it."""
+
+    trace_id: bytes
+    span_id: bytes
+    choice: int | None
+    attributes: Attributes
+    """The attributes that a class's `match` is compared with: segment 0's and the request span's, segments first."""
+    measured_at: str
+    declared_class: str | None = None
+    model: str | None = None
+    instance: str | None = None
+    input_tokens: int | None = None
     exact_resume: bool = False
     offset_ns: int | None = None
     """End - receipt of the first received segment: the sender's clock is ahead by at least this."""
@@ -59,11 +74,6 @@ class Resolved:
     """The statements of another instrumentation's span; without token times only these columns are filled."""
     tenant: str = DEFAULT_TENANT
     """The tenant of its sender."""
-
-    @property
-    def stated(self) -> Stated:
-        """Return what decides by which tokens the stream is judged."""
-        return Stated(self.outcome, self.coverage, self.token_basis, self.output_tokens, self.reasoning_tokens)
 
     @property
     def key(self) -> StreamKey:

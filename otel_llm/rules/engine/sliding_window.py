@@ -43,7 +43,7 @@ class Totals(EndedTotals):
         queue_s: float | None = None,
     ) -> None:
         """Count an ended request; no verdict where tokens of it are missing. `fluidity`: the class's objective."""
-        self.ended(outcome, verdict)
+        self.ended([(outcome, verdict)])
         self.cut += cut
         if queue_s is not None and queue_s >= 0:
             self.queue.add(queue_s)

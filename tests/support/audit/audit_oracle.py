@@ -89,7 +89,7 @@ def _charge(one: Judged, window_ns: int, lateness_ns: int, windows: Windows) -> 
         windows.counts["shifted"] += shift_ns != 0
     if commit_ns is None:
         if end_ns is not None:
-            at(window_start(end_ns - shift_ns, window_ns)).ended(resolved.outcome, None)
+            at(window_start(end_ns - shift_ns, window_ns)).ended([(resolved.outcome, None)])
         return
     times_ns, kinds = one.assembled.events.expanded()
     if not resolved.complete:
@@ -102,7 +102,7 @@ def _charge(one: Judged, window_ns: int, lateness_ns: int, windows: Windows) -> 
     first = window_start(commit_ns - shift_ns, window_ns)
     last = window_start(end_ns - shift_ns, window_ns)
     at(first).started()
-    at(last).ended(resolved.outcome, one.verdict)
+    at(last).ended([(resolved.outcome, one.verdict)])
     ledger = Ledger(slo, commit_ns)
     if last - first > MOST_WINDOWS * window_ns:
         windows.counts["not_spread"] += 1
@@ -110,8 +110,8 @@ def _charge(one: Judged, window_ns: int, lateness_ns: int, windows: Windows) -> 
     for start_ns in range(first, last, window_ns):
         charge = ledger.advance(read_ns, start_ns + window_ns + shift_ns, known_until_ns)
         if charge is not NOTHING:
-            at(start_ns).charge(charge)
-    at(last).charge(ledger.close(one.verdict))
+            at(start_ns).charge((charge,))
+    at(last).charge((ledger.close(one.verdict),))
 
 
 def audited(

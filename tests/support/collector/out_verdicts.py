@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from otel_llm.live.user_metrics import Key, UserMetrics
+from otel_llm.live.user_metrics import EndedReply, Key, UserMetrics
 from otel_llm.rules.files.slo_file import load_slo
 from otel_llm.slo.request import judge
 from otel_llm.slo.verdict import Verdict
@@ -28,8 +28,7 @@ def judged(gaps_ms: Sequence[float], outcome: str = "completed", end_ms: float =
 
 def count(metrics: UserMetrics, key: Key, verdict: Verdict, times: npt.NDArray[np.int64]) -> None:
     """Count a verdict as the evaluator does."""
-    row: dict[str, Any] = {"outcome": verdict.outcome, "met": verdict.met}
-    metrics.judged(key, row["outcome"], row["met"], verdict, np.sort(np.diff(times)).tolist())
+    metrics.judged(key, [EndedReply(verdict.outcome, verdict.met, verdict, np.diff(times).tolist())])
 
 
 def samples(*metrics: UserMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

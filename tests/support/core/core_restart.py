@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.restart import Windows, replay
 from otel_llm.collector.service import build_pipeline
 from otel_llm.collector.settings import Limits, Settings
+from otel_llm.evaluate.sink import JudgedStream
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES
@@ -29,7 +30,6 @@ from otel_llm.rules.decisions.decision_records import Decision
 from otel_llm.rules.engine.rule_engine import RuleEngine
 from otel_llm.shared.clock import FakeClock
 from otel_llm.slo.stated_total import StatedReply
-from otel_llm.slo.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class Noted(Sinks):
         if not self.replaying:
             self.metered.append(metered)
 
-    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
+    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
         if not self.replaying:
-            self.rows.append(row())
+            self.rows += [one.row() for one in judged]
 
     def reply_stated(self, reply: StatedReply) -> None: ...
 

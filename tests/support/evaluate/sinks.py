@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from otel_llm.evaluate.sink import JudgedStream
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.formats.rows import Row
@@ -25,9 +26,10 @@ class KeepingSink:
     def charged(self, metered: Metered) -> None:
         self.metered.append(metered)
 
-    def stream_judged(self, stream: StreamInFlight, row: Callable[[], Row], verdict: Verdict | None) -> None:
-        self.rows.append(row())
-        self.verdicts.append(verdict)
+    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
+        for _, verdict, row in judged:
+            self.rows.append(row())
+            self.verdicts.append(verdict)
 
     def reply_stated(self, reply: StatedReply) -> None: ...
 
