@@ -19,6 +19,15 @@ PLAIN: Final = plain_because()
 COMPILED: Final = PLAIN is None
 
 
+def called_by_kernels(*functions: Callable[..., Any]) -> None:
+    """Make plain functions callable from kernels, each after those that it calls; they stay plain for other callers."""
+    if COMPILED:
+        from otel_llm.core.compiling import jit
+
+        for function in functions:
+            jit.register(function)
+
+
 def kernel(signature: str | None = None, *, inline: bool = False) -> Callable[[Function], Function]:
     """Return a decorator that compiles a function: now where a signature is given, else with its callers.
 

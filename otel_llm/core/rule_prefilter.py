@@ -12,7 +12,8 @@ from otel_llm.core import rule_tables as table
 from otel_llm.core import stream_columns as column
 from otel_llm.core.kernel import kernel
 from otel_llm.core.rule_tables import ALWAYS, POLL_EVERY_NS
-from otel_llm.core.stream_columns import NEVER
+from otel_llm.slo.live import columns as running
+from otel_llm.slo.live.columns import NEVER, UNKNOWN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,40 +29,40 @@ if TYPE_CHECKING:
 def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
     """Return the first instant at which a duration is at least the edge; for the runway: below it."""
     if fact == table.RUNWAY:
-        until_ns = row[column.DRY_NS] if row[column.COUNT] > 0 else row[column.ALLOWANCE_NS]
+        until_ns = row[running.DRY_NS] if row[running.COUNT] > 0 else row[running.ALLOWANCE_NS]
         return int(until_ns) - (edge_ns - 1)
     if fact == table.GAP:
         return int(row[column.LAST_NS]) + edge_ns
     if fact == table.SILENCE:
         return int(max(row[column.LAST_NS], row[column.LAST_BYTE_NS])) + edge_ns
     if fact == table.AGE:
-        return int(row[column.COMMIT_NS]) + edge_ns
+        return int(row[running.COMMIT_NS]) + edge_ns
     if fact == table.FACT_AGE:
         return int(row[column.WATERMARK_NS]) + edge_ns
     if fact == table.IDLE:
-        zero_ns = int(row[column.ALLOWANCE_NS])
-        floor_ns = max(0, max(row[column.DRY_NS], row[column.COMMIT_NS]) - zero_ns)
+        zero_ns = int(row[running.ALLOWANCE_NS])
+        floor_ns = max(0, max(row[running.DRY_NS], row[running.COMMIT_NS]) - zero_ns)
         return ALWAYS if floor_ns >= edge_ns else zero_ns + edge_ns
-    if row[column.COUNT] == 0:  # idle time in mid-reply is 0 before the first token
+    if row[running.COUNT] == 0:  # idle time in mid-reply is 0 before the first token
         return ALWAYS if edge_ns <= 0 else NEVER
-    zero_ns = int(row[column.READ_FIRST_NS] + row[column.COUNT] * row[column.PACE_NS])
-    return ALWAYS if row[column.DRY_NS] - zero_ns >= edge_ns else zero_ns + edge_ns
+    zero_ns = int(row[running.READ_FIRST_NS] + row[running.COUNT] * row[running.PACE_NS])
+    return ALWAYS if row[running.DRY_NS] - zero_ns >= edge_ns else zero_ns + edge_ns
 
 
 @kernel(inline=True)
 def _misses(row: Ints, x_ns: int) -> int:
     """Return the missed deadlines, with overdue ones, where deadlines are known."""
-    late_ns = x_ns - int(row[column.DUE_NS])
-    overdue = 0 if late_ns <= 0 else 1 + late_ns // int(row[column.TBT_NS])
-    if row[column.ONE_A_TOKEN] != 0:
-        return int(row[column.LATE]) + min(overdue, 1)
-    return int(row[column.MISSED]) + overdue
+    late_ns = x_ns - int(row[running.DUE_NS])
+    overdue = 0 if late_ns <= 0 else 1 + late_ns // int(row[running.TBT_NS])
+    if row[running.ONE_A_TOKEN] != 0:
+        return int(row[running.LATE]) + min(overdue, 1)
+    return int(row[running.MISSED]) + overdue
 
 
 @kernel(inline=True)
 def _deadlines(row: Ints, x_ns: int) -> int:
     """Return the number of deadlines so far, where they are known."""
-    return int(row[column.COUNT] - row[column.LATE]) + _misses(row, x_ns)
+    return int(row[running.COUNT] - row[running.LATE]) + _misses(row, x_ns)
 
 
 @kernel(inline=True)
@@ -70,10 +71,10 @@ def _is_present(fact: int, row: Ints, x_ns: int) -> bool:
     if fact == table.TTFT:
         return bool(row[column.TOKENS] > 0)
     if fact == table.RATE:
-        return bool(row[column.READ_LAST_NS] > row[column.READ_FIRST_NS])
+        return bool(row[running.READ_LAST_NS] > row[running.READ_FIRST_NS])
     if fact == table.FLUIDITY:
-        return bool(row[column.DUE_NS] >= 0) and _deadlines(row, x_ns) > 0
-    return bool(row[column.DUE_NS] >= 0) or (fact != table.DEADLINES and fact != table.DEADLINE_MISSES)
+        return bool(row[running.DUE_NS] != UNKNOWN) and _deadlines(row, x_ns) > 0
+    return bool(row[running.DUE_NS] != UNKNOWN) or (fact != table.DEADLINES and fact != table.DEADLINE_MISSES)
 
 
 @kernel(inline=True)
@@ -81,16 +82,16 @@ def _integer(fact: int, row: Ints, x_ns: int) -> int:
     if fact == table.TOKENS:
         return int(row[column.TOKENS])
     if fact == table.TOKENS_READ:
-        return int(row[column.COUNT])
+        return int(row[running.COUNT])
     return _deadlines(row, x_ns) if fact == table.DEADLINES else _misses(row, x_ns)
 
 
 @kernel(inline=True)
 def _double(fact: int, row: Ints, x_ns: int) -> float:
     if fact == table.TTFT:
-        return int(row[column.FIRST_NS] - row[column.COMMIT_NS]) / 1e9
+        return int(row[column.FIRST_NS] - row[running.COMMIT_NS]) / 1e9
     if fact == table.RATE:
-        return int(row[column.COUNT] - 1) / (int(row[column.READ_LAST_NS] - row[column.READ_FIRST_NS]) / 1e9)
+        return int(row[running.COUNT] - 1) / (int(row[running.READ_LAST_NS] - row[running.READ_FIRST_NS]) / 1e9)
     deadlines = _deadlines(row, x_ns)
     return (deadlines - _misses(row, x_ns)) / deadlines
 
@@ -116,7 +117,7 @@ def _holds(term: Ints, constant: float, row: Ints, x_ns: int) -> bool:
 @kernel(inline=True)
 def _next_deadline(row: Ints, x_ns: int) -> int:
     """Return the first instant at which the next deadline is overdue."""
-    due_ns, tbt_ns = int(row[column.DUE_NS]), int(row[column.TBT_NS])
+    due_ns, tbt_ns = int(row[running.DUE_NS]), int(row[running.TBT_NS])
     if due_ns < 0:
         return NEVER
     if x_ns <= due_ns:
@@ -129,7 +130,7 @@ def _step_from(instant_ns: int, row: Ints, x_ns: int) -> int:
     """Return the first step of POLL_EVERY_NS from the commit, not before `instant_ns`; unchanged if not after now."""
     if instant_ns <= x_ns or instant_ns == NEVER:
         return instant_ns
-    commit_ns = int(row[column.COMMIT_NS])
+    commit_ns = int(row[running.COMMIT_NS])
     return commit_ns + -((commit_ns - instant_ns) // POLL_EVERY_NS) * POLL_EVERY_NS
 
 

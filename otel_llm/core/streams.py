@@ -1,52 +1,32 @@
 """The kernel that applies plain segments to streams in flight: a loop over segments, and over the events of each.
 
-`otel_llm.slo.live.running.Running` specifies the update of a row, in the same integers. A segment is applied as a whole
-or not at all.
+`otel_llm.slo.live.running` has the update of a row. A segment is applied as a whole or not at all.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.core.kernel import kernel
+from otel_llm.core.kernel import called_by_kernels, kernel
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.core.stream_columns import (
-    AHEAD,
-    ALLOWANCE_NS,
     BUFFERS,
     BUFFERS_COUNTS,
     BUFFERS_NOTHING,
-    BY_GAP,
-    COUNT,
-    DROPS,
-    DRY_NS,
-    DUE_NS,
     FIRST_NS,
-    FOLLOWING_NS,
     FRESH,
-    JUDGED_NS,
     LAST_BYTE_NS,
     LAST_NS,
-    LATE,
-    MISSED,
     MOVED_AT,
-    NEVER,
     OFFSET_NS,
-    PACE_NS,
-    PASSED,
-    READ_FIRST_NS,
-    READ_LAST_NS,
-    READS,
     READY,
     RECEIPT_NS,
     SEGMENTS,
-    STALLED,
-    STALLS,
-    TBT_NS,
     TOKENS,
-    UNKNOWN,
     WATERMARK_NS,
 )
+from otel_llm.slo.live.columns import READS
+from otel_llm.slo.live.running import IN_KERNELS, advance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,89 +52,7 @@ COUNTS: Final = 6
 _CONTENT: Final = 0
 
 
-@kernel()
-def _read_on(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
-    """Advance the reading line over events of so many tokens, and count stalls."""
-    pace_ns, dry_ns, allowance_ns = rows[slot, PACE_NS], rows[slot, DRY_NS], rows[slot, ALLOWANCE_NS]
-    if times_ns[stop - 1] <= dry_ns:  # the reader waits for no token
-        rows[slot, DRY_NS] = dry_ns + tokens * pace_ns
-        rows[slot, STALLED] = 0
-        return
-    stalls, stalled = rows[slot, STALLS], rows[slot, STALLED] != 0
-    for index in range(begin, stop):
-        time_ns = times_ns[index]
-        if time_ns > dry_ns:
-            stalls += time_ns > allowance_ns and not stalled
-            stalled = time_ns > allowance_ns and counts[index] == 1
-            dry_ns = time_ns
-        else:
-            stalled = False
-        dry_ns += counts[index] * pace_ns
-        allowance_ns += counts[index] * pace_ns
-    rows[slot, DRY_NS], rows[slot, STALLS], rows[slot, STALLED] = dry_ns, stalls, stalled
-
-
-@kernel()
-def _count_misses(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
-    """Advance Etalon's deadline over events of so many tokens; count late tokens and missed deadlines."""
-    due_ns, tbt_ns = rows[slot, DUE_NS], rows[slot, TBT_NS]
-    if due_ns == UNKNOWN:
-        return
-    drops = rows[slot, DROPS] != 0 and rows[slot, COUNT] == 0
-    if times_ns[stop - 1] <= due_ns and not drops:
-        rows[slot, DUE_NS] = due_ns + tokens * tbt_ns
-        return
-    late, missed = rows[slot, LATE], rows[slot, MISSED]
-    for index in range(begin, stop):
-        time_ns = times_ns[index]
-        if time_ns > due_ns:
-            late += 1
-            missed += 1 + (time_ns - due_ns) // tbt_ns
-            due_ns = time_ns
-        elif drops and index == begin:
-            due_ns = time_ns  # deadlines restart at the first token, as at a late one
-        due_ns += counts[index] * tbt_ns
-    rows[slot, DUE_NS], rows[slot, LATE], rows[slot, MISSED] = due_ns, late, missed
-
-
-@kernel()
-def _breaks_deadline(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int) -> bool:
-    """Return whether a token is after its deadline, which follows from the token before or from the first deadline."""
-    following_ns, due_ns, count = rows[slot, FOLLOWING_NS], rows[slot, JUDGED_NS], rows[slot, COUNT]
-    if rows[slot, BY_GAP] == 0:
-        due_ns += count * following_ns
-        if times_ns[stop - 1] <= due_ns:
-            return False
-        for index in range(begin, stop):
-            if times_ns[index] > due_ns:
-                return True
-            due_ns += counts[index] * following_ns
-        return False
-    if count == 0 and times_ns[begin] > due_ns:
-        return True
-    before_ns = rows[slot, READ_LAST_NS] if count != 0 else times_ns[begin]
-    if times_ns[stop - 1] - before_ns <= following_ns:
-        return False
-    for index in range(begin, stop):
-        if times_ns[index] - before_ns > following_ns:
-            return True
-        before_ns = times_ns[index]
-    return False
-
-
-@kernel()
-def _judge(rows: Ints, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
-    """Advance the running judgement over read events: at least one, sorted, none before the last applied one."""
-    _read_on(rows, slot, times_ns, counts, begin, stop, tokens)
-    _count_misses(rows, slot, times_ns, counts, begin, stop, tokens)
-    if rows[slot, FOLLOWING_NS] != NEVER and rows[slot, PASSED] == 0:
-        rows[slot, PASSED] = _breaks_deadline(rows, slot, times_ns, counts, begin, stop)
-    if rows[slot, COUNT] == 0:
-        rows[slot, READ_FIRST_NS] = times_ns[begin]
-    rows[slot, COUNT] += tokens
-    rows[slot, READ_LAST_NS] = times_ns[stop - 1]
-    rows[slot, ALLOWANCE_NS] += tokens * rows[slot, PACE_NS]
-    rows[slot, AHEAD] = 1
+called_by_kernels(*IN_KERNELS)
 
 
 @kernel()
@@ -280,7 +178,7 @@ def apply(
                 appended[counted[APPENDED]] = one
                 counted[APPENDED] += 1
             if rows[slot, READS] >> kind[one] & 1:
-                _judge(rows, slot, times_ns, counts, begin, stop, number)
+                advance(rows, slot, times_ns, counts, begin, stop, number)
 
         done[one] = True
         counted[APPLIED] += 1

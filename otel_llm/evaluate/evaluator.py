@@ -259,7 +259,7 @@ class Evaluator:
             if complete:
                 done.append(stream)
         if len(done) > 1:
-            sort_gaps([stream.tokens_so_far for stream in done if stream.begun])
+            sort_gaps([stream.stream for stream in done if stream.begun])
         self._verdicts.judge(done)
 
     def _complete(self, stream: LiveStream, now_ns: int) -> tuple[bool, bool]:

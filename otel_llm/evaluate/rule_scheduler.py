@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from otel_llm.core.rule_tables import BY_ENGINE, INACTIVE, POLL_EVERY_NS
-from otel_llm.core.stream_columns import NEVER
 from otel_llm.evaluate.streams.lifecycle import IN_FLIGHT
 from otel_llm.rules.engine.applicable_rules import identity_of
 from otel_llm.rules.engine.prefilter import Prefilter, state_of
+from otel_llm.slo.live.columns import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -151,8 +151,8 @@ class RuleScheduler:
             self._release(slot)
             if stream is None:
                 continue
-            x_ns = max(due_ns + stream.offset_ns, stream.tokens_so_far.last_ns)
-            polled = (x_ns - stream.tokens_so_far.commit_ns) % POLL_EVERY_NS == 0
+            x_ns = max(due_ns + stream.offset_ns, stream.stream.last_ns)
+            polled = (x_ns - stream.stream.commit_ns) % POLL_EVERY_NS == 0
             rules = zip(self._indexes, may_change[index].tolist(), opens_ns[index].tolist(), steps, strict=True)
             # The engine finds deadlines between two evaluations, which the columns cannot show.
             dues = {
@@ -178,7 +178,7 @@ class RuleScheduler:
     def _can_prefilter(self, stream: LiveStream) -> bool:
         # The streams of a request with several choices share budgets: the engine keeps them all.
         plain = self._table.ready[stream.slot] and len(stream.parts.streams) == 1
-        return self._clear and bool(plain) and stream.tokens_so_far.tokens == stream.applied_tokens
+        return self._clear and bool(plain) and stream.stream.tokens == stream.applied_tokens
 
     def _hand_over(self, slot: int, now_ns: int, *, late: bool) -> None:
         """Hand a changed stream to the engine, unless it has ended."""

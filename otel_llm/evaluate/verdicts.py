@@ -111,7 +111,7 @@ class Verdicts:
         due = []
         for stream in self._registry.ended.values():
             assert stream.ended_ns is not None  # noqa: S101
-            last_ns = max(stream.ended_ns, stream.tokens_so_far.last_ns) if stream.begun else stream.ended_ns
+            last_ns = max(stream.ended_ns, stream.stream.last_ns) if stream.begun else stream.ended_ns
             if last_ns < boundary_ns + stream.shift_ns:
                 due.append(stream)
         self.judge(due)

@@ -74,7 +74,7 @@ class Windowing:
     def started(self, stream: LiveStream) -> None:
         """Count a request in the window in which it was committed."""
         if stream.begun:
-            self._totals_of(stream, stream.tokens_so_far.commit_ns).started()
+            self._totals_of(stream, stream.stream.commit_ns).started()
 
     def ended(self, ended: Sequence[EndedStream]) -> None:
         """Charge the rest of requests, window by window, and count each in the window of its end."""
@@ -124,7 +124,7 @@ class Windowing:
         """Remove the count of a stream's start (default: from its group); return whether its window is still open."""
         if not stream.begun:
             return False
-        totals = self._open.get(window_start(stream.tokens_so_far.commit_ns - stream.shift_ns, self.window_ns), {})
+        totals = self._open.get(window_start(stream.stream.commit_ns - stream.shift_ns, self.window_ns), {})
         found = totals.get((stream.group if group is None else group)[:4])
         if found is None:
             return False
@@ -180,7 +180,7 @@ class Windowing:
         ledger, until = stream.windows, start + self.window_ns + stream.shift_ns
         if ledger is None or ledger.commit_ns >= until:
             return
-        tokens = stream.tokens_so_far
+        tokens = stream.stream
         self.late += ledger.learn(tokens.read_ns, known_until_ns)
         charge = ledger.advance(tokens.read_ns, until, known_until_ns, tokens.read_counts, unbroken=unbroken)
         if charge is not NOTHING:

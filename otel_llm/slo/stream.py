@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from otel_llm.slo.classes import ABORTED, CONTENT, KINDS, OUTCOMES, Curve
 from otel_llm.slo.live.gaps import gap_ranks, sorted_gaps, sorted_gaps_of
 from otel_llm.slo.live.inflight import InFlight, Line, Lines
-from otel_llm.slo.live.running import Running
+from otel_llm.slo.live.running import OneRow, Running, advance, ones, start
 from otel_llm.slo.request import benefit, met_given
-from otel_llm.slo.token_events import TokenEvents
+from otel_llm.slo.token_events import TokenEvents, tokens_of
 from otel_llm.slo.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.slo.classes import SloClass
+    from otel_llm.slo.live.running import Rows
 
 
 class EventArrays(NamedTuple):
@@ -34,11 +35,13 @@ class Stream:
     """
 
     __slots__ = (
-        "_counts", "_every", "_gaps", "_joint_tokens", "_joint_until", "_kinds", "_read", "_read_counts", "_run",
-        "commit_ns", "input_tokens", "skewed", "slo",
+        "_counts", "_every", "_gaps", "_joint_tokens", "_joint_until", "_kinds", "_read", "_read_counts", "_rows",
+        "_slot", "commit_ns", "input_tokens", "skewed", "slo",
     )  # fmt: skip
 
-    def __init__(self, slo: SloClass, commit_ns: int, input_tokens: int | None = None) -> None:
+    def __init__(
+        self, slo: SloClass, commit_ns: int, input_tokens: int | None = None, rows: Rows | None = None, slot: int = 0
+    ) -> None:
         self.slo = slo
         self.commit_ns = commit_ns
         self.input_tokens = input_tokens
@@ -51,7 +54,9 @@ class Stream:
         self._counts: array[int] | None = None  # None while each event is one token
         self._read = self._every if CONTENT in slo.reads else array("q")
         self._read_counts: array[int] | None = None  # of those read, where these are not all
-        self._run = Running(slo, commit_ns, input_tokens)
+        self._rows: Rows = OneRow() if rows is None else rows
+        self._slot = slot
+        start(self._rows, slot, slo, commit_ns, input_tokens)
 
     @property
     def joint_tokens(self) -> int:
@@ -94,8 +99,8 @@ class Stream:
 
     @property
     def running(self) -> Running:
-        """Return the running judgement, for an owner that keeps it elsewhere between two batches."""
-        return self._run
+        """Return the running judgement."""
+        return self._rows.running_of(self._slot)
 
     @property
     def open_arrays(self) -> EventArrays | None:
@@ -157,7 +162,7 @@ class Stream:
         if self._counts is not None:
             self._counts.extend(_ones(len(times)))
         if self._read is self._every:
-            self._run.apply(times)
+            self._advance(times, None)
 
     def know_input_tokens(self, input_tokens: int) -> bool:
         """Set the prompt's length; return whether that moves deadlines, since the class has a first-token curve.
@@ -167,14 +172,14 @@ class Stream:
         changed, self.input_tokens = self.input_tokens != input_tokens, input_tokens
         if not changed or not isinstance(self.slo.fluidity.ttft, Curve):
             return False
-        self._run = Running(self.slo, self.commit_ns, input_tokens)
+        start(self._rows, self._slot, self.slo, self.commit_ns, input_tokens)
         if self._read:
-            self._run.apply(self._read.tolist(), self.read_counts)
+            self._advance(self._read, self.read_counts)
         return True
 
     def at(self, x_ns: int) -> InFlight:
         """Return the facts at an instant, assuming no token since the last applied (an earlier x counts as that)."""
-        run, last = self._run, self.last_ns
+        run, last = self.running, self.last_ns
         x = max(x_ns, last)
         count, misses = run.count, run.misses(x)
         deadlines = None if misses is None else count - run.late + misses
@@ -196,7 +201,7 @@ class Stream:
 
     def lines(self) -> Lines:
         """Return the facts that are linear from the last token until the next."""
-        run, last = self._run, self.last_ns
+        run, last = self.running, self.last_ns
         decode = Line(0, 0, self.commit_ns)
         if run.count:
             read_through = run.first_ns + run.count * self.slo.pace_ns
@@ -213,7 +218,7 @@ class Stream:
         """Return the verdict as if the stream had ended so; changes nothing, so that any prefix can be judged."""
         if outcome not in OUTCOMES:
             raise ValueError(f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
-        every, run = self._every, self._run
+        every, run = self._every, self.running
         count = run.count
         end = max(end_ns, self.last_ns)
         e2e_ns = end - self.commit_ns
@@ -224,6 +229,7 @@ class Stream:
         idle = run.idle_ns(x)
         misses = run.misses(waited_to) if judged else None
         aborted = self.slo.benefit.abort_penalty if outcome in ABORTED else 0.0
+        first_due = self.slo.fluidity.first_deadline_ns(self.input_tokens)
         tbt_p50_ns, tbt_p99_ns, tbt_max_ns = gap_ranks(self.gaps_ns, self.joint_tokens)
         stalls = run.stalls + (waited_to is not None and run.waiting(waited_to) and not run.stalled)
         return Verdict(
@@ -245,11 +251,17 @@ class Stream:
             stalls=stalls if judged else None,
             deadlines=None if misses is None else count - run.late + misses,
             deadline_misses=misses,
-            line_misses=run.line_misses(waited_to) if judged else None,
-            met=met_given(outcome, passed=run.deadline_passed(waited_to)) if judged else None,
+            line_misses=run.line_misses(waited_to, first_due) if judged else None,
+            met=met_given(outcome, passed=run.deadline_passed(waited_to, self.slo)) if judged else None,
             abort_penalty=aborted,
             benefit=benefit(count, idle, aborted, self.slo) if judged else None,
         )
+
+    def _advance(self, times: Sequence[int], counts: Sequence[int] | None) -> None:
+        """Apply sorted events that are read, at least one, none before the last applied one."""
+        events = len(times)
+        tokens = tokens_of(times, counts)
+        advance(self._rows.cells, self._slot, times, ones(events) if counts is None else counts, 0, events, tokens)
 
     def _extend_events(
         self, times_ns: Sequence[int], kinds: Sequence[int] | None, counts: Sequence[int] | None
@@ -270,7 +282,7 @@ class Stream:
         own = None if many is None else array("q", read_numbers)
         if self._read is not self._every:
             self._note_read(array("q", read_times), own)
-        self._run.apply(read_times, own)
+        self._advance(read_times, own)
 
     def _note(self, kinds: bytes, counts: array[int] | None, *, all_read: bool) -> None:
         """Note the kinds and counts of the last events of `_every`; `all_read`: whether all of them are read."""
@@ -307,7 +319,7 @@ class Stream:
             self._kinds = self._counts = self._read_counts = None
             self._joint_tokens = self._joint_until = 0
             self._read = self._every if CONTENT in self.slo.reads else array("q")
-            self._run = Running(self.slo, self.commit_ns, self.input_tokens)
+            start(self._rows, self._slot, self.slo, self.commit_ns, self.input_tokens)
         times, kinds, counts = zip(*placed, strict=True)
         self.extend(times, kinds, None if max(counts) == 1 else counts)
 

@@ -300,5 +300,5 @@ def test_the_segments_that_wait_for_an_earlier_one_are_bounded_in_bytes() -> Non
         batch.received(T0_NS + (most + 10) * MS)
         live.evaluator.apply(batch, T0_NS + (most + 10) * MS)
     (stream,) = live.evaluator.live.values()
-    assert stream.tokens_so_far.tokens == most * 1000 + 1
+    assert stream.stream.tokens == most * 1000 + 1
     assert live.evaluator.counts["refused.too_many_bytes_waiting"] == 3

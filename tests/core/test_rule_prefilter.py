@@ -14,11 +14,11 @@ from support.core.kernel_modes import MODES, shown_in
 from support.examples import SEED, examples
 
 from otel_llm.core.rule_tables import FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
-from otel_llm.core.stream_columns import NEVER
 from otel_llm.rules.engine.prefilter import Prefilter
 from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.language.parser import MAX_DEPTH
 from otel_llm.slo.classes import SloClass
+from otel_llm.slo.live.columns import NEVER
 from otel_llm.slo.stream import Stream
 
 MS = 1_000_000

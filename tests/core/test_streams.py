@@ -15,12 +15,13 @@ from support.chance import chances
 from support.core.core_fleets import slo_class
 from support.core.kernel_modes import MODES, shown_in
 from support.examples import examples
+from support.slo.judgement import Judgement
 from support.slo.requests import slo_classes
 
 from otel_llm.core import stream_columns as columns
 from otel_llm.core import streams as core
-from otel_llm.evaluate.streams.running_many import RunningMany
 from otel_llm.slo.classes import CONTENT, Deadline, Fluidity, SloClass
+from otel_llm.slo.live.columns import ALLOWANCE_NS, DRY_NS, DUE_NS, LATE, MISSED, PASSED, RUNNING_WIDTH, STALLED, STALLS
 from otel_llm.slo.live.running import Running
 from otel_llm.slo.token_events import tokens_of
 
@@ -54,7 +55,7 @@ class Alone:
     """One stream, moved by one segment after another in plain Python: what the kernel is to do."""
 
     slo: SloClass
-    running: Running
+    judgement: Judgement
     last_ns: int
     first_ns: int
     watermark_ns: int
@@ -67,7 +68,6 @@ class Alone:
     times_ns: list[int] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
     tokens: int = 0
-    ahead: bool = False
 
     def take(self, segment: Segment) -> bool | None:
         """Apply a segment if it comes next; return whether it was in time, None if it was not applied."""
@@ -90,8 +90,7 @@ class Alone:
             self.tokens += segment.tokens
             self.buffers = buffers_then(self.buffers, segment)
             if segment.kind in self.slo.reads:
-                self.running.apply(times, segment.counts)
-                self.ahead = True
+                self.judgement.apply(times, segment.counts)
         return heard
 
 
@@ -110,9 +109,8 @@ class Streams:
         self.buffer = np.zeros((len(alone), BUFFER), np.int64)
         self.times_ns: list[list[int]] = [[] for _ in alone]
         self.counts: list[list[int]] = [[] for _ in alone]
-        self.running = RunningMany(self.rows)
         for slot, stream in enumerate(alone):
-            self.running.store(slot, stream.running, stream.slo)
+            self.rows[slot, :RUNNING_WIDTH] = list(stream.judgement.now)
             for column, value in self.expected(stream).items():
                 self.rows[slot, column] = value
             self.rows[slot, columns.MOVED_AT] = slot % 3  # what another message has left there
@@ -130,7 +128,6 @@ class Streams:
             columns.LAST_NS: stream.last_ns,
             columns.LAST_BYTE_NS: stream.last_byte_ns,
             columns.READY: stream.ready,
-            columns.AHEAD: stream.ahead,
             columns.BUFFERS: stream.buffers,
         }
 
@@ -193,10 +190,6 @@ class Streams:
         return done.tolist(), dict(zip(slots, heard[:count].tolist(), strict=True)), counted[core.APPLIED :].tolist()
 
 
-def state(running: Running) -> dict[str, object]:
-    return {name: getattr(running, name) for name in Running.__slots__ if name not in ("_slo", "first_due_ns")}
-
-
 def check(streams: Streams, alone: list[Alone]) -> None:
     for slot, stream in enumerate(alone):
         row = streams.rows[slot]
@@ -205,17 +198,15 @@ def check(streams: Streams, alone: list[Alone]) -> None:
         times, counts = streams.buffered(slot, row[columns.FRESH])
         assert streams.times_ns[slot] + times == stream.times_ns
         assert streams.counts[slot] + counts == stream.counts
-        back = Running(stream.slo, stream.running.commit_ns, None)
-        streams.running.load(slot, back)
-        assert state(back) == state(stream.running)
+        assert Running(*row[:RUNNING_WIDTH].tolist()) == stream.judgement.now
 
 
 def drawn_streams(random: Random, classes: list[SloClass]) -> list[Alone]:
     found = []
     for _ in range(random.randint(1, 8)):
         slo, commit_ns = random.choice(classes), T0_NS + random.randrange(1000) * MS
-        running = Running(slo, commit_ns, random.choice((None, 10, 700)))
-        found.append(Alone(slo, running, commit_ns, commit_ns, commit_ns, ready=random.random() < 0.95))
+        judgement = Judgement(slo, commit_ns, random.choice((None, 10, 700)))
+        found.append(Alone(slo, judgement, commit_ns, commit_ns, commit_ns, ready=random.random() < 0.95))
     return found
 
 
@@ -314,7 +305,7 @@ def by_hand(*times_ms: int, cut: int, credit: str = "carry") -> tuple[Streams, l
         deadline=Deadline("ttft_tbt", 200 * MS, 60 * MS),
         fluidity=Fluidity(ttft=300 * MS, tbt_ns=50 * MS, slack_ns=0, ttft_credit=credit),  # type: ignore[arg-type]
     )
-    stream = Alone(slo, Running(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS, offset_ns=0)
+    stream = Alone(slo, Judgement(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS, offset_ns=0)
     streams = Streams([stream])
     times = [T0_NS + time * MS for time in times_ms]
     parts = [times[:cut], times[cut:]]
@@ -330,24 +321,24 @@ def test_a_reader_who_waits_and_deadlines_that_are_missed() -> None:
     row = streams.rows[0]
     assert counts == [2, 4, 1]
     # The reading line: 150, 200 | 250 at token 3 > dry 250: it waits, and stalls after d_3 = 250; then dry 450 < 460.
-    assert (row[columns.DRY_NS] - T0_NS) // MS == 510
-    assert (row[columns.STALLS], row[columns.STALLED]) == (1, 1)  # one that goes on
-    assert (row[columns.ALLOWANCE_NS] - T0_NS) // MS == 350
+    assert (row[DRY_NS] - T0_NS) // MS == 510
+    assert (row[STALLS], row[STALLED]) == (1, 1)  # one that goes on
+    assert (row[ALLOWANCE_NS] - T0_NS) // MS == 350
     # Etalon: due 300, 350, 400 (in time), 450 (460 is late), then 510.
-    assert (row[columns.LATE], row[columns.MISSED], (row[columns.DUE_NS] - T0_NS) // MS) == (1, 1, 510)
-    assert row[columns.PASSED] == 1  # 240 ms after the token before
+    assert (row[LATE], row[MISSED], (row[DUE_NS] - T0_NS) // MS) == (1, 1, 510)
+    assert row[PASSED] == 1  # 240 ms after the token before
 
 
 def test_the_first_tokens_credit_is_dropped() -> None:
     streams, _ = by_hand(150, 160, 400, 460, cut=1, credit="drop")
     row = streams.rows[0]
     # Due 300, then from 150: 200, 250 (400: 1 + 150 // 50 = 4 missed), 450 (460: one), then 510.
-    assert (row[columns.LATE], row[columns.MISSED], (row[columns.DUE_NS] - T0_NS) // MS) == (2, 5, 510)
+    assert (row[LATE], row[MISSED], (row[DUE_NS] - T0_NS) // MS) == (2, 5, 510)
 
 
 def test_what_fills_the_room_is_kept_and_what_comes_then_is_appended_behind_it() -> None:
     slo = slo_class(Random(1), "c0")
-    stream = Alone(slo, Running(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
+    stream = Alone(slo, Judgement(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
     streams = Streams([stream])
     times = [T0_NS + index for index in range(BUFFER + 3)]
     parts = (times[:2], times[2:BUFFER], times[BUFFER : BUFFER + 1], times[BUFFER + 1 :])
@@ -363,7 +354,7 @@ def test_what_fills_the_room_is_kept_and_what_comes_then_is_appended_behind_it()
 
 def test_events_with_counts_are_buffered_once_the_arrays_have_counts() -> None:
     slo = slo_class(Random(1), "c0")
-    stream = Alone(slo, Running(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
+    stream = Alone(slo, Judgement(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
     streams = Streams([stream])
     room = BUFFER // 2
     sizes = [(2, [1, 1]), (1, [700]), (2, [1, 3]), (room - 2, None), (1, None), (1, [2])]
@@ -380,7 +371,7 @@ def test_events_with_counts_are_buffered_once_the_arrays_have_counts() -> None:
 def test_a_message_in_reverse_order_is_applied_in_order_of_number() -> None:
     random = Random(1)
     slo = slo_class(random, "c0")
-    stream = Alone(slo, Running(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
+    stream = Alone(slo, Judgement(slo, T0_NS, 10), T0_NS, T0_NS, T0_NS)
     streams = Streams([stream])
     segments = [Segment(0, 1 + at, at, T0_NS + at * MS, 0, [T0_NS + at * MS], T0_NS) for at in reversed(range(500))]
     assert streams.apply(segments)[0] == [True] * 500

@@ -15,6 +15,7 @@ from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.rules.engine.applicable_rules import identity_of
 from otel_llm.rules.engine.prefilter import Prefilter, PrefilterResult
+from otel_llm.slo.live.columns import RUNNING_WIDTH
 from otel_llm.slo.stream import Stream
 
 COMMIT = 1_790_000_000_000_000_000
@@ -67,7 +68,7 @@ class Rows:
         self._prefilter = prefilter
         for slot, one in zip(self.slots.tolist(), views, strict=True):
             stream = one.stream
-            table.running.store(slot, stream.running, stream.slo)
+            table.rows[slot, :RUNNING_WIDTH] = list(stream.running)
             table.offset_ns[slot], table.watermark_ns[slot] = one.offset_ns, one.watermark_ns
             table.tokens[slot] = len(stream.times_ns)
             table.first_ns[slot] = stream.times_ns[0] if stream.times_ns else stream.commit_ns

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from support.slo.judgement import Judgement
 
 from otel_llm.slo.classes import SloClass
 from otel_llm.slo.live.reading_curve import curve_points, read_by_ns
-from otel_llm.slo.live.running import Running
 
 MS = 1_000_000
 
@@ -23,11 +23,11 @@ def test_a_reader_waits_where_the_text_ends() -> None:
 @given(st.lists(st.integers(0, 3_000), min_size=1, max_size=60), st.integers(1, 900))
 def test_the_last_point_is_where_the_running_judgement_says_that_the_reader_is(gaps: list[int], pace: int) -> None:
     arrivals = np.cumsum(np.array(gaps) * MS)
-    running = Running(SloClass(pace_ns=pace * MS), 0, None)
+    judgement = Judgement(SloClass(pace_ns=pace * MS), 0)
     dry_ns = []
     for arrival in arrivals.tolist():
-        running.apply([arrival])
-        dry_ns.append(running.dry_ns)
+        judgement.apply([arrival])
+        dry_ns.append(judgement.now.dry_ns)
     assert read_by_ns(arrivals, pace * MS).tolist() == dry_ns
 
 

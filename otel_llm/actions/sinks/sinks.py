@@ -204,7 +204,7 @@ class Sinks:
             met = row()["met"] if verdict is None else verdict.met
             if verdict is None or self.console.wants(outcome, met):
                 self._say_verdict(stream.group.tenant, row())
-            tokens = stream.tokens_so_far if begun and verdict is not None else None
+            tokens = stream.stream if begun and verdict is not None else None
             gaps = ((), 0) if tokens is None else (tokens.gaps_ns, tokens.joint_tokens)
             found.setdefault(stream.group, []).append(EndedReply(outcome, met, verdict, *gaps))
         for group, replies in found.items():

@@ -16,6 +16,7 @@ from numba.core.caching import InTreeCacheLocator
 from numba.core.codegen import get_host_cpu_features
 from numba.core.errors import NumbaError
 from numba.core.options import DefaultOptions
+from numba.extending import register_jitable
 
 from otel_llm.core.compiling.kernel_cache import KernelCache
 
@@ -49,6 +50,11 @@ def compiled(function: Callable[..., Any], signature: str | None, *, inline: boo
         except Exception as broken:  # noqa: BLE001  a full disk, a truncated file: unpickling raises any error
             folder.give_up(f"{type(broken).__name__}: {broken}")
     return _for(signature, numba.njit(**_OPTIONS)(function))
+
+
+def register(function: Callable[..., Any]) -> None:
+    """Make a plain function callable from compiled ones."""
+    register_jitable(**_OPTIONS)(function)
 
 
 def _for(signature: str, made: Any) -> Any:

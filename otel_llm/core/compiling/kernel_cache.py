@@ -187,7 +187,10 @@ def _refuse_unsafe_files(folder: Path) -> None:
 
 
 def fingerprint(facts: Iterable[str]) -> str:
-    """Return a hash of facts and of all sources that kernels depend on: `otel_llm.core` and `otel_llm.semconv`."""
+    """Return a hash of facts and of all sources that kernels depend on.
+
+    They are `otel_llm.core`, `otel_llm.slo.live` and `otel_llm.semconv`.
+    """
     digest = hashlib.sha256()
     for fact in facts:
         digest.update(f"{fact}\0".encode())
@@ -201,7 +204,7 @@ def _sources() -> list[tuple[str, Traversable]]:
     ours = resources.files("otel_llm")
     core = ours / "core"
     inner = [one for one in core.iterdir() if one.is_dir() and not one.name.startswith("_")]
-    folders = {"core": core} | {f"core/{one.name}": one for one in inner}
+    folders = {"core": core, "slo/live": ours / "slo" / "live"} | {f"core/{one.name}": one for one in inner}
     kernels = [
         (f"{path}/{file.name}", file)
         for path, folder in folders.items()

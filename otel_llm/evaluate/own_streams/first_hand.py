@@ -26,7 +26,6 @@ from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.evaluate.timers import Timers, earliest
 from otel_llm.evaluate.usage import Meter
 from otel_llm.rules.engine.rule_engine import RuleEngine
-from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,10 +87,8 @@ class FirstHand:
         slo, unknown = self.classes.choose(identity.declared_class, identity.attributes)
         self.counts["unknown_slo_class"] += unknown
         group = Group(slo.name, identity.model or "", identity.instance or "", identity.measured_at, key[2])
-        arithmetic = Stream(slo, commit_ns, identity.input_tokens)
-        stream = OwnStream(self._table, key, identity, slo, arithmetic, group, identity.exact_resume)
-        stream.slot = self._table.take(stream, None)
-        self._table.name(stream.slot, group, slo)
+        stream = OwnStream(self._table, key, identity, slo, group, identity.exact_resume)
+        stream.begin(commit_ns)
         write(self._table, (stream,), now_ns)
         self._table.found_ns[stream.slot] = now_ns
         self._table.in_flight[stream.slot] = True

@@ -68,7 +68,7 @@ UNSTATED: Final = Statement()
 class OwnStream(Grouped):
     """A stream of `FirstHand` between its commit and its end; instants are unix ns of one clock.
 
-    Its arithmetic is its state; its row of the table is a copy that `write` updates before the table is read.
+    Its arithmetic works on its row of the table; `write` updates the other columns before the table is read.
     """
 
     table: StreamTable
@@ -76,10 +76,11 @@ class OwnStream(Grouped):
     identity: Identity
     """As at the commit; an instance or a prompt length may be added later."""
     slo: SloClass
-    stream: Stream
     group: Group
     """The present group."""
     exact_resume: bool
+    stream: Stream = field(init=False)
+    """The arithmetic, once it has a slot (`begin`)."""
     token_basis: str | None = None
     """How the tokens are counted; None before the first."""
     token_ratio_learned: bool | None = None
@@ -124,11 +125,6 @@ class OwnStream(Grouped):
         return True
 
     @property
-    def tokens_so_far(self) -> Stream:
-        """Return the arithmetic."""
-        return self.stream
-
-    @property
     def last_receipt_ns(self) -> int:
         """Return the instant up to which the backend was read, from the table."""
         return self.table.receipt_ns.item(self.slot)
@@ -148,6 +144,12 @@ class OwnStream(Grouped):
         """Return 0."""
         return 0
 
+    def begin(self, commit_ns: int) -> None:
+        """Take a slot of the table, and start the arithmetic."""
+        self.slot = self.table.take(self, None)
+        self.table.name(self.slot, self.group, self.slo)
+        self.stream = Stream(self.slo, commit_ns, self.identity.input_tokens, self.table, self.slot)
+
     def name_instance(self, instance: str) -> None:
         """Set the replica of its row: the first that served it."""
         self.identity = replace(self.identity, instance=instance)
@@ -164,7 +166,7 @@ class OwnStream(Grouped):
     def judge_by(self, slo: SloClass) -> None:
         """Judge all tokens again, by another class."""
         old = self.stream
-        self.slo, self.stream = slo, Stream(slo, old.commit_ns, old.input_tokens)
+        self.slo, self.stream = slo, Stream(slo, old.commit_ns, old.input_tokens, self.table, self.slot)
         self.stream.extend(*old.events)
         self.stream.skewed = old.skewed
         self.written_tokens = None
@@ -203,7 +205,7 @@ class OwnStream(Grouped):
 
 def write(table: StreamTable, streams: Iterable[OwnStream], now_ns: int) -> None:
     """Write the rows of streams, as of `now_ns`, to the table."""
-    slots, known, moved, rows = [], [], [], []
+    slots, known, rows = [], [], []
     for stream in streams:
         if stream.ageless:
             stream.watermark_ns = now_ns
@@ -212,12 +214,10 @@ def write(table: StreamTable, streams: Iterable[OwnStream], now_ns: int) -> None
         times = stream.stream.times_ns
         if stream.written_tokens != stream.stream.tokens:
             stream.written_tokens = stream.stream.tokens
-            moved.append(stream)
             first_ns = times[0] if times else stream.stream.commit_ns
             rows.append((stream.slot, stream.written_tokens, stream.stream.last_ns, first_ns))
     if slots:
         table.watermark_ns[slots] = table.receipt_ns[slots] = known
-    if moved:
+    if rows:
         at, tokens, last_ns, first_ns = np.array(rows).T
         table.tokens[at], table.last_ns[at], table.first_ns[at] = tokens, last_ns, first_ns
-        table.running.store_many(at, ((stream.stream.running, stream.slo) for stream in moved))

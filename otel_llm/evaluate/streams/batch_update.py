@@ -102,5 +102,5 @@ def _append(table: StreamTable, plain: SegmentColumns, slots: Ints, indexes: Int
         stream = streams[slot]
         assert stream is not None  # noqa: S101  a slot that is found is in use
         counts = array("q", bytes(numbers[start:end])) if several else None
-        stream.tokens_so_far.append(array("q", bytes(data[start:end])), kind, counts)
-        table.attach(slot, stream.tokens_so_far.open_arrays)
+        stream.stream.append(array("q", bytes(data[start:end])), kind, counts)
+        table.attach(slot, stream.stream.open_arrays)

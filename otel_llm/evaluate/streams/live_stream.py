@@ -96,20 +96,8 @@ class LiveStream(Grouped):
         Raises:
             LookupError: the commit is not known.
         """
-        arithmetic, table, slot = self._arithmetic, self.table, self.slot
-        if arithmetic is None:
+        if self._arithmetic is None:
             raise LookupError("the stream's commit is not known")
-        if table.fresh.item(slot):
-            table.flush_fresh(slot)
-        if table.ahead.item(slot):
-            table.running.load(slot, arithmetic.running)
-            table.ahead[slot] = False
-        return arithmetic
-
-    @property
-    def tokens_so_far(self) -> Stream:
-        """Return the arithmetic for its tokens alone: its running judgement may be in the columns only."""
-        assert self._arithmetic is not None  # noqa: S101  for streams that have begun
         if self.table.fresh.item(self.slot):
             self.table.flush_fresh(self.slot)
         return self._arithmetic
@@ -196,8 +184,8 @@ class LiveStream(Grouped):
 
     def begin(self, commit_ns: int, input_tokens: int | None) -> None:
         """Start the arithmetic; restart it with its tokens where commit, class or prompt length have changed."""
-        old = self.tokens_so_far if self.begun else None
-        arithmetic = self._arithmetic = Stream(self.slo, commit_ns, input_tokens)
+        old = self.stream if self.begun else None
+        arithmetic = self._arithmetic = Stream(self.slo, commit_ns, input_tokens, self.table, self.slot)
         if old is None:
             self.table.watermark_ns[self.slot] = commit_ns
         else:
@@ -286,11 +274,9 @@ class LiveStream(Grouped):
         self.token_basis, self.token_ratio_learned = basis, learned
 
     def _write_columns(self) -> None:
-        """Write the arithmetic's state to the columns."""
+        """Write what the columns have of all tokens, read or not."""
         arithmetic, table, slot = self._arithmetic, self.table, self.slot
         assert arithmetic is not None  # noqa: S101
-        table.running.store(slot, arithmetic.running, self.slo)
-        table.ahead[slot] = False
         table.last_ns[slot] = arithmetic.last_ns
         table.first_ns[slot] = arithmetic.times_ns[0] if arithmetic.times_ns else arithmetic.commit_ns
         table.attach(slot, arithmetic.open_arrays)
@@ -328,7 +314,7 @@ class LiveStream(Grouped):
     def token_events(self) -> TokenEvents:
         """Return the events (unix ns) of all received tokens, applied ones first."""
         rest = self.received.token_events()
-        return rest if self._arithmetic is None else joined([self.tokens_so_far.events, rest])
+        return rest if self._arithmetic is None else joined([self.stream.events, rest])
 
     def identify(self, slo: SloClass, group: Group, *, exact_resume: bool) -> None:
         """Set the identity."""

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from otel_llm.formats.records import Attributes
     from otel_llm.slo.classes import SloClass, SloClasses
     from otel_llm.slo.ledger import Ledger
-    from otel_llm.slo.stream import Stream
 
 
 class Group(NamedTuple):
@@ -33,8 +32,8 @@ UNGROUPED: Final = Group("", "", "", "")
 class CommitIdentity:
     """The identity of a stream by its tenant and its commit's attributes; `unknown`: they name an unknown class.
 
-    `classes`: those of which it has one. `open_names`: the attributes by which a later span would change the identity,
-    as the commit (`attributes`) does not state them.
+    `classes`: where its class is from. `open_names`: the attributes by which a later span would change the identity, as
+    the commit (`attributes`) does not state them.
     """
 
     slo: SloClass
@@ -92,10 +91,6 @@ class StreamInFlight(StreamView, Protocol):
     @property
     def begun(self) -> bool:
         """Return whether the commit is known."""
-
-    @property
-    def tokens_so_far(self) -> Stream:
-        """Return the arithmetic for its tokens alone."""
 
     @property
     def outcome(self) -> str | None:

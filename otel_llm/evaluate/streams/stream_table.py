@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 
 from otel_llm.core import stream_columns
-from otel_llm.core.stream_columns import BUFFERS_COUNTS, BUFFERS_NOTHING, BUFFERS_TIMES, INDEX_WIDTH, NEVER, WIDTH
+from otel_llm.core.stream_columns import BUFFERS_COUNTS, BUFFERS_NOTHING, BUFFERS_TIMES, INDEX_WIDTH, WIDTH
 from otel_llm.evaluate.streams.column_views import ColumnViews
 from otel_llm.evaluate.streams.running_many import RunningMany
 from otel_llm.formats.records import DEFAULT_TENANT
+from otel_llm.slo.live.columns import NEVER, RUNNING_WIDTH
+from otel_llm.slo.live.running import Running
 
 if TYPE_CHECKING:
+    from array import array
+
     import numpy.typing as npt
 
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
@@ -34,7 +38,7 @@ _VALUE_BYTES: Final = 8
 FIRST_SLOTS: Final = 1024
 _COLUMNS: Final = (
     "offset_ns", "watermark_ns", "receipt_ns", "segments", "tokens", "first_ns", "last_ns", "metered_tokens",
-    "metered_idle_ns", "group", "slo_index", "identity", "ready", "ahead", "prefiltered", "known_tokens", "buffers",
+    "metered_idle_ns", "group", "slo_index", "identity", "ready", "prefiltered", "known_tokens", "buffers",
     "fresh", "windowed_tokens", "windowed_idle_ns", "last_byte_ns", "known_byte_ns",
 )  # fmt: skip
 _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "in_flight": False, "part": 0}
@@ -59,7 +63,6 @@ class Block(ColumnViews):
     slo_index: Ints
     identity: Ints
     ready: Ints
-    ahead: Ints
     prefiltered: Ints
     known_tokens: Ints
     buffers: Ints
@@ -93,8 +96,8 @@ class StreamTable(Block):
     """
 
     __slots__ = (
-        *_SEARCHED, "_class_at", "_first_slots", "_free", "_group_at", "_index", "_most_groups", "_seed", "_tenants",
-        "arrays", "buffer", "classes", "groups", "size", "streams",
+        *_SEARCHED, "_class_at", "_first_slots", "_flat", "_free", "_group_at", "_index", "_most_groups", "_seed",
+        "_tenants", "arrays", "buffer", "cells", "classes", "groups", "size", "streams",
     )  # fmt: skip
     due_ns: Ints
     found_ns: Ints
@@ -115,6 +118,7 @@ class StreamTable(Block):
         self._class_at: dict[int, int] = {}
         self._free: list[int] = []
         self.buffer = np.empty((0, BUFFER), dtype=np.int64)
+        self.cells = self._flat = memoryview(b"")
         self._index = np.zeros((1, INDEX_WIDTH), dtype=np.int64)
         self._tenants = {DEFAULT_TENANT: 0}
         """The number of each tenant in the index; tenants are named by tokens, so there are few."""
@@ -124,6 +128,16 @@ class StreamTable(Block):
 
     def __len__(self) -> int:
         return self.size - len(self._free)
+
+    def running_of(self, slot: int) -> Running:
+        """Return the running judgement of one stream."""
+        begin = slot * WIDTH
+        return Running._make(self._flat[begin : begin + RUNNING_WIDTH].tolist())
+
+    def set_running(self, slot: int, values: array[int]) -> None:
+        """Write the running judgement of one stream."""
+        begin = slot * WIDTH
+        self._flat[begin : begin + RUNNING_WIDTH] = memoryview(values)
 
     def take(self, stream: StreamInFlight, ids: bytes | None, tenant: str = DEFAULT_TENANT) -> int:
         """Return a slot for a stream; `find` finds it by its ids (trace id and span id) and its tenant."""
@@ -242,6 +256,7 @@ class StreamTable(Block):
         rows = np.zeros((size, self.rows.shape[1]), dtype=np.int64)
         rows[: self.size] = self.rows
         Block.__init__(self, rows)
+        self.cells, self._flat = rows.data, rows.data.cast("B").cast("q")
         for name, at in self.PLACES.items():  # replaces the views of the old matrix
             setattr(self, name, rows[:, at])
         for name, empty in _SEARCHED.items():

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from otel_llm.core import rule_tables as table
-from otel_llm.core.stream_columns import NEVER
 from otel_llm.rules.engine.applicable_rules import holds
 from otel_llm.rules.engine.state_machine import Phase
 from otel_llm.rules.language.compile import compile_expression, used_facts
@@ -22,6 +21,7 @@ from otel_llm.rules.language.condition import is_identity
 from otel_llm.rules.language.crossings import MIRRORED, Threshold, comparison
 from otel_llm.rules.language.facts import FACTS
 from otel_llm.rules.language.snapshot import COUNTING, IDENTITY
+from otel_llm.slo.live.columns import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,79 +1,252 @@
-"""The running judgement of the read tokens: two instants and a few counts, updated by every token."""
+"""The running judgement of the tokens read so far: a row of integers for each stream, updated by every token.
+
+`columns` describes a row. The functions are plain Python for one stream; `otel_llm.core` compiles the same ones into
+its kernels, for many. Two instants and a few counts are the state: tokens that are not late, however many, cost O(1).
+"""
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise, repeat
-from typing import TYPE_CHECKING
+from array import array
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from otel_llm.slo.token_events import tokens_of
+from otel_llm.slo.live.columns import (
+    ALLOWANCE_NS,
+    BY_GAP,
+    COUNT,
+    DROPS,
+    DRY_NS,
+    DUE_NS,
+    FOLLOWING_NS,
+    JUDGED_NS,
+    LATE,
+    MISSED,
+    NEVER,
+    PACE_NS,
+    PASSED,
+    READ_FIRST_NS,
+    READ_LAST_NS,
+    RUNNING_WIDTH,
+    STALLED,
+    STALLS,
+    TBT_NS,
+    UNKNOWN,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from otel_llm.slo.classes import SloClass
 
+    Cells = Any
+    """Rows whose cell is `rows[slot, column]`: an array in kernels, a memoryview in plain Python."""
+    Ints = Any
+    """Integers by index: an array in kernels, any sequence in plain Python."""
 
-class Running:
-    """The state after the tokens read so far; all instants in ns on the stream's axis.
 
-    `dry_ns` is when a reader who began with the first token runs out of text: t_1 + n P and every wait since (before
-    the first token: earlier than any token). `due_ns` is Etalon's deadline of the next token, None while the first
-    one's is unknown. A token later than one of them moves it; tokens that are not, however many, cost O(1) in all.
+class Rows(Protocol):
+    """The rows of some streams."""
+
+    @property
+    def cells(self) -> memoryview:
+        """Return the rows, (S, W) int64."""
+
+    def running_of(self, slot: int) -> Running:
+        """Return the running judgement in a row."""
+
+    def set_running(self, slot: int, values: array[int]) -> None:
+        """Write the running judgement to a row."""
+
+
+class OneRow:
+    """The row of a stream that is in no table."""
+
+    __slots__ = ("_row", "cells")
+
+    def __init__(self) -> None:
+        self._row = memoryview(bytearray(8 * RUNNING_WIDTH)).cast("q")
+        self.cells = self._row.cast("B").cast("q", (1, RUNNING_WIDTH))
+
+    def running_of(self, slot: int) -> Running:  # noqa: ARG002  there is one
+        """Return the running judgement."""
+        return Running._make(self._row.tolist())
+
+    def set_running(self, slot: int, values: array[int]) -> None:  # noqa: ARG002
+        """Write the running judgement."""
+        self._row[:] = memoryview(values)
+
+
+def start(rows: Rows, slot: int, slo: SloClass, commit_ns: int, input_tokens: int | None) -> None:
+    """Write the row of a stream without tokens."""
+    first_due_ns = slo.fluidity.first_deadline_ns(input_tokens)
+    values = (
+        UNKNOWN if first_due_ns is None else commit_ns + first_due_ns,
+        0,
+        commit_ns,
+        commit_ns,
+        commit_ns + slo.start_ns + slo.pace_ns,
+        commit_ns - 1,
+        *(0, 0, 0, 0, 0),
+        commit_ns,
+        *columns_of(slo),
+    )
+    row = array("q", values)
+    row[JUDGED_NS] += commit_ns
+    rows.set_running(slot, row)
+
+
+def columns_of(slo: SloClass) -> tuple[int, ...]:
+    """Return the columns that are of a class; the first deadline counts from the commit."""
+    known = _KNOWN.get(id(slo))  # by identity: hashing a class for every stream is slow
+    if known is None:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        deadline = slo.deadline
+        watched = deadline.policy in ("dslo", "ttft_tbt")
+        known = _KNOWN[id(slo)] = (
+            slo,  # a reference, so that the id stays unique
+            (
+                slo.pace_ns,
+                slo.fluidity.tbt_ns,
+                int(slo.fluidity.ttft_credit == "drop"),
+                int(slo.fluidity.count == "tokens"),
+                deadline.next_ns if watched and deadline.next_ns is not None else NEVER,
+                int(deadline.policy == "ttft_tbt"),
+                deadline.first_ns,
+                sum(1 << kind for kind in slo.reads),
+            ),
+        )
+    return known[1]
+
+
+_MOST_KNOWN: Final = 1024
+_KNOWN: Final[dict[int, tuple[SloClass, tuple[int, ...]]]] = {}
+
+
+# What kernels call, too.
+
+
+def advance(rows: Cells, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
+    """Apply the events from `begin` to `stop`, of so many tokens: at least one, all read, sorted, in order.
+
+    `times_ns`, `counts`: the instant of each event, and its tokens. Only the first token of an event can be late: the
+    next deadline and the reader are beyond it then.
     """
+    read_on(rows, slot, times_ns, counts, begin, stop, tokens)
+    count_misses(rows, slot, times_ns, counts, begin, stop, tokens)
+    if rows[slot, FOLLOWING_NS] != NEVER and rows[slot, PASSED] == 0:
+        rows[slot, PASSED] = breaks_deadline(rows, slot, times_ns, counts, begin, stop)
+    if rows[slot, COUNT] == 0:
+        rows[slot, READ_FIRST_NS] = times_ns[begin]
+    rows[slot, COUNT] += tokens
+    rows[slot, READ_LAST_NS] = times_ns[stop - 1]
+    rows[slot, ALLOWANCE_NS] += tokens * rows[slot, PACE_NS]
 
-    __slots__ = (
-        "_slo", "allowance_ns", "commit_ns", "count", "dry_ns", "due_ns", "first_due_ns", "first_ns", "last_ns",
-        "late", "missed", "passed", "stalled", "stalls",
-    )  # fmt: skip
 
-    def __init__(self, slo: SloClass, commit_ns: int, input_tokens: int | None) -> None:
-        first_due = slo.fluidity.first_deadline_ns(input_tokens)
-        self._slo = slo
-        self.commit_ns = commit_ns
-        self.count = 0
-        self.first_ns = self.last_ns = commit_ns  # of the tokens read; meaningless while there are none
-        self.allowance_ns = commit_ns + slo.start_ns + slo.pace_ns
-        """The reading line's deadline of the next token, d_{n+1}."""
-        self.dry_ns = commit_ns - 1
-        self.stalls = 0
-        self.stalled = False
-        """Whether the last token ended a stall, which then goes on with the next."""
-        self.first_due_ns = None if first_due is None else commit_ns + first_due
-        self.due_ns = self.first_due_ns
-        self.late = 0
-        self.missed = 0
-        self.passed = False
-        """Whether a token missed its deadline under `dslo` or `ttft_tbt` (the other policies need no memory)."""
-
-    def apply(self, times: Sequence[int], counts: Sequence[int] | None = None) -> None:
-        """Apply sorted token events, at least one, none before the commit or before the last applied.
-
-        `counts`: the tokens of each event, None for one each. Only the first token of an event can be late: the next
-        deadline and the reader are beyond it then.
-        """
-        slo, count, last = self._slo, tokens_of(times, counts), times[-1]
-        if last <= self.dry_ns:
-            self.dry_ns += count * slo.pace_ns
-            self.stalled = False
+def read_on(rows: Cells, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
+    """Advance the reading line over events, and count stalls."""
+    pace_ns, dry_ns, allowance_ns = rows[slot, PACE_NS], rows[slot, DRY_NS], rows[slot, ALLOWANCE_NS]
+    if times_ns[stop - 1] <= dry_ns:  # the reader waits for no token
+        rows[slot, DRY_NS] = dry_ns + tokens * pace_ns
+        rows[slot, STALLED] = 0
+        return
+    stalls, stalled = rows[slot, STALLS], rows[slot, STALLED] != 0
+    for index in range(begin, stop):
+        time_ns = times_ns[index]
+        if time_ns > dry_ns:
+            stalls += time_ns > allowance_ns and not stalled
+            stalled = time_ns > allowance_ns and counts[index] == 1
+            dry_ns = time_ns
         else:
-            self._read_on(times, counts)
-        if self.due_ns is not None:
-            if last <= self.due_ns and (self.count or slo.fluidity.ttft_credit == "carry"):
-                self.due_ns += count * slo.fluidity.tbt_ns
-            else:
-                self.due_ns = self._count_misses(self.due_ns, times, counts)
-        if not self.passed and slo.deadline.next_ns is not None:
-            self.passed = self._breaks_deadline(times, counts, slo.deadline.next_ns)
-        if not self.count:
-            self.first_ns = times[0]
-        self.count += count
-        self.last_ns = last
-        self.allowance_ns += count * slo.pace_ns
+            stalled = False
+        dry_ns += counts[index] * pace_ns
+        allowance_ns += counts[index] * pace_ns
+    rows[slot, DRY_NS], rows[slot, STALLS], rows[slot, STALLED] = dry_ns, stalls, stalled
+
+
+def count_misses(rows: Cells, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
+    """Advance Etalon's deadline over events; count late tokens and missed deadlines."""
+    due_ns, tbt_ns = rows[slot, DUE_NS], rows[slot, TBT_NS]
+    if due_ns == UNKNOWN:
+        return
+    # Without the first token's spare time the deadlines start from it, as after a miss.
+    drops = rows[slot, DROPS] != 0 and rows[slot, COUNT] == 0
+    if times_ns[stop - 1] <= due_ns and not drops:
+        rows[slot, DUE_NS] = due_ns + tokens * tbt_ns
+        return
+    late, missed = rows[slot, LATE], rows[slot, MISSED]
+    for index in range(begin, stop):
+        time_ns = times_ns[index]
+        if time_ns > due_ns:
+            late += 1
+            missed += 1 + (time_ns - due_ns) // tbt_ns
+            due_ns = time_ns
+        elif drops and index == begin:
+            due_ns = time_ns
+        due_ns += counts[index] * tbt_ns
+    rows[slot, DUE_NS], rows[slot, LATE], rows[slot, MISSED] = due_ns, late, missed
+
+
+def breaks_deadline(rows: Cells, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int) -> bool:
+    """Return whether a token is after its deadline, which follows from the token before or from the first deadline."""
+    following_ns, due_ns, count = rows[slot, FOLLOWING_NS], rows[slot, JUDGED_NS], rows[slot, COUNT]
+    if rows[slot, BY_GAP] == 0:
+        due_ns += count * following_ns
+        if times_ns[stop - 1] <= due_ns:
+            return False
+        for index in range(begin, stop):
+            if times_ns[index] > due_ns:
+                return True
+            due_ns += counts[index] * following_ns
+        return False
+    if count == 0 and times_ns[begin] > due_ns:
+        return True
+    before_ns = rows[slot, READ_LAST_NS] if count != 0 else times_ns[begin]
+    if times_ns[stop - 1] - before_ns <= following_ns:
+        return False
+    for index in range(begin, stop):
+        if times_ns[index] - before_ns > following_ns:
+            return True
+        before_ns = times_ns[index]
+    return False
+
+
+IN_KERNELS: Final = (read_on, count_misses, breaks_deadline, advance)
+"""The functions that kernels call, in the order in which one needs another."""
+
+
+def ones(events: int) -> Sequence[int]:
+    """Return the counts of so many events of one token each."""
+    return b"\1" * events
+
+
+class Running(NamedTuple):
+    """The running judgement of a stream at its last token: the columns of its row, by name."""
+
+    due_ns: int
+    count: int  # type: ignore[assignment]  # it hides a method of tuples
+    first_ns: int
+    last_ns: int
+    allowance_ns: int
+    dry_ns: int
+    stalls: int
+    stalled: int
+    late: int
+    missed: int
+    passed: int
+    commit_ns: int
+    pace_ns: int
+    tbt_ns: int
+    drops: int
+    one_a_token: int
+    following_ns: int
+    by_gap: int
+    judged_ns: int
+    reads: int
 
     @property
     def unbroken(self) -> bool:
         """Tell whether the reader has never waited since the first token read."""
-        return self.count > 0 and self.dry_ns == self.first_ns + self.count * self._slo.pace_ns
+        return self.count > 0 and self.dry_ns == self.first_ns + self.count * self.pace_ns
 
     def idle_ns(self, x_ns: int) -> int:
         """Return l at an instant not before the last token: max(M_n, x - d_{n+1})."""
@@ -83,7 +256,7 @@ class Running:
         """Return the wait since the first token read, at an instant not before the last; None before the first."""
         if not self.count:
             return None
-        return max(self.dry_ns, x_ns) - self.first_ns - self.count * self._slo.pace_ns
+        return max(self.dry_ns, x_ns) - self.first_ns - self.count * self.pace_ns
 
     def waiting(self, x_ns: int) -> bool:
         """Tell whether the reader has waited since the last token."""
@@ -95,79 +268,31 @@ class Running:
 
     def misses(self, x_ns: int | None) -> int | None:
         """Return the missed deadlines; with x also those overdue then, as if a token arrived at x."""
-        if self.due_ns is None:
+        if self.due_ns == UNKNOWN:
             return None
-        tbt = self._slo.fluidity.tbt_ns
-        overdue = 0 if x_ns is None or x_ns <= self.due_ns else 1 + (x_ns - self.due_ns) // tbt
-        if self._slo.fluidity.count == "tokens":
-            return self.late + (overdue > 0)
-        return self.missed + overdue
+        overdue = 0 if x_ns is None or x_ns <= self.due_ns else 1 + (x_ns - self.due_ns) // self.tbt_ns
+        return self.late + (overdue > 0) if self.one_a_token else self.missed + overdue
 
-    def line_misses(self, x_ns: int | None) -> int | None:
-        """Return ceil(M_n / tbt) of the line without resets; with x as if a token arrived then."""
-        if self.due_ns is None or self.first_due_ns is None:
+    def line_misses(self, x_ns: int | None, first_due_ns: int | None) -> int | None:
+        """Return ceil(M_n / tbt) of the line without resets from the first deadline; with x as if a token arrived then.
+
+        `first_due_ns`: the first token's deadline since the commit.
+        """
+        if self.due_ns == UNKNOWN or first_due_ns is None:
             return None
-        tbt = self._slo.fluidity.tbt_ns
         due = self.due_ns if x_ns is None else max(self.due_ns, x_ns)
-        return -(-max(0, due - self.first_due_ns - self.count * tbt) // tbt)
+        return -(-max(0, due - self.commit_ns - first_due_ns - self.count * self.tbt_ns) // self.tbt_ns)
 
-    def deadline_passed(self, x_ns: int | None) -> bool:
+    def deadline_passed(self, x_ns: int | None, slo: SloClass) -> bool:
         """Tell whether the class's policy was broken; with x also by a next token that is missing by then."""
-        deadline = self._slo.deadline
-        first_due, following = self.commit_ns + deadline.first_ns, deadline.next_ns or 0
-        if deadline.policy == "reading":
-            return self.idle_ns(self.commit_ns if x_ns is None else x_ns) > deadline.first_ns
-        if deadline.policy == "e2e":
+        policy, following, first_due = slo.deadline.policy, slo.deadline.next_ns or 0, self.judged_ns
+        if policy == "reading":
+            return self.idle_ns(self.commit_ns if x_ns is None else x_ns) > slo.deadline.first_ns
+        if policy == "e2e":
             return (self.last_ns if x_ns is None else x_ns) > first_due
         if not self.count:
             return x_ns is not None and x_ns > first_due
-        if deadline.policy == "ttft_tpot":
+        if policy == "ttft_tpot":
             return self.first_ns > first_due or self.last_ns > self.first_ns + (self.count - 1) * following
-        next_due = first_due + self.count * following if deadline.policy == "dslo" else self.last_ns + following
-        return self.passed or (x_ns is not None and x_ns > next_due)
-
-    def _read_on(self, times: Sequence[int], counts: Sequence[int] | None) -> None:
-        pace, dry, due = self._slo.pace_ns, self.dry_ns, self.allowance_ns
-        stalled, stalls = self.stalled, self.stalls
-        for time, count in zip(times, repeat(1) if counts is None else counts, strict=False):
-            if time > dry:
-                stalls += time > due and not stalled
-                stalled = time > due and count == 1
-                dry = time
-            else:
-                stalled = False
-            dry += count * pace
-            due += count * pace
-        self.dry_ns, self.stalled, self.stalls = dry, stalled, stalls
-
-    def _count_misses(self, due: int, times: Sequence[int], counts: Sequence[int] | None) -> int:
-        tbt = self._slo.fluidity.tbt_ns
-        # Without the first token's spare time the deadlines start from it, as after a miss.
-        drop_at = 0 if not self.count and self._slo.fluidity.ttft_credit == "drop" else -1
-        for index, (time, count) in enumerate(zip(times, repeat(1) if counts is None else counts, strict=False)):
-            if time > due:
-                self.late += 1
-                self.missed += 1 + (time - due) // tbt
-                due = time
-            elif index == drop_at:
-                due = time
-            due += count * tbt
-        return due
-
-    def _breaks_deadline(self, times: Sequence[int], counts: Sequence[int] | None, following: int) -> bool:
-        deadline = self._slo.deadline
-        if deadline.policy == "ttft_tpot":
-            return False
-        first_due = self.commit_ns + deadline.first_ns
-        if deadline.policy == "dslo":
-            due = first_due + self.count * following
-            before = range(len(times)) if counts is None else accumulate(counts, initial=0)
-            return times[-1] > due and any(
-                time > due + number * following for time, number in zip(times, before, strict=False)
-            )
-        if not self.count and times[0] > first_due:
-            return True
-        previous = self.last_ns if self.count else times[0]
-        if times[-1] - previous <= following:
-            return False
-        return any(after - before > following for before, after in pairwise((previous, *times)))
+        next_due = first_due + self.count * following if policy == "dslo" else self.last_ns + following
+        return bool(self.passed) or (x_ns is not None and x_ns > next_due)

@@ -28,7 +28,7 @@ class Sent:
 
     def agree(self, stream: LiveStream) -> None:
         """Check what the stream has of it."""
-        known = stream.tokens_so_far
+        known = stream.stream
         kinds = bytes(kind for _, kind in self.tokens)
         assert known.tokens == len(self.tokens)
         times, known_kinds = known.events.expanded()

@@ -17,7 +17,6 @@ from support.core.core_rules import expression, rule
 from support.examples import examples
 
 from otel_llm.core.rule_tables import ALWAYS, BY_ENGINE, FIRING_FINAL, FIRING_REFUTABLE, INACTIVE
-from otel_llm.core.stream_columns import NEVER
 from otel_llm.rules.engine.prefilter import Prefilter, state_of
 from otel_llm.rules.engine.rule_state import RuleState, next_due_ns, stays_inactive
 from otel_llm.rules.engine.state_machine import Phase
@@ -25,6 +24,7 @@ from otel_llm.rules.files.ruleset import RuleSet
 from otel_llm.rules.language.condition import condition
 from otel_llm.rules.language.facts import FACTS, STREAM_FACTS
 from otel_llm.rules.language.snapshot import IDENTITY, READ, Snapshot
+from otel_llm.slo.live.columns import NEVER
 
 FAR_NS = 20_000 * MS
 NUMBERS = [fact.name for fact in STREAM_FACTS if fact.name not in IDENTITY]
