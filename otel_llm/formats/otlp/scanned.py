@@ -13,7 +13,7 @@ from otel_llm import semconv
 from otel_llm.core.limits import MAX_TOKENS
 from otel_llm.core.scanning import span_columns as column
 from otel_llm.core.scanning.scan import scan as scan_message
-from otel_llm.formats.batch import Batch, SegmentColumns
+from otel_llm.formats.batch import Batch, SegmentColumns, ids_of
 from otel_llm.formats.otlp.attribute_cache import attribute_cache
 from otel_llm.formats.otlp.length_delimited import (
     RESOURCE,
@@ -181,6 +181,7 @@ class _Records:
         self._receipt_ns = receipt_ns
         self._limits = limits
         self._cache = attribute_cache(limits)
+        self._places: Sequence[tuple[int, int]] = found.attributes.tolist()
 
     def add(self, spans: Ints) -> bool:
         """Add spans; return False if the order of all spans decides which of them are within the token budget.
@@ -196,7 +197,8 @@ class _Records:
         # If protobuf reads a span after all, its tokens are counted then.
         budget += sum(row[column.TOKENS] for row in others if row[column.CLASS] != column.OTHER)
         last, reported = (b"", -1), Batch()
-        for row, attributes in zip(rows, read, strict=True):
+        every = ids_of(np.ascontiguousarray(spans[:, column.TRACE : column.TRACE + 3]))
+        for row, attributes, ids in zip(rows, read, every, strict=True):
             if attributes is None:
                 span, written = next(left), (self._raw[row[column.BEGIN] : row[column.STOP]], row[column.RESOURCE])
                 if written != last:  # otherwise it repeats the one before: read once
@@ -208,9 +210,9 @@ class _Records:
                     return False
                 _add(self._batch, reported)
             elif row[column.CLASS] == column.SEGMENT:
-                self._segment(row, attributes)
+                self._segment(row, ids, attributes)
             else:
-                self._request(row, attributes)
+                self._request(row, ids, attributes)
         return True
 
     def _parsed(self, rows: Sequence[Sequence[int]]) -> Sequence[Span]:
@@ -223,19 +225,18 @@ class _Records:
         begin, stop = row[column.ATTRIBUTES], row[column.ATTRIBUTES + 1]
         if stop - begin > self._limits.count:
             return None
-        places = self._found.attributes[begin:stop].tolist()
+        places = self._places[begin:stop]
         if row[column.CLASS] == column.SEGMENT:
             return self._cache.read_shared(self._raw, places)
         found = self._cache.read(self._raw, places)
         # A request span whose segments have the times of tokens; otherwise it is read as a foreign span is.
         return found if found is not None and semconv.SEGMENTS in found else None
 
-    def _segment(self, row: Sequence[int], attributes: Attributes) -> None:
+    def _segment(self, row: Sequence[int], ids: bytes, attributes: Attributes) -> None:
         begin, stop = row[column.EVENTS], row[column.EVENTS + 1]
         kinds = self._found.kinds[begin:stop].tobytes()
         if row[column.LATE]:
             self._batch.anomalies["token_after_segment_end"] += 1
-        ids = self._ids(row)
         self._batch.segments.append(
             Segment(
                 ids[:16],
@@ -255,8 +256,8 @@ class _Records:
             )
         )
 
-    def _request(self, row: Sequence[int], attributes: Attributes) -> None:
-        ids, parent = self._ids(row), row[column.PARENT_AT]
+    def _request(self, row: Sequence[int], ids: bytes, attributes: Attributes) -> None:
+        parent = row[column.PARENT_AT]
         self._batch.requests.append(
             RequestSpan(
                 ids[:16],
@@ -272,10 +273,6 @@ class _Records:
                 instance_id=self._senders.get(row[column.RESOURCE]),
             )
         )
-
-    @staticmethod
-    def _ids(row: Sequence[int]) -> bytes:
-        return b"".join(row[column.TRACE + part].to_bytes(8, "little", signed=True) for part in range(3))
 
 
 def _add(batch: Batch, span: Batch) -> None:
