@@ -217,7 +217,7 @@ class Groups:
         table = self._table
         x_ns = table.now_ns(slots, now_ns)
         age_ns = x_ns - table.watermark_ns[slots]
-        hungry = table.running.runway_ns(slots, x_ns) < 0
+        hungry = table.runway_at(slots, x_ns) < 0
         whole = np.ones(len(slots), dtype=bool)
         for index in np.flatnonzero(table.ready[slots] == 0).tolist():
             stream = table.streams[slots[index]]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from otel_llm.slo.batch.many import penalties
+from otel_llm.slo.live.columns import COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,10 +71,10 @@ class Charged:
 
     def charge(self, slots: Ints) -> Iterator[Increase]:
         """Yield by group the increase since the last charge, up to each stream's watermark; `slots`: (S,) int64."""
-        table, running = self._table, self._table.running
+        table = self._table
         charged_tokens, charged_idle_ns = self._columns
-        tokens = running.count[slots]
-        idle_ns = running.idle_ns(slots, np.maximum(table.watermark_ns[slots], table.last_ns[slots]))
+        tokens = table.rows[slots, COUNT]
+        idle_ns = table.idle_ns(slots, np.maximum(table.watermark_ns[slots], table.last_ns[slots]))
         changed = (tokens != charged_tokens[slots]) | (idle_ns != charged_idle_ns[slots])
         slots, tokens, idle_ns = slots[changed], tokens[changed], idle_ns[changed]
         if not slots.size:

@@ -170,7 +170,7 @@ class Windowing:
         part = np.flatnonzero(table.part == self._swept)
         self._swept += 1
         part = part[table.in_flight[part] & (table.charged_ns[part] < until)]
-        for slot, unbroken in zip(part.tolist(), table.running.unbroken(part).tolist(), strict=True):
+        for slot, unbroken in zip(part.tolist(), table.unbroken(part).tolist(), strict=True):
             stream = table.streams[slot]
             if stream is not None and stream.watermark_ns >= until + stream.shift_ns:
                 self._charge_through(stream, start, stream.watermark_ns, unbroken=unbroken)

@@ -10,6 +10,7 @@ import numpy as np
 from otel_llm.actions.sinks.sinks import key_of
 from otel_llm.live.selection import Filter
 from otel_llm.live.user_metrics import RUNWAY_BANDS, RUNWAY_BOUNDS_S
+from otel_llm.slo.live.columns import COMMIT_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,13 +89,12 @@ def _passing(table: StreamTable, slots: Ints, passes: Callable[[Group], bool]) -
 
 def _rank(table: StreamTable, slots: Ints, now_ns: int, sort: str) -> Ints:
     """Return a number of each stream, (S,), by which they ascend in an order of `SORTS`."""
-    running = table.running
     if sort == "tokens":
         return -table.tokens[slots]
     x_ns = table.now_ns(slots, now_ns)
     if sort == "idle":
-        return -running.idle_ns(slots, x_ns)
-    return running.runway_ns(slots, x_ns) if sort == "runway" else running.commit_ns[slots] - x_ns
+        return -table.idle_ns(slots, x_ns)
+    return table.runway_at(slots, x_ns) if sort == "runway" else table.rows[slots, COMMIT_NS] - x_ns
 
 
 def names_of(counts: Mapping[Group, Sequence[int]]) -> dict[str, list[str]]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from otel_llm.core import stream_columns
 from otel_llm.core.stream_columns import BUFFERS_COUNTS, BUFFERS_NOTHING, BUFFERS_TIMES, INDEX_WIDTH, WIDTH
-from otel_llm.evaluate.streams.column_views import ColumnViews
-from otel_llm.evaluate.streams.running_many import RunningMany
 from otel_llm.formats.records import DEFAULT_TENANT
-from otel_llm.slo.live.columns import NEVER, RUNNING_WIDTH
+from otel_llm.slo.live.columns import ALLOWANCE_NS, COUNT, DRY_NS, NEVER, PACE_NS, READ_FIRST_NS, RUNNING_WIDTH
 from otel_llm.slo.live.running import Running
 
 if TYPE_CHECKING:
@@ -45,11 +43,28 @@ _SEARCHED: Final = {"due_ns": NEVER, "found_ns": NEVER, "charged_ns": NEVER, "in
 """Separate columns, since they are searched from top to bottom, with their values in free slots."""
 
 
-class Block(ColumnViews):
-    """Some rows of the table: views of a matrix, (R, WIDTH), whose columns `stream_columns` describes."""
+class StreamTable:
+    """The state that changes with every segment; the rest of a stream is in its LiveStream.
 
-    __slots__ = (*_COLUMNS, "running")
-    PLACES: ClassVar = {name: getattr(stream_columns, name.upper()) for name in _COLUMNS}
+    `rows`: (R, WIDTH) int64, whose columns `otel_llm.core.stream_columns` describes; `group`, `slo_index` are indexes
+    of `groups` and `classes`. Separate columns, (R,), instants in unix ns of the collector's clock:
+
+    - `due_ns`: the next evaluation of the stream's rules;
+    - `found_ns`: the first receipt of its request;
+    - `charged_ns`: the end of the last window that it was charged to early;
+    - `in_flight`: whether the commit is known and the end is not;
+    - `part`: the one of `PARTS` in which it is charged early. It depends on the request only: after a restart a stream
+      has another slot and must be charged at the same instants.
+
+    `arrays[slot]` are the times of a stream's token events and, unless each is one token, their counts, if all tokens
+    are content and read. The last `fresh` events are buffered in `buffer[slot]`, as `buffers` says, until
+    `flush_fresh`, or until the buffer is full.
+    """
+
+    __slots__ = (
+        *_COLUMNS, *_SEARCHED, "_class_at", "_first_slots", "_flat", "_free", "_group_at", "_index", "_most_groups",
+        "_seed", "_tenants", "arrays", "buffer", "cells", "classes", "groups", "rows", "size", "streams",
+    )  # fmt: skip
     offset_ns: Ints
     watermark_ns: Ints
     receipt_ns: Ints
@@ -71,34 +86,6 @@ class Block(ColumnViews):
     windowed_idle_ns: Ints
     last_byte_ns: Ints
     known_byte_ns: Ints
-
-    def __init__(self, rows: Ints) -> None:
-        super().__init__(rows)
-        self.running = RunningMany(rows)
-
-
-class StreamTable(Block):
-    """The state that changes with every segment; the rest of a stream is in its LiveStream.
-
-    `rows`: (R, WIDTH) int64, whose columns `otel_llm.core.stream_columns` describes; `group`, `slo_index` are indexes
-    of `groups` and `classes`. Separate columns, (R,), instants in unix ns of the collector's clock:
-
-    - `due_ns`: the next evaluation of the stream's rules;
-    - `found_ns`: the first receipt of its request;
-    - `charged_ns`: the end of the last window that it was charged to early;
-    - `in_flight`: whether the commit is known and the end is not;
-    - `part`: the one of `PARTS` in which it is charged early. It depends on the request only: after a restart a stream
-      has another slot and must be charged at the same instants.
-
-    `arrays[slot]` are the times of a stream's token events and, unless each is one token, their counts, if all tokens
-    are content and read. The last `fresh` events are buffered in `buffer[slot]`, as `buffers` says, until
-    `flush_fresh`, or until the buffer is full.
-    """
-
-    __slots__ = (
-        *_SEARCHED, "_class_at", "_first_slots", "_flat", "_free", "_group_at", "_index", "_most_groups", "_seed",
-        "_tenants", "arrays", "buffer", "cells", "classes", "groups", "size", "streams",
-    )  # fmt: skip
     due_ns: Ints
     found_ns: Ints
     charged_ns: Ints
@@ -107,7 +94,7 @@ class StreamTable(Block):
     buffer: Ints
 
     def __init__(self, *, most_groups: int = MOST_GROUPS, first_slots: int = FIRST_SLOTS) -> None:
-        super().__init__(np.zeros((0, WIDTH), dtype=np.int64))
+        self._view(np.zeros((0, WIDTH), dtype=np.int64))
         self._most_groups, self._first_slots = most_groups, first_slots
         self.size = 0
         self.streams: list[StreamInFlight | None] = []
@@ -118,7 +105,6 @@ class StreamTable(Block):
         self._class_at: dict[int, int] = {}
         self._free: list[int] = []
         self.buffer = np.empty((0, BUFFER), dtype=np.int64)
-        self.cells = self._flat = memoryview(b"")
         self._index = np.zeros((1, INDEX_WIDTH), dtype=np.int64)
         self._tenants = {DEFAULT_TENANT: 0}
         """The number of each tenant in the index; tenants are named by tokens, so there are few."""
@@ -128,6 +114,14 @@ class StreamTable(Block):
 
     def __len__(self) -> int:
         return self.size - len(self._free)
+
+    def _view(self, rows: Ints) -> None:
+        """Use these rows."""
+        self.rows = rows
+        self.cells = rows.data
+        self._flat = rows.data.cast("B").cast("q") if rows.size else rows.data
+        for name in _COLUMNS:
+            setattr(self, name, rows[:, getattr(stream_columns, name.upper())])
 
     def running_of(self, slot: int) -> Running:
         """Return the running judgement of one stream."""
@@ -246,7 +240,25 @@ class StreamTable(Block):
 
     def runway_ns(self, slots: Ints, now_ns: int) -> Ints:
         """Return the runway of each reader at its stream's now, (S,) ns."""
-        return self.running.runway_ns(slots, self.now_ns(slots, now_ns))
+        return self.runway_at(slots, self.now_ns(slots, now_ns))
+
+    def runway_at(self, slots: Ints, x_ns: Ints) -> Ints:
+        """Return the runway of each reader at its own instant, (S,) ns: below 0 the reader waits."""
+        rows = self.rows
+        until: Ints = np.where(rows[slots, COUNT] > 0, rows[slots, DRY_NS], rows[slots, ALLOWANCE_NS])
+        return until - x_ns
+
+    def idle_ns(self, slots: Ints, x_ns: Ints) -> Ints:
+        """Return the idle time l of each reader at an instant not before its last token, (S,) ns."""
+        found: Ints = np.maximum(0, np.maximum(self.rows[slots, DRY_NS], x_ns) - self.rows[slots, ALLOWANCE_NS])
+        return found
+
+    def unbroken(self, slots: Ints) -> Bools:
+        """Return whether each reader has not waited since the first token read, (S,)."""
+        count = self.rows[slots, COUNT]
+        read_ns: Ints = self.rows[slots, READ_FIRST_NS] + count * self.rows[slots, PACE_NS]
+        found: Bools = (count > 0) & (self.rows[slots, DRY_NS] == read_ns)
+        return found
 
     def _number_of(self, tenant: str) -> int:
         return self._tenants.setdefault(tenant, len(self._tenants))
@@ -255,10 +267,7 @@ class StreamTable(Block):
         size = max(self._first_slots, 2 * self.size)
         rows = np.zeros((size, self.rows.shape[1]), dtype=np.int64)
         rows[: self.size] = self.rows
-        Block.__init__(self, rows)
-        self.cells, self._flat = rows.data, rows.data.cast("B").cast("q")
-        for name, at in self.PLACES.items():  # replaces the views of the old matrix
-            setattr(self, name, rows[:, at])
+        self._view(rows)
         for name, empty in _SEARCHED.items():
             column = np.full(size, empty)
             column[: self.size] = getattr(self, name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from random import Random
+from typing import cast
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,10 +14,9 @@ from support.examples import examples
 from support.slo.judgement import Judgement
 from support.slo.requests import slo_classes
 
-from otel_llm.core.stream_columns import WIDTH
-from otel_llm.evaluate.streams.running_many import RunningMany
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
+from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.slo.classes import SloClass
-from otel_llm.slo.live.columns import RUNNING_WIDTH
 
 MS = 1_000_000
 
@@ -35,13 +36,13 @@ def test_rows_say_what_each_stream_alone_says(chance: Random, classes: list[SloC
             times.append(last[row])
         if times:
             judgement.apply(times)
-    rows = np.full((len(streams), WIDTH), 7, dtype=np.int64)
-    rows[:, :RUNNING_WIDTH] = [list(one.now) for one in alone]
-    many = RunningMany(rows)
-    for row, running in enumerate(one.now for one in alone):
-        assert many.due_ns[row] == running.due_ns
-        assert many.unbroken(np.array([row]))[0] == running.unbroken
-        x = last[row] + chance.randrange(3_000 * MS)
-        assert many.idle_ns(np.array([row]), np.array([x]))[0] == running.idle_ns(x)
+    table = StreamTable()
+    for running, last_ns in zip((one.now for one in alone), last, strict=True):
+        slot = table.take(cast("StreamInFlight", None), None)
+        table.set_running(slot, array("q", running))
+        assert table.running_of(slot) == running
+        slots, x_ns = np.array([slot]), last_ns + chance.randrange(3_000 * MS)
+        assert table.unbroken(slots)[0] == running.unbroken
+        assert table.idle_ns(slots, np.array([x_ns]))[0] == running.idle_ns(x_ns)
         if running.count:
-            assert (many.runway_ns(np.array([row]), np.array([x]))[0] < 0) == running.starving(x)
+            assert (table.runway_at(slots, np.array([x_ns]))[0] < 0) == running.starving(x_ns)
