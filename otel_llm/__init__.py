@@ -36,18 +36,18 @@ def instrument(
 
     `exporter`: any SpanExporter takes the segments; without one they go where the `OTEL_EXPORTER_OTLP_*` variables
     say (default gRPC to localhost:4317), or to several collectors, which `OTEL_LLM_ENDPOINTS` lists.
-    `tracer_provider`: makes the request spans (default: the global one; where there is none they are sent like
+    `tracer_provider`: makes the request spans (default: the global one; if there is none they are sent like
     segments). `slo_class`: the class of requests that name none; a request names its own in the baggage, key
     `otel_llm.slo.class`. `sampling`: `always`, or `parent` to send segments of sampled traces only, which leaves live
     rules and windows blind to all others. `semconv`: the version of the GenAI conventions for renamed attributes
     and histograms, see docs/instrumentation.md. `queue_segments`: how many
     segments may wait for slow endpoints; the oldest give way, counted. `meter_provider`: takes the histograms of the
-    GenAI conventions (default: the global one; where there is none they are not made); `metrics`: a few for each
+    GenAI conventions (default: the global one; if there is none they are not made); `metrics`: a few for each
     request, `chunks` also one value for each chunk (9 us in the background), or `off`.
     `slo_classes`: the names of all classes; others that come with a request are dropped. `propagate`: whether requests
     carry their trace (`traceparent`) and SLO class (`x-slo-class`) to the server.
 
-    Raises ValueError for a setting outside of its words. A second call warns and changes nothing. Does nothing where
+    Raises ValueError for a setting outside of its words. A second call warns and changes nothing. Does nothing if
     `OTEL_SDK_DISABLED` is true.
     """
     from otel_llm.instrumentation import setup

@@ -63,7 +63,7 @@ def load(
 ) -> Audit:
     """Audit recorded streams: journals, OTLP, benchmark results, Parquet of token times; the format is sniffed.
 
-    `slo` is a file of SLO classes or the classes (the shipped ones where it is None); `class_name` judges every
+    `slo` is a file of SLO classes or the classes (the shipped ones if it is None); `class_name` judges every
     request by that class; `window` is a duration as `10s` or in seconds (None: 10 s, and shorter for a recording of
     less than 400 s), and `windows=False` charges none. `jobs` processes share the work (a script that asks for more
     than one must guard its main part, as multiprocessing has it). `keep`: trace ids whose deliveries are kept;

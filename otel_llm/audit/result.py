@@ -127,7 +127,7 @@ class Audit:
     def write_requests(self, path: str | Path, *, csv_raw: bool = False) -> None:
         """Write the rows of `--requests` as .parquet, .csv or .jsonl. Raises OutputError if that cannot be done.
 
-        `csv_raw`: text in CSV unchanged, even where a spreadsheet would evaluate it.
+        `csv_raw`: text in CSV unchanged, even if a spreadsheet would evaluate it.
         """
         about = metadata.encode(self.summary(), self.skipped.counts, self.counts, self.inputs, self.window_ns)
         _write(Path(path), self.judged_table.select(list(REQUESTS)), REQUESTS, about, csv_raw=csv_raw)

@@ -118,7 +118,7 @@ def _rules(store: Store) -> dict[str, RuleCompared]:
         GROUP BY side, rule, group_name, scope, hash, state, action, outcome ORDER BY rule, side, MIN(seq)"""
     for side, name, group, scope, rule_hash, state, action, outcome, number in store.rows(question):
         rule = found.setdefault(name, RuleCompared(name, group, scope))
-        rule.group, rule.scope = group, scope  # the new one's, where there is one
+        rule.group, rule.scope = group, scope  # the new one's, if there is one
         one = rule.then if side == THEN else rule.new
         one.hash = rule_hash
         if state == "resolved":
@@ -281,7 +281,7 @@ def records_of(store: Store, *, compared: bool) -> Records:
     found = Records(_count(store, THEN), _count(store, NEW))
     if not compared:
         return found
-    # The same body may stand more than once, where a rule has two actions of one verb: they are numbered.
+    # The same body may stand more than once if a rule has two actions of one verb: they are numbered.
     store.rows(
         """CREATE TEMP TABLE numbered AS SELECT side, seq, body,
         ROW_NUMBER() OVER (PARTITION BY side, body ORDER BY seq) AS nth FROM decisions"""

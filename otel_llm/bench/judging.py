@@ -130,7 +130,7 @@ def judge_validity(
 
 
 def busiest_share(samples: Sequence[tuple[int, int]], window_ns: int = CPU_WINDOW_NS) -> float:
-    """Return the largest share of a core within a window, or in all where that is shorter.
+    """Return the largest share of a core within a window, or in all if that is shorter.
 
     `samples`: (instant, processor time so far), ns, in order.
     """

@@ -67,7 +67,7 @@ class Pace:
 class LoadResult:
     """A judged run, without its warm-up.
 
-    `validity` is of the whole run; `audit`: None if no request has ended, `pace`: where no reply has two tokens.
+    `validity` is of the whole run; `audit`: None if no request has ended, `pace`: if no reply has two tokens.
     `token_basis`: the weakest of all replies with tokens. `prompt_tokens`: means of what was asked for and of what the
     server counted.
     """

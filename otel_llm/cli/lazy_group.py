@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
 
 
 def _compile_kernels() -> None:
-    """Compile the kernels, with a line on stderr, where they are not cached: an import would compile them in silence.
+    """Compile the kernels, with a line on stderr, if they are not cached: an import would compile them in silence.
 
     Raises:
         UsageError: `OTEL_LLM_CORE` asks for kernels that cannot be compiled.

@@ -204,7 +204,7 @@ def load_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def probe_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a load whose rate a search sets; `load` has an empty URL and model where none is given."""
+    """Add the options of a load whose rate a search sets; `load` has an empty URL and model if none is given."""
     names = tuple(name for name in _NAMES if name not in _OF_ONE_RUN)
     model = click.option("--model", metavar="M", default="", help="The model, as the server calls it.")
     trace = click.option(

@@ -92,7 +92,7 @@ class Pipeline:
     _counts: Counter[str] = field(default_factory=Counter)
     _grpc: GrpcWorker | None = None
     _lookahead: tuple[Callable[[], None] | None] | None = None
-    """The next item, where it ended the last batch as it was no export; in a tuple, since it may be None (stop)."""
+    """The next item, if it ended the last batch as it was no export; in a tuple, since it may be None (stop)."""
     _accepting: threading.Lock = field(default_factory=threading.Lock)
     """Orders receipt times as in the inbox, and every accepted export before the stop; guards the count `exports`."""
     _thread: threading.Thread | None = None

@@ -22,7 +22,7 @@ class LagWarning:
         self._line = too_slow(plain)
 
     def check(self, waited_ns: int) -> None:
-        """Log the warning where an export has waited longer than BEHIND_NS."""
+        """Log the warning if an export has waited longer than BEHIND_NS."""
         if self._line is not None and waited_ns > BEHIND_NS:
             log.warning("otel-llm: %s", self._line)
             self._line = None

@@ -1,4 +1,4 @@
-"""Files of secrets: bounded in size, never quoted in messages, with a warning where every user can read them."""
+"""Files of secrets: bounded in size, never quoted in messages, with a warning if every user can read them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _CODES: Final = {"x": 2, "u": 4, "U": 8}
 
 
 def source_part(source: str, mark: Mark, value: str, start: int, end: int) -> tuple[int, int, int]:
-    """Return line, column and length of `value[start:end]` in the source; the scalar's own start where it differs."""
+    """Return line, column and length of `value[start:end]` in the source; the scalar's own start if it differs."""
     places = source_offsets(source, mark, value)
     if places is None:
         return mark.line, mark.column, 1

@@ -58,7 +58,7 @@ class _Loaded:
 
     pem: Pem
     context: ssl.SSLContext
-    """For HTTP; it requires a client certificate where `client_ca` is given."""
+    """For HTTP; it requires a client certificate if `client_ca` is given."""
     open_context: ssl.SSLContext
     """For HTTP, without a client certificate."""
 
@@ -87,7 +87,7 @@ class Certificates:
         return True
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for a new connection; it requires a client certificate where `client_ca` is given."""
+        """Return the context for a new connection; it requires a client certificate if `client_ca` is given."""
         return self._loaded.context
 
     def open_context(self) -> ssl.SSLContext:

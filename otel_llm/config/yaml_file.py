@@ -93,7 +93,7 @@ class YamlFile:
     keys: dict[KeyPath, Mark] = field(repr=False)
 
     def value_mark(self, path: KeyPath) -> Mark:
-        """Return the position of the value at this path; of the nearest enclosing one where there is none."""
+        """Return the position of the value at this path; of the nearest enclosing one if there is none."""
         return _nearest(self.values, path)
 
     def key_mark(self, path: KeyPath) -> Mark:

@@ -1,1 +1,1 @@
-"""The kernels: plain loops over arrays, compiled by numba where it is installed; and limits and shares of tables."""
+"""The kernels: plain loops over arrays, compiled by numba if it is installed; and limits and shares of tables."""

@@ -29,7 +29,7 @@ def called_by_kernels(*functions: Callable[..., Any]) -> None:
 
 
 def kernel(signature: str | None = None, *, inline: bool = False) -> Callable[[Function], Function]:
-    """Return a decorator that compiles a function: now where a signature is given, else with its callers.
+    """Return a decorator that compiles a function: now if a signature is given, else with its callers.
 
     A function with a signature is cached on disk, with all that it calls. `inline`: always into its callers, since a
     call with two arrays costs more than a small function.

@@ -51,7 +51,7 @@ def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
 
 @kernel(inline=True)
 def _misses(row: Ints, x_ns: int) -> int:
-    """Return the missed deadlines, with overdue ones, where deadlines are known."""
+    """Return the missed deadlines, with overdue ones, if deadlines are known."""
     late_ns = x_ns - int(row[running.DUE_NS])
     overdue = 0 if late_ns <= 0 else 1 + late_ns // int(row[running.TBT_NS])
     if row[running.ONE_A_TOKEN] != 0:
@@ -61,7 +61,7 @@ def _misses(row: Ints, x_ns: int) -> int:
 
 @kernel(inline=True)
 def _deadlines(row: Ints, x_ns: int) -> int:
-    """Return the number of deadlines so far, where they are known."""
+    """Return the number of deadlines so far, if they are known."""
     return int(row[running.COUNT] - row[running.LATE]) + _misses(row, x_ns)
 
 
@@ -213,7 +213,7 @@ def _fresh_until(rule: Ints, row: Ints) -> int:
 
 @kernel(inline=True)
 def _evaluate_inactive(rule: Ints, terms: Ints, constants: Floats, row: Ints, x_ns: int) -> tuple[bool, int]:
-    """Return whether an inactive rule's condition may hold now, and, where it does not, when it may next."""
+    """Return whether an inactive rule's condition may hold now, and, if it does not, when it may next."""
     opens_ns = ALWAYS
     at = rule[table.TERMS]
     while at < rule[table.TERMS_END]:

@@ -153,7 +153,7 @@ def apply(
         number = tokens[one]
         if first_token[one] != rows[slot, TOKENS] or segment_end_ns < rows[slot, WATERMARK_NS]:
             continue
-        if rows[slot, TOKENS] + number > MAX_TOKENS:  # refused where it is received one by one
+        if rows[slot, TOKENS] + number > MAX_TOKENS:  # refused when it is received one by one
             continue
         if number and (times_ns[begin] < rows[slot, LAST_NS] or not _is_sorted(times_ns, begin, stop)):
             continue

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Reply:
-    """A reader's reply. `ids`: the tokens, where the server gave them; `error`: how the stream broke, None if not."""
+    """A reader's reply. `ids`: the tokens, if the server gave them; `error`: how the stream broke, None if not."""
 
     reader: int
     text: str = ""

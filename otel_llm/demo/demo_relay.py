@@ -319,7 +319,7 @@ class _Demo:
     def _read(
         self, name: str, urls: Sequence[str], telemetry: dict[str, str], *, disturbed: bool = False
     ) -> list[Reply]:
-        """Let the readers read; stop server b in mid-stream where the load has it so."""
+        """Let the readers read; stop server b in mid-stream if the load has it so."""
         path, count = self._folder / f"replies-{name}.jsonl", self._load.readers
         command = [
             *(sys.executable, "-m", "otel_llm.demo.demo_readers", *urls, "--replies", str(path)),

@@ -56,7 +56,7 @@ class ReplyChunks:
         return self._event(self._choice(detokenize(ids), ids), usage=self.request.running_usage)
 
     def closing(self) -> Iterator[bytes]:
-        """Yield the finish, the usage where it was asked for, and the end."""
+        """Yield the finish, the usage if it was asked for, and the end."""
         yield self._event(self._choice(None, [], finish=self.request.finish), usage=self.request.running_usage)
         if self.request.final_usage:
             yield self._event(None, usage=True)
@@ -115,7 +115,7 @@ class ConnectionCutError(Exception):
 
 
 def create_app(stalls: Stalls | None = None, slots: int | None = None) -> Starlette:
-    """Return the server; some of its streams stall where `stalls` is given, and only `slots` are served at a time."""
+    """Return the server; some of its streams stall if `stalls` is given, and only `slots` are served at a time."""
     numbers = itertools.count(1)
     free = None if slots is None else asyncio.Semaphore(slots)
 

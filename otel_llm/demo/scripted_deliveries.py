@@ -40,7 +40,7 @@ class Stalls:
     for_s: float
 
     def applied(self, number: int, chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
-        """Return the chunks of the server's stream `number` (from 1 on), with its stall where it has one."""
+        """Return the chunks of the server's stream `number` (from 1 on), with its stall if it has one."""
         if number % self.every != 0:
             return chunks
         before, behind = up_to(chunks, self.after_tokens), _behind(chunks, self.after_tokens)
@@ -50,7 +50,7 @@ class Stalls:
 
 
 def up_to(chunks: tuple[Chunk, ...], tokens: int) -> tuple[Chunk, ...]:
-    """Return the chunks of the first `tokens` tokens; the last is cut where it has more."""
+    """Return the chunks of the first `tokens` tokens; the last is cut if it has more."""
     kept: list[Chunk] = []
     for chunk in chunks:
         if tokens <= 0:

@@ -56,7 +56,7 @@ class Evaluator:
         sink: gets charges, verdicts and decisions.
         timeouts: how long to wait for missing segments and silent streams.
         limits: of the registry.
-        by_columns: whether rules are evaluated by columns where the result is certainly equal; else one by one.
+        by_columns: whether rules are evaluated by columns if the result is certainly equal; else one by one.
 
     `counts`: events received, refused, late and judged.
     """

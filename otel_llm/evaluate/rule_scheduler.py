@@ -1,4 +1,4 @@
-"""The scheduler of rules on streams in flight: a columnar prefilter first, the engine where a rule may hold.
+"""The scheduler of rules on streams in flight: a columnar prefilter first, the engine if a rule may hold.
 
 Each stream has one evaluator at a time (single writer). While no rule of a stream can change its state, this is the
 columnar prefilter. The engine takes the stream over as soon as a rule may, and returns it when none may. All decisions
@@ -171,7 +171,7 @@ class RuleScheduler:
         return self.engine.advance(now_ns, live)
 
     def reclaim(self, now_ns: int, live: Mapping[StreamKey, LiveStream]) -> None:
-        """Return streams from the engine to the prefilter where it can evaluate them again."""
+        """Return streams from the engine to the prefilter if it can evaluate them again."""
         if self._clear:
             self._reclaim(now_ns, live)
 

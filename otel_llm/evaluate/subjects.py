@@ -101,7 +101,7 @@ class Subjects:
                 self._used[scope] &= used
 
     def of(self, scope: Scope, group: Group, needs: Needs, now_ns: int) -> Subject:
-        """Return the subject of a group with a stream, created where it is new."""
+        """Return the subject of a group with a stream, created if it is new."""
         known, labels = self._known[scope], labels_of(scope, group)
         if labels not in known and not self._admit(scope, labels, group.tenant):
             if group not in self._folded and len(self._folded) < MOST_GROUPS:

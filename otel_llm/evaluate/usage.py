@@ -45,7 +45,7 @@ class Increase(NamedTuple):
     tokens: Ints
     idle_ns: Ints
     penalty_tokens: Floats
-    """The cost of the added idle time; negative where later segments have reduced it."""
+    """The cost of the added idle time; negative if later segments have reduced it."""
 
 
 class Balance(NamedTuple):

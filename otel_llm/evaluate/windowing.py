@@ -165,7 +165,7 @@ class Windowing:
             self._emit(start, totals)
 
     def _charge_known(self, start: int, table: StreamTable) -> None:
-        """Charge the window for the next part of the streams, where their watermark is past its end."""
+        """Charge the window for the next part of the streams, if their watermark is past its end."""
         until = start + self.window_ns
         part = np.flatnonzero(table.part == self._swept)
         self._swept += 1

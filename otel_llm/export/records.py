@@ -94,7 +94,7 @@ class RequestRecord:
     """A request span that no TracerProvider of the application carries.
 
     Times are unix ns; `parent` is the span that was current at the commit, None for a root; `failure` is the status's
-    description where the request failed, None for an unset status. `events` are in order of time.
+    description if the request failed, None for an unset status. `events` are in order of time.
     """
 
     context: SpanContext

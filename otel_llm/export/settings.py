@@ -70,7 +70,7 @@ class OtlpSettings:
 
     @property
     def description(self) -> str:
-        """Return the endpoint and its protocol, and a remedy where the port is usually the other protocol's."""
+        """Return the endpoint and its protocol, and a remedy if the port is usually the other protocol's."""
         usual = urlparse(DEFAULT_HTTP_ENDPOINT if self.protocol == "grpc" else DEFAULT_GRPC_ENDPOINT).port
         other = next(protocol for protocol in PROTOCOLS if protocol != self.protocol)
         address = self.shown if "//" in self.shown else f"//{self.shown}"
@@ -169,7 +169,7 @@ def _timeout_s(environ: Mapping[str, str]) -> float:
 
 
 def _seconds(name: str, stated: str | None, default_s: float, *, least_s: float) -> float:
-    """Return the time that a variable states; the default where it states none, or a shorter or endless one."""
+    """Return the time that a variable states; the default if it states none, or a shorter or endless one."""
     if not stated:
         return default_s
     try:

@@ -1,4 +1,4 @@
-"""Threads and locks of the operating system, even where gevent or eventlet replaced those of Python.
+"""Threads and locks of the operating system, even if gevent or eventlet replaced those of Python.
 
 Such a library runs all that Python calls a thread in turn on one event loop. A recorder thread there would stop the
 whole application while it waits for an endpoint, and a lock that was made before the replacement would stop it for

@@ -122,7 +122,7 @@ def _request(record: RequestRecord) -> bytes:
 
 def _plain_events(times_ns: Sequence[int]) -> bytes:
     # Byte k of every time is written to its place in every event by one strided copy: 8 copies in C for any number of
-    # events (about 0.05 us an event here, where one protobuf message an event costs 10 us).
+    # events (about 0.05 us an event here, while one protobuf message an event costs 10 us).
     count = len(times_ns)
     if not count:
         return b""

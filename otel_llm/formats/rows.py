@@ -1,4 +1,4 @@
-"""One row of `--requests`: a stream's identity and its figures, null where they are not known.
+"""One row of `--requests`: a stream's identity and its figures, null if they are not known.
 
 The audit and the live evaluator build their rows here, from the same `Resolved` and the same verdict.
 """

@@ -175,7 +175,7 @@ class Journal:
     """The writer of one folder, opened once; safe from any thread.
 
     Args:
-        folder: created with mode 0700 where it is missing; files have 0600. Other files in it are left alone.
+        folder: created with mode 0700 if it is missing; files have 0600. Other files in it are left alone.
         max_bytes: the limit on a file's size; the next record begins a new file.
         max_age_s: the limit on a file's age, from its first record to the next.
         fsync: when a record survives a power cut: with `always` once `wait_durable` returns, with `interval` after

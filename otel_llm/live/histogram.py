@@ -29,7 +29,7 @@ class Histogram:
         bounds: upper bounds, ascending, in the published unit.
         per_unit: units of the values per published unit: NS_PER_S for ns that are published as seconds, else 1.
 
-    Values in ns are compared as integers: n / 1e9 <= b holds just where n <= round(b * 1e9), since each side is the
+    Values in ns are compared as integers: n / 1e9 <= b holds exactly if n <= round(b * 1e9), since each side is the
     double nearest to its decimal. Their sum is exact. A single thread observes; other threads may read meanwhile.
     """
 

@@ -196,7 +196,7 @@ class UserMetrics:
         return self.replies.notes
 
     def foreign(self, row: Row) -> None:
-        """Count the row of another instrumentation's span, and its TTFT where the span states one."""
+        """Count the row of another instrumentation's span, and its TTFT if the span states one."""
         series, ttft_s = self._of(Key(*(str(row[name] or "") for name in Key._fields))), row["ttft_s"]
         series.ended([(str(row["outcome"]), row["met"])])
         if isinstance(ttft_s, int | float):
@@ -222,7 +222,7 @@ class UserMetrics:
         self._held = found
 
     def _of(self, key: Key) -> Series:
-        """Return the series of a key, created where it is new."""
+        """Return the series of a key, created if it is new."""
         series = self.known.get(key)
         if series is None or self.series.get(series.labels) is not series:
             series = self._find(key)

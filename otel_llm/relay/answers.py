@@ -116,7 +116,7 @@ async def pass_response(
 ) -> tuple[web.StreamResponse, bool]:
     """Pass on a backend's answer chunk by chunk, as fast as the client reads it; return it, and whether it is whole.
 
-    `begun`: the part of the body that was read already; `seen` gets each part. Where the backend breaks off, so does
+    `begun`: the part of the body that was read already; `seen` gets each part. If the backend breaks off, so does
     the connection to the client: a cut answer never looks complete.
     """
     answer = Passed(status=response.status, reason=response.reason, headers=end_to_end(response.headers))

@@ -60,7 +60,7 @@ class Caller:
 def caller_of(host: str, bearer: Bearer | None, classes: Mapping[str, frozenset[str]]) -> Caller:
     """Return the client at an address, with a token if it has one; `classes`: by the names before the tokens.
 
-    Where there are any, a client without may name none.
+    If there are any, a client without may name none.
     """
     if bearer is None:
         return Caller(peer_of(host))

@@ -39,7 +39,7 @@ SWITCHES: Final = frozenset({"websocket", "tcp"})
 """Protocols that need a switch; a client that offers another one, as h2c, is served without it."""
 BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 GIVES_WAY_S: Final = 5.0
-"""A client that has read nothing for so long gives its slot to a new request, where all are taken."""
+"""A client that has read nothing for so long gives its slot to a new request, if all are taken."""
 SHORT_BYTES: Final = 2**16
 """A body of at most this length is read before it is passed on."""
 BUSY: Final = 429

@@ -350,7 +350,7 @@ class Service:
         return None if self.pool.backends.open_to() else NONE_OPEN
 
     def drained(self, name: str) -> None:
-        """Move streams off a drained backend, where possible."""
+        """Move streams off a drained backend, if possible."""
         assert self.owned is not None  # noqa: S101
         self.owned.drained(name)
 

@@ -200,7 +200,7 @@ class WebPort:
         """Return whose viewer a request is: of its token, else of its address."""
         given, bearer = request.headers.getall("Authorization", []), None
         if self._operators is not None:
-            with suppress(UnauthenticatedError):  # not asked for where the page is open
+            with suppress(UnauthenticatedError):  # not asked for if the page is open
                 bearer = self._operators.check(given)
         return caller_of(request.remote or "", bearer, {}).name
 

@@ -120,7 +120,7 @@ def least_ratio(length_ns: Callable[[int], int], ends: Sequence[int], at_most_ns
     Left out are those with a length above `at_most_ns`. Between two `ends`, sorted and from 1, `length_ns` is a line
     that is rounded to whole numbers, or the larger one of a line and a constant; over all it may rise and fall.
 
-    The search is exact. Where lengths fall between two ends, so does the ratio, and the last one is the least. Where
+    The search is exact. If lengths fall between two ends, so does the ratio, and the last one is the least. If
     they rise, those within the limit are found by bisection, and the first length over the largest x bounds the ratio.
     If that is not enough, the constant part is cut off, since its ratio falls as well. The rounded values of the line
     that is left are at most 1 below their chord, and (chord - 1) / x is monotone, so that the lesser one of its

@@ -20,7 +20,7 @@ class GapHistory:
 
     The prediction for an observed number of streams is the median of its kept gaps, so one stall does not change it.
     Between two such numbers it is linear. Below the least it is the least's. Beyond the largest it goes on along the
-    last two, level where they fall: more streams take no less time; with one number only it is proportional.
+    last two, level if they fall: more streams take no less time; with one number only it is proportional.
 
     Single-threaded. `observe` costs well under a microsecond, `predict` some 20.
     """

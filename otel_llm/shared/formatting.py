@@ -61,7 +61,7 @@ def truth(value: bool | None) -> str:
 
 
 def instant(unix_nano: int | None) -> str:
-    """Format a wall clock instant in UTC to the millisecond, or as the raw number where no calendar holds it."""
+    """Format a wall clock instant in UTC to the millisecond, or as the raw number if no calendar holds it."""
     if unix_nano is None:
         return MISSING
     try:

@@ -207,7 +207,7 @@ class SloClasses:
         return self.get(self.default), unknown
 
     def judging(self, name: str) -> SloClasses:
-        """Return the same classes where every request is judged by one of them; raises UnknownClassError."""
+        """Return the same classes, with every request judged by one of them; raises UnknownClassError."""
         self.get(name)
         return replace(self, only=name)
 

@@ -15,7 +15,7 @@ _SMALLEST_BITS: Final = 1074  # the smallest float is 2^-1074, so every finite o
 class ExactSum:
     """A sum of floats; the value is that of `math.fsum` for all terms, in any order and however merged.
 
-    Memory: one integer of at most some 2,200 bits. Terms are finite; `value` raises OverflowError, as fsum does, where
+    Memory: one integer of at most some 2,200 bits. Terms are finite; `value` raises OverflowError, as fsum does, if
     the sum is beyond the floats.
     """
 

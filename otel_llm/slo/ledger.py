@@ -182,7 +182,7 @@ def window_charges(
     """Return a recorded request's charges to windows, as (window start, charge), in order; empty ones left out.
 
     `read_ns`: sorted arrivals of the tokens read; `end_ns`: its end, not before its last token; `known_until_ns` as
-    for Ledger.advance, the end where None.
+    for Ledger.advance, the end if None.
     """
     ledger = Ledger(slo, commit_ns)
     known = end_ns if known_until_ns is None else known_until_ns

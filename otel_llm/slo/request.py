@@ -39,7 +39,7 @@ def judge(
 
     `tokens_ns`: arrival times on any one clock, in any order, a chunk of k tokens as k equal times; `commit_ns` and
     `end_ns` on the same clock; `kinds`: a kind code a token, None if all is content; `input_tokens` is needed only
-    where the class has a first-token curve.
+    if the class has a first-token curve.
 
     Raises:
         ValueError: an unknown outcome, or kinds of another length.

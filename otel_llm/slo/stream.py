@@ -53,7 +53,7 @@ class Stream:
         self._kinds: bytearray | None = None  # None while all is content
         self._counts: array[int] | None = None  # None while each event is one token
         self._read = self._every if CONTENT in slo.reads else array("q")
-        self._read_counts: array[int] | None = None  # of those read, where these are not all
+        self._read_counts: array[int] | None = None  # of those read, if these are not all
         self._rows: Rows = OneRow() if rows is None else rows
         self._slot = slot
         start(self._rows, slot, slo, commit_ns, input_tokens)
@@ -298,7 +298,7 @@ class Stream:
             self._counts.extend(_ones(len(kinds)) if counts is None else counts)
 
     def _note_read(self, times: array[int], counts: array[int] | None) -> None:
-        """Note read events, where these are not all."""
+        """Note read events, if these are not all."""
         before = len(self._read)
         self._read.extend(times)
         if counts is not None or self._read_counts is not None:

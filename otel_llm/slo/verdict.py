@@ -10,7 +10,7 @@ from otel_llm.slo.metrics import COMPUTED, Cell
 class Verdict(NamedTuple):
     """The verdict on one request; None is "not defined" or "cannot say", never zero.
 
-    Times are ns since the commit or lengths in ns; seconds are ns / 1e9. `end_ns` is e, known even where `e2e_ns` is
+    Times are ns since the commit or lengths in ns; seconds are ns / 1e9. `end_ns` is e, known even if `e2e_ns` is
     not (a stream whose end was never seen); `skewed` counts tokens that were recorded before the commit; `span_ns` is
     the time from the first to the last token; `line_misses` are the missed deadlines on the line without resets;
     `abort_penalty` is in tokens, 0 but for aborts.

@@ -155,7 +155,7 @@ class Alertmanager:
         return min(max(wait_s, 0.0), LONGEST_WAIT_S)
 
     def _deliver(self, posts: Sequence[Post], now_ns: int) -> Attempt:
-        """Send; where some are refused, find out which: the others were accepted, or will be."""
+        """Send; if some are refused, find out which: the others were accepted, or will be."""
         attempt = self._post([post.entry for post in posts])
         if attempt.verdict == "accepted":
             self.counts.sent += len(posts)

@@ -106,7 +106,7 @@ def _alert(one: dict[str, Any]) -> Alert:
 class Alerts:
     """The alerts of a service: `take` every decision, those of a replay too, then `start`; `stop` once.
 
-    `folder`: the journal's; the state for a restart is kept there. Nothing is sent before `start`. Where no channel is
+    `folder`: the journal's; the state for a restart is kept there. Nothing is sent before `start`. If no channel is
     configured, nothing is kept and no thread runs. `source` names this collector in CloudEvents.
     """
 

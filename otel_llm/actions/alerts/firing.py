@@ -1,7 +1,7 @@
 """Alerts made of decisions: one for each name and set of labels, however many streams fire. No clock, no I/O.
 
 A stream that begins to fire joins an alert; it leaves when its firing ends. The alert fires from its first member to
-its last. It resolves when it had no member for the settling time: where readers of an instance starve one after the
+its last. It resolves when it had no member for the settling time: if readers of an instance starve one after the
 other, for a moment each, there is one alert and not one a second.
 """
 

@@ -1,4 +1,4 @@
-"""The places of alerts: which alert a firing joins, and which alert gives way where all places are taken.
+"""The places of alerts: which alert a firing joins, and which alert gives way if all places are taken.
 
 One thread owns it, the evaluator's, so that the record of a decision can say what became of its alert. `Firing` tells
 the story of the alerts; it takes the steps that are made here, in order.

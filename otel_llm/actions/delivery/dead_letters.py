@@ -61,7 +61,7 @@ def bury(path: Path, message: Message, reason: str, now_ns: int, mode: int = PRI
 
 
 def unbury(line: bytes) -> Message:
-    """Return the message of a line; raises ValueError, with the reason, where it is none."""
+    """Return the message of a line; raises ValueError, with the reason, if it is none."""
     try:
         whole = json.loads(line)
     except (ValueError, RecursionError):
@@ -89,7 +89,7 @@ def resend(
 
     `channels`: by the name that messages use. Messages about the same thing arrive in their order: once one fails,
     those behind it are kept. `progress` gets how many of how many messages are done. A line that is no message, or
-    whose message is not tried, stays byte for byte; so does the file where none is tried.
+    whose message is not tried, stays byte for byte; so does the file if none is tried.
 
     Raises:
         BusyError: this file's messages are being sent already.
@@ -138,7 +138,7 @@ class _Run:
                 self.resent.broken.append((number, str(error)))
             self._put_back(line)
         else:
-            if (message.to, message.id) not in self._seen:  # it stands there twice where a run was interrupted
+            if (message.to, message.id) not in self._seen:  # it stands there twice if a run was interrupted
                 self._seen.add((message.to, message.id))
                 self._send(message, line)
         self.done = number

@@ -31,7 +31,7 @@ class ActionRequest:
     """One requested action: its verb, its request or labels, its expiry (unix ns), and the reason.
 
     `request`: (trace id, span id, choice) in hex, None for scopes instance and class; `request_id`: the engine's id of
-    the request, where known; `candidates`: the streams that `preempt` may take, first choice first, as in the record.
+    the request, if known; `candidates`: the streams that `preempt` may take, first choice first, as in the record.
     """
 
     id: str
@@ -93,7 +93,7 @@ class Admission:
         """Return the action of a message received at `now_ns` (unix), or the immediate answer to it.
 
         It is an action once for an id, until `complete`. Names of headers are in lower case. `expiry_now_ns`: the same
-        instant by the clock that expiry is measured with (unix ns), where that is another clock.
+        instant by the clock that expiry is measured with (unix ns), if that is another clock.
         """
         if len(body) > MOST_BODY_BYTES:
             return Response(413, None, f"more than {MOST_BODY_BYTES // 1024} KiB")
@@ -158,7 +158,7 @@ class ActionReceiver(Admission):
 
 
 def read_action(body: bytes) -> ActionRequest:
-    """Read a CloudEvent of ours; raises ValueError, with the reason, where it is none."""
+    """Read a CloudEvent of ours; raises ValueError, with the reason, if it is none."""
     try:
         event = json.loads(body)
         kind, data = event["type"], event["data"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.events import Order
 
 VLLM_ABORT: Final = "/inference/v1/abort_requests"
-"""Only where vLLM was started with `--enable-scale-out`; it answers 200 whatever the ids."""
+"""Only if vLLM was started with `--enable-scale-out`; it answers 200 whatever the ids."""
 SGLANG_ABORT: Final = "/abort_request"
 SHORTEST_RID: Final = 16
 """SGLang with several tokenizers aborts every request whose rid begins with the given one."""

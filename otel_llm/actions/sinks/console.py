@@ -95,14 +95,14 @@ def verdict_line(row: Row) -> str:
 
 
 def duration(value: object) -> str:
-    """Format seconds for people; `-` where unknown."""
+    """Format seconds for people; `-` if unknown."""
     if not isinstance(value, int | float):
         return "-"
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
 def share(value: object) -> str:
-    """Format a number between 0 and 1 with three digits; `-` where unknown."""
+    """Format a number between 0 and 1 with three digits; `-` if unknown."""
     return f"{value:.3f}" if isinstance(value, int | float) else "-"
 
 

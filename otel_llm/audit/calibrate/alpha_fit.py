@@ -52,7 +52,7 @@ class TooLittleError(ValueError):
 class Problem:
     """A log likelihood: sum of weight g(b x0 + beta x1) over the events, less b c0 + beta c1.
 
-    `x0`, `x1`, `weight`: (E,); g is the logarithm, or log(1 - exp(-.)) where `bernoulli`.
+    `x0`, `x1`, `weight`: (E,); g is the logarithm, or log(1 - exp(-.)) if `bernoulli`.
     """
 
     x0: Floats
@@ -63,7 +63,7 @@ class Problem:
     bernoulli: bool = False
 
     def value(self, base: float, beta: float) -> float:
-        """Return the log likelihood, -inf where it has none."""
+        """Return the log likelihood, -inf if it has none."""
         eta = base * self.x0 + beta * self.x1
         with np.errstate(divide="ignore"):
             logs = np.log(-np.expm1(-eta)) if self.bernoulli else np.log(eta)
@@ -256,6 +256,6 @@ def _enough(events: int, what: str) -> None:
 
 
 def _dot(slope: Floats, x: Floats) -> float:
-    """Return the sum of slope x, where infinity times 0 is 0: a term that does not depend on the parameter."""
+    """Return the sum of slope x, with infinity times 0 as 0: a term that does not depend on the parameter."""
     some = x != 0
     return float(slope[some] @ x[some])

@@ -58,8 +58,8 @@ class Readers:
 def readers_of(table: pa.Table, classes: SloClasses, measured_at: str | None = None) -> Readers:
     """Return the readers of a table of `kernel.JUDGED`, at one place of measurement.
 
-    Without `measured_at`: the client's view where there is one, or the only one. A reader was waiting at the end e
-    where their idle time was growing then: l = e - (start + (n + 1) P) > 0 (metrics.md, "in flight").
+    Without `measured_at`: the client's view if there is one, or the only one. A reader was waiting at the end e
+    if their idle time was growing then: l = e - (start + (n + 1) P) > 0 (metrics.md, "in flight").
 
     Raises:
         ValueError: nothing is recorded at that place, or it is ambiguous.
@@ -122,7 +122,7 @@ def read_complaints(path: Path) -> set[str]:
 
 
 def calibrate(readers: Readers, complaints: Collection[str] | None = None) -> Fits:
-    """Fit every shape to the readers who left, or who complained where their trace ids are given.
+    """Fit every shape to the readers who left, or who complained if their trace ids are given.
 
     Raises:
         TooLittleError: too few left while waiting, or complained, or none waited.

@@ -1,7 +1,7 @@
 """Bootstrap intervals of the figures: requests resampled with replacement, by a seed, in bounded memory.
 
 The percentile interval of Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13; two recordings
-are resampled independently (its chapter 8.3). Where requests close in time share a fate, whole blocks of
+are resampled independently (its chapter 8.3). If requests close in time share a fate, whole blocks of
 consecutive requests are drawn (Carlstein 1986, without overlap). A share seen as 0 or 1 would resample to itself and
 claim certainty: its draws are those of Beta(x + 1/2, n - x + 1/2), Jeffreys' interval (Brown, Cai and DasGupta, 2001).
 
@@ -91,7 +91,7 @@ RESAMPLES: Final = 1000
 FEWEST_RESAMPLES: Final = 100
 CELLS: Final = 1_000_000
 MOST_BINS: Final = 256
-"""The number of ranges of an order that are counted separately, where blocks are drawn."""
+"""The number of ranges of an order that are counted separately, if blocks are drawn."""
 GIVEN: Final = frozenset(one.name for one in FIGURES if one.kind == "count" or one.top == "requests")
 """Figures that describe the input: no resample changes them."""
 VARYING: Final = tuple(one for one in FIGURES if one.name not in GIVEN)
@@ -133,7 +133,7 @@ class Drawing:
 
 
 def resamples(sample: Sample, drawing: Drawing, generator: np.random.Generator) -> dict[str, Floats]:
-    """Return the resampled values of every figure that varies, (B,) each, NaN where a resample has none.
+    """Return the resampled values of every figure that varies, (B,) each, NaN if a resample has none.
 
     Memory is that of the sample and some MB, whatever the number of resamples.
     """

@@ -26,7 +26,7 @@ MOST_ROWS: Final = 12
 
 
 def tables(audit: Findings) -> Iterator[Table]:
-    """Yield a table by model and one by instance, where there is more than one."""
+    """Yield a table by model and one by instance, if there is more than one."""
     for name in ("model", "instance"):
         timed = not timeless(audit.judged_table, audit.counts)
         found = split(audit.judged_table, audit.slo, name, timed=timed)

@@ -62,10 +62,10 @@ LOAD_CHANGED: Final = 0.1
 class Change:
     """One figure of one group in both recordings.
 
-    `old`, `new` and `difference` (new - old) in the figure's unit, `ratio` (new / old) where the old one is above
-    zero; the bounds are None if there is no interval, for the reason in `why`. `verdict`: `better` or `worse` where
-    the interval of the difference is on one side of zero (`differs` where no direction is better, and for rates per
-    second of two different loads), `not shown` where it is not, `cannot say` without an interval. `model` and
+    `old`, `new` and `difference` (new - old) in the figure's unit, `ratio` (new / old) if the old one is above
+    zero; the bounds are None if there is no interval, for the reason in `why`. `verdict`: `better` or `worse` if
+    the interval of the difference is on one side of zero (`differs` if no direction is better, and for rates per
+    second of two different loads), `not shown` if it is not, `cannot say` without an interval. `model` and
     `instance` are None if the group is not split by them.
     """
 
@@ -136,7 +136,7 @@ def compare(
     by: Sequence[By] = (),
     drawing: Drawing | None = None,
 ) -> Comparison:
-    """Compare two audits, for each class and measured_at, and for each model and instance where `by` names them.
+    """Compare two audits, for each class and measured_at, and for each model and instance if `by` names them.
 
     The requests of the two are not paired: each recording is resampled by itself. Every request is judged as its audit
     judged it: use one SLO file for both.

@@ -26,7 +26,7 @@ class ThresholdError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """The allowed worsening of a figure: in its own unit, or as a share of the old value where `relative`."""
+    """The allowed worsening of a figure: in its own unit, or as a share of the old value if `relative`."""
 
     figure: str
     by: float

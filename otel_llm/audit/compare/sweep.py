@@ -69,7 +69,7 @@ class SweepError(ValueError):
 class Felt:
     """The complete requests of a level at one reading speed, (R,) each in order of their start.
 
-    `worth`: tokens read less the abort penalty; `cost`: f(idle), the cost of one unit of alpha; `idle_s`: NaN where
+    `worth`: tokens read less the abort penalty; `cost`: f(idle), the cost of one unit of alpha; `idle_s`: NaN if
     nothing was to be read, which neither yields nor costs anything. `tokens` is the sum of those read;
     `met` of `judged` held their deadlines.
     """

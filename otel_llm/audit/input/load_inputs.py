@@ -114,7 +114,7 @@ class Inputs:
             InputError: a path does not exist, is nothing that can be read, or nothing was found in any of them; or a
                 file does not have the run.
             SeveralRunsError: a file holds several runs, and one is wanted.
-            BrokenRecordError: a record is broken, where none may be.
+            BrokenRecordError: a record is broken, if none may be.
         """
         unpacked_files = TemporaryDirectory(prefix="otel-llm-")
         try:

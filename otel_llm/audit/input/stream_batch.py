@@ -66,7 +66,7 @@ STREAMS: Final = pa.schema(
 
 `trace_id` (16 bytes) and `span_id` (8) of the request span; `attributes`: a JSON object that a class's `match` is
 compared with; `commit_ns`, `end_ns`, `known_until_ns` and `times_ns` (of the token events) in unix ns, or ns on an
-axis of the recording's own; `times_ns` is sorted where the stream is `complete`, in order of index where tokens are
+axis of the recording's own; `times_ns` is sorted if the stream is `complete`, in order of index if tokens are
 missing; `kinds`: a code an event (0 content, 1 reasoning, 2 tool), null if all is content; `counts`: how many
 tokens arrived in each event, null for one each; `output_tokens` and
 `reasoning_tokens`: the totals that the reply stated, null if it has other choices; `offset_ns`: how far the sender's

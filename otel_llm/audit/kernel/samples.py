@@ -70,7 +70,7 @@ def sample(table: pa.Table, objective: Objective, span: float | None) -> Sample:
 
 
 def reals(table: pa.Table, name: str) -> Floats:
-    """Return a column of numbers as floats (R,), NaN where null."""
+    """Return a column of numbers as floats (R,), NaN if null."""
     import pyarrow as pa
 
     return np.asarray(table[name].cast(pa.float64(), safe=False).fill_null(math.nan).to_numpy(), np.float64)

@@ -47,7 +47,7 @@ class Charged(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The positions of a batch's streams in time: each (R,), in ns of the windows' axis where it says `shifted`.
+    """The positions of a batch's streams in time: each (R,), in ns of the windows' axis if it says `shifted`.
 
     `in_windows`: it has times; `begun`: its commit is known; `first`, `last`: the windows of its commit and its end,
     shifted; `end_ns`: its end or its last known token, whichever is later; `cut`: it lasts more than MOST_WINDOWS.
@@ -164,7 +164,7 @@ class _Block:
         order = np.flatnonzero(lengths)
         index -= np.repeat(self.begin[order], lengths[order])
         np.subtract(self.times, index * pace, out=late[:-1])
-        # A reader of one token each P runs dry where t_i - i P is highest.
+        # A reader of one token each P runs dry after the highest t_i - i P.
         height = self.commit - 1
         upto = self.begin.copy()
         tokens, idle = np.zeros(len(self.at), np.int64), np.zeros(len(self.at), np.int64)
@@ -220,7 +220,7 @@ def _counted(streams: pa.RecordBatch) -> Ints:
 
 
 def _greatest(times: Ints, offsets: Ints, counts: Ints, otherwise: Ints) -> Ints:
-    """Return the latest of each stream's first `counts` token times (R,), or `otherwise` where there is none."""
+    """Return the latest of each stream's first `counts` token times (R,), or `otherwise` if there is none."""
     greatest = otherwise.copy()
     some = np.flatnonzero(counts)
     if len(some):

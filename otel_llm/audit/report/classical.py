@@ -71,7 +71,7 @@ class Confusion:
 
 
 def threshold_ns(slo: SloClass) -> int:
-    """Return a class's time for a further token: its deadline's where it has one, else its fluidity's TBT."""
+    """Return a class's time for a further token: its deadline's if it has one, else its fluidity's TBT."""
     return slo.fluidity.tbt_ns if slo.deadline.next_ns is None else slo.deadline.next_ns
 
 

@@ -1,4 +1,4 @@
-"""The model of a report: two tables, a summary, and a function that returns a delivery where one is known.
+"""The model of a report: two tables, a summary, and a function that returns a delivery if one is known.
 
 It is made from an audit in memory or from tables that an audit saved; both give the same page.
 """

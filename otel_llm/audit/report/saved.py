@@ -64,7 +64,7 @@ def load_saved(
 ) -> ReportModel:
     """Read the tables of an audit: .parquet, .csv or .jsonl, sniffed by their content.
 
-    `slo`: the classes that judged them (the shipped ones where it is None); `summary`: the output of
+    `slo`: the classes that judged them (the shipped ones if it is None); `summary`: the output of
     `audit --format json`; `streams`: the recording itself, in any format that an audit reads, for the deliveries.
 
     Raises:
@@ -285,5 +285,5 @@ def _check(path: Path, names: Sequence[str], kinds: Mapping[str, pa.DataType]) -
 
 
 def _first(found: pa.ChunkedArray) -> int:
-    """Return the number of the first row, from 1, where a column is true."""
+    """Return the number, from 1, of the first row in which a column is true."""
     return int(pc.index(found, pa.scalar(value=True)).as_py()) + 1

@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command; exit code 2 where an extra is not installed."""
+    """Run the command; exit code 2 if an extra is not installed."""
     try:
         from otel_llm.audit.spark.command import audit
     except ModuleNotFoundError as missing:

@@ -102,7 +102,7 @@ def judge(
 ) -> Judged:
     """Audit recorded streams (of STREAMS), as `otel_llm.audit.load` does.
 
-    `slo` is a file of SLO classes, read here, or the classes (the shipped ones where it is None); `class_name` judges
+    `slo` is a file of SLO classes, read here, or the classes (the shipped ones if it is None); `class_name` judges
     every request by that class; `window` is a duration as `10s` or in seconds. Runs nothing yet.
 
     Raises:

@@ -60,7 +60,7 @@ NOTES: Final = pa.schema(
     ]
 )
 """Skipped parts and anomalies: `reason` as in the local audit's `skipped` and counts, `number` of them in `file`, and
-the first places (a line each), null where unknown."""
+the first places (a line each), null if unknown."""
 
 _BATCH_BYTES: Final = 16 * 2**20
 _BATCH_ROWS: Final = 20_000

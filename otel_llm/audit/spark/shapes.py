@@ -9,7 +9,7 @@ def shaped(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch with the columns of `schema`, in its order and of its types, as they are between two steps.
 
     Raises:
-        ValueError: a column is missing, has nulls where it must not, or values that do not fit its type.
+        ValueError: a column is missing, has nulls if it must not, or values that do not fit its type.
     """
     arrays, fields = [], []
     for item in schema:

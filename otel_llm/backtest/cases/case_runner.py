@@ -138,7 +138,7 @@ def _standing(
     }
     if wanted.keys() == seen.keys() and not wrong:
         return []
-    # All of both sides where they are few; else only those of one side alone.
+    # All of both sides if they are few; else only those of one side alone.
     few = len(wanted) + len(seen) <= SHOWN
     left = [(one, wanted[one]) for one in wanted if few or one not in seen or one in wrong]
     right = [

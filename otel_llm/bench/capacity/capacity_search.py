@@ -119,7 +119,7 @@ class ProbeDecision:
     def is_hopeless(self, seen: Observations, most_requests: float) -> bool:
         """Return whether the rest of the probe would not decide it: what it would cost is saved for other probes.
 
-        Nothing of it can be wrong, as an undecided probe says nothing. A clause is hopeless where its share, even one
+        Nothing of it can be wrong, as an undecided probe says nothing. A clause is hopeless if its share, even one
         standard error further from the target, would be undecided after `most_requests`.
         """
         if len(seen.load.at) < HOPELESS_FROM * most_requests or not self.findings or not seen.known:
@@ -241,7 +241,7 @@ def find_capacity(
 ) -> CapacityResult:
     """Search for the highest rate at which the objective holds; `report` is called after each probe.
 
-    `queues`: those of `control_queues`, where several searches share a law of the load.
+    `queues`: those of `control_queues`, if several searches share a law of the load.
 
     Ctrl-C (KeyboardInterrupt) and a SourceError end the search with the interval so far; the probe that they end is
     among the probes, undecided.

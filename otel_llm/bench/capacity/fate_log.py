@@ -57,7 +57,7 @@ class FateLog:
 
     @property
     def waits(self) -> Floats:
-        """Return the times to the first token (F,), in s; where there is none, to the end or so far."""
+        """Return the times to the first token (F,), in s; if there is none, to the end or so far."""
         return np.concatenate(self._waits) if self._waits else np.empty(0)
 
     def extend(self, stream: Callable[[int], StreamSoFar], count: int, now_ns: int) -> None:

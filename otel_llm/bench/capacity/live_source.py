@@ -1,4 +1,4 @@
-"""Probes of a real server: the load client at the probe's rate, drained after each one, recorded where wanted."""
+"""Probes of a real server: the load client at the probe's rate, drained after each one, recorded if wanted."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ UNREPORTED: Final = -1
 """The fate of a request under a clause; UNREPORTED: it has no verdict, and is left out and counted."""
 
 FLUIDITY_OK: Final = Fraction(9, 10)
-"""The fluidity-index of a request that counts as fluid, where its class names none (Etalon, section 4.1)."""
+"""The fluidity-index of a request that counts as fluid, if its class names none (Etalon, section 4.1)."""
 _PERCENTILES: Final = {"idle_p99": Fraction(99, 100), "ttft_p99": Fraction(99, 100)}
 _SHARES: Final = ("attainment", "fluidity_ok_share")
 METRICS: Final = (*_SHARES, *_PERCENTILES)

@@ -62,7 +62,7 @@ class Observations:
 class ProbeEnd:
     """The end of a probe: its cost, in the unit of the budget, drain included; whether it was valid, else why not.
 
-    `requests`: those sent; `seconds`: its time, of the simulated clock where there is one; `tokens_per_s`: output
+    `requests`: those sent; `seconds`: its time, of the simulated clock if there is one; `tokens_per_s`: output
     tokens; `errors`: failed requests by kind.
     """
 

@@ -26,7 +26,7 @@ class Exchange:
     """The exchange of a request's `number`.
 
     `sent_ns`: the start of the connect or the write. `reply` ends by itself; `complete` once the response has been
-    received to its end, `keeps_alive` if the connection can then be used again. `body`: the response where it is no
+    received to its end, `keeps_alive` if the connection can then be used again. `body`: the response if it is no
     stream of events, cut at `most_bytes`; `location`: where a redirection leads, "" for none.
     """
 

@@ -148,7 +148,7 @@ class _Learning:
             words //= 2
 
     async def _try_ids(self, sender: Sender, first: Exchange) -> Exchange:
-        """Ask for token ids, where the server counts no chunk otherwise; return the answer that counts."""
+        """Ask for token ids, if the server counts no chunk otherwise; return the answer that counts."""
         self._options = replace(self._options, token_ids=True)
         with_ids = await self._question(sender, SHORT_WORDS)
         if with_ids.reply.basis != "exact":  # ignored, or refused

@@ -36,7 +36,7 @@ class PlanError(ValueError):
 class LoadPlan:
     """The planned requests, (R,) int64 each.
 
-    `at_ns`: intended times from the start of the run, sorted; None for a closed loop, where row `n % R` is request n's.
+    `at_ns`: intended times from the start of the run, sorted; None for a closed loop: row `n % R` is request n's.
     Lengths are in tokens. `first_number`: the number of the first request; a prompt depends on its request's number,
     so that two plans with numbers of their own share no prompt.
     """

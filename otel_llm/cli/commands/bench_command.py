@@ -210,7 +210,7 @@ def _run(
         result = test.result(warmup, classes, class_name, windows=windows)  # Ctrl-C loses no run that is over
         try:
             write_run_file(folder, about | {"result": {**result.as_json(), "classes": None}})
-        except OutputError as error:  # a full disk, which the result names where it has lost a request
+        except OutputError as error:  # a full disk, which the result names if it has lost a request
             echo(str(error), err=True)
     return result
 
@@ -228,7 +228,7 @@ def _learned(learned: Learned) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _folder(out: Path | None) -> Iterator[Path]:
-    """Give the folder of the recording; one that is deleted where the user wants none."""
+    """Give the folder of the recording; one that is deleted if the user wants none."""
     if out is not None:
         yield out
         return

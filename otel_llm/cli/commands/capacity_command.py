@@ -134,7 +134,7 @@ class SearchOptions(NamedTuple):
     budget: Budget | None
 
     def plan(self, objective: str, budget: Budget) -> SearchPlan:
-        """Return the plan, with these where the options say nothing. Raises ObjectiveError."""
+        """Return the plan, with these if the options say nothing. Raises ObjectiveError."""
         wanted = parse_objective(objective if self.objective is None else self.objective)
         return SearchPlan(wanted, *self.between, self.precision, self.confidence, (self.budget or budget).amount)
 

@@ -51,7 +51,7 @@ relay.yaml:
 """
 LAST_LINES_S: Final = 1.0
 CUT: Final = 1
-"""The exit code where streams were cut at the end of the drain time."""
+"""The exit code if streams were cut at the end of the drain time."""
 
 
 def _folder() -> Path:

@@ -197,7 +197,7 @@ def _facts(followed: dict[str, Any]) -> Table:
 
 
 def buffer_line(curve: dict[str, Any], age_s: float, width: int = _GRAPH) -> str:
-    """Return how full the buffer was from the request to now, in `width` blocks; · where it was empty."""
+    """Return how full the buffer was from the request to now, in `width` blocks; · if it was empty."""
     levels = []
     for part in range(width):
         instant_s = age_s * (part + 1) / width

@@ -233,7 +233,7 @@ def _show_comparison(
 
 
 def _show_tiers(console: Console, found: Tiers) -> None:
-    """Print attainment by class and tier, and by model and instance where there is more than one."""
+    """Print attainment by class and tier, and by model and instance if there is more than one."""
     console.print(tiers_table(found, "slo_class"))
     for name in ("model", "instance"):
         if len({group[1] for group in found.by("measured_at", name)}) > 1:

@@ -33,7 +33,7 @@ _MOST_BYTES: Final = 64
 def pressed_keys() -> Iterator[Callable[[float], list[str]]]:
     """Give a function that waits so many seconds for keys and returns their names, a letter for a letter.
 
-    Where standard input is no terminal it waits, and returns none. A terminal that is gone has pressed END. The
+    If standard input is no terminal it waits, and returns none. A terminal that is gone has pressed END. The
     terminal's settings are restored.
     """
     if not sys.stdin.isatty():

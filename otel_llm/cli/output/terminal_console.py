@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 WIDTH: Final = 120
-"""The width where the output is no terminal."""
+"""The width if the output is no terminal."""
 
 
 class SafeConsole(Console):
@@ -32,7 +32,7 @@ class SafeConsole(Console):
 
 
 def wide_console(width: int = WIDTH) -> Console:
-    """Return the console of standard output; `width`: where that is no terminal."""
+    """Return the console of standard output; `width`: if that is no terminal."""
     console = SafeConsole()
     return console if console.is_terminal else SafeConsole(width=width)
 

@@ -175,7 +175,7 @@ def _unknowable(found: Backtest) -> Iterator[str]:
 
 
 WIDTH: Final = 140
-"""The width of the table where the output is no terminal."""
+"""The width of the table if the output is no terminal."""
 LONG_JOURNAL_BYTES: Final = 2_000_000
 """Smaller journals are evaluated too fast for a progress bar."""
 _FILE = click.Path(path_type=Path)

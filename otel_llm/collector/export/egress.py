@@ -1,4 +1,4 @@
-"""Egress of the service over OTLP, where it is configured: forwarded exports, its metrics, closed windows."""
+"""Egress of the service over OTLP, if it is configured: forwarded exports, its metrics, closed windows."""
 
 from __future__ import annotations
 

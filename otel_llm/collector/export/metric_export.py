@@ -1,6 +1,6 @@
 """Export of the families of `/metrics` as OTLP metrics, at an interval, by the OpenTelemetry project's exporter.
 
-Names are those of `/metrics` without `_total`, which Prometheus backends add again. A counter keeps `_total` where the
+Names are those of `/metrics` without `_total`, which Prometheus backends add again. A counter keeps `_total` if the
 name without it is another family's (`otel_llm_idle_seconds` is a histogram, too).
 """
 

@@ -124,7 +124,7 @@ def as_refusal(error: Exception) -> RefusalError:
 
 
 def status(refusal: RefusalError) -> Status:
-    """Return the `google.rpc.Status` of a refusal, with a RetryInfo where the client may retry."""
+    """Return the `google.rpc.Status` of a refusal, with a RetryInfo if the client may retry."""
     made = Status(code=answer(refusal).code, message=str(refusal))
     if refusal.retry_after_s:
         made.details.add().Pack(RetryInfo(retry_delay=Duration(seconds=refusal.retry_after_s)))

@@ -73,7 +73,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """Return the port; 0 before `bind` where the system picks it."""
+        """Return the port; 0 before `bind` if the system picks it."""
         return self.address.port
 
     @property
@@ -381,7 +381,7 @@ class Connection(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def check_deadlines(self, now: float) -> None:
-        """Close the connection where it is overdue; `now`: the loop's time, s."""
+        """Close the connection if it is overdue; `now`: the loop's time, s."""
         if self.transport is None:
             return  # a TLS handshake, which has its own timeout
         if self.transport.is_closing():

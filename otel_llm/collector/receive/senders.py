@@ -1,6 +1,6 @@
 """Fair scheduling of senders: who sent an export, how many exports of a sender may wait, whose is next.
 
-A sender is a token, or a peer address where there is none. The CPU time of an export is charged to its sender. Where
+A sender is a token, or a peer address if there is none. The CPU time of an export is charged to its sender. If
 several senders wait, the one that has recently used the least is next. A sender alone is never slowed.
 """
 

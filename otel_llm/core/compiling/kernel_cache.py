@@ -86,7 +86,7 @@ class KernelCache:
     def compiling(self) -> Iterator[None]:
         """Let one process of a machine compile at a time: those that wait find what it has kept.
 
-        A process that dies releases the lock. Where the file system has none, processes compile beside each other.
+        A process that dies releases the lock. If the file system has none, processes compile beside each other.
         """
         if self.path is None or self.complete:
             yield

@@ -3,7 +3,7 @@
 Segments are read completely, with the times of their tokens. For otel-llm's request spans, the fixed fields are read
 and the positions of attributes recorded. Any other span, and one with fields that are not read here, is a row with its
 position: protobuf reads it, or only checks it if nothing uses such a span. The scan gives the values that protobuf
-would. Where the fields around spans are inconsistent the answer is UNREADABLE, and protobuf finds the error.
+would. If the fields around spans are inconsistent the answer is UNREADABLE, and protobuf finds the error.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _BEGINNINGS: Final = np.array(
 
 @kernel()
 def _status(data: Bytes, at: int, end: int, code: int) -> int:
-    """Return the code of a status, `code` where it has none; -1: protobuf must read it."""
+    """Return the code of a status, `code` if it has none; -1: protobuf must read it."""
     while at < end:
         found, at = tag(data, at, end)
         if at < 0:

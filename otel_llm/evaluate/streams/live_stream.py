@@ -183,7 +183,7 @@ class LiveStream(Grouped):
         self.windows = Ledger(self.slo, commit_ns)
 
     def begin(self, commit_ns: int, input_tokens: int | None) -> None:
-        """Start the arithmetic; restart it with its tokens where commit, class or prompt length have changed."""
+        """Start the arithmetic; restart it with its tokens if commit, class or prompt length have changed."""
         old = self.stream if self.begun else None
         arithmetic = self._arithmetic = Stream(self.slo, commit_ns, input_tokens, self.table, self.slot)
         if old is None:

@@ -17,7 +17,7 @@ EXPORT_METHOD: Final = "/opentelemetry.proto.collector.trace.v1.TraceService/Exp
 RETRYABLE_CODES: Final = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
-"""Source: OTLP specification, "Failures"; RESOURCE_EXHAUSTED joins them where the server sends a RetryInfo."""
+"""Source: OTLP specification, "Failures"; RESOURCE_EXHAUSTED joins them if the server sends a RetryInfo."""
 _ABOUT_CONTENT: Final = frozenset({"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"})
 
 

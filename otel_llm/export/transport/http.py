@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RETRYABLE_STATUS: Final = frozenset({429, 502, 503, 504})
 """Source: OTLP specification, "Retryable response codes"."""
 _GZIP_LEVEL: Final = 1
-"""Token events shrink to 29 % where level 6 takes more than twice the time for 28 %."""
+"""Token events shrink to 29 %, while level 6 takes more than twice the time for 28 %."""
 _ABOUT_CONTENT: Final = frozenset({400, 413})
 
 

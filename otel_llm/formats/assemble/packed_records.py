@@ -1,8 +1,8 @@
 """Records as bytes, so that records decoded on one machine can be assembled on another.
 
 A record is a frame: 4 bytes little-endian length of its head, the head (a JSON list), the times of its token events as
-int64 little-endian, how many tokens each stands for, likewise, where they are not one each, and a byte of kind for each
-where they are not all content. Concatenated frames are the records of a request.
+int64 little-endian, how many tokens each stands for, likewise, if they are not one each, and a byte of kind for each
+if they are not all content. Concatenated frames are the records of a request.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class PendingRequest:
         return [segment for _, segment in self.segments if semconv.OUTCOME in segment.attributes]
 
     def ending(self) -> Segment | None:
-        """Return the last segment, where exactly one states the end, and segment 0 was received too."""
+        """Return the last segment, if exactly one states the end, and segment 0 was received too."""
         endings = self.endings()
         if len({segment.seq for segment in endings}) != 1 or not any(segment.seq == 0 for _, segment in self.segments):
             return None
@@ -78,7 +78,7 @@ class PendingRequest:
 class PendingRequests:
     """The pending requests by key and by slot, with the rows of their plain segments.
 
-    By slot, (slots,): `received`, the number of its segments; `needed`, how many make the request complete, -1 where
+    By slot, (slots,): `received`, the number of its segments; `needed`, how many make the request complete, -1 if
     not known. The slot of a dropped request is reused.
     """
 

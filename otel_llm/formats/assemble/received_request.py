@@ -37,7 +37,7 @@ class ReceivedRequest:
         return (self.trace_id, self.span_id, self.tenant)
 
     def stream(self, choice: int) -> ReceivedStream:
-        """Return the stream of one choice, a new one where nothing of it was received yet."""
+        """Return the stream of one choice, a new one if nothing of it was received yet."""
         found = self.streams.get(choice)
         if found is None:
             found = self.streams[choice] = ReceivedStream()

@@ -89,7 +89,7 @@ class Resolved(Ending):
 class Assembled:
     """One stream at the end of the input: its facts, and its token events as in `TokenEvents`.
 
-    Times are sorted where the stream is complete; where tokens are missing they stay in order of index, so that the
+    Times are sorted if the stream is complete; if tokens are missing they stay in order of index, so that the
     first `resolved.known_tokens` are those before the hole.
     """
 
@@ -124,7 +124,7 @@ def derived_ids(file_format: str, own_id: object, send_ns: int | None) -> tuple[
 
 
 def shift_ns(offset_ns: int | None, lateness_ns: int) -> int:
-    """Return what to subtract from a stream's times: `offset_ns` where the sender's clock is off by more than lateness.
+    """Return what to subtract from a stream's times: `offset_ns` if the sender's clock is off by more than lateness.
 
     Otherwise such a sender would report into windows long closed, or far in the future.
     """

@@ -20,7 +20,7 @@ class Streams:
 
     Those of stream r are `times_ns[offsets[r]:offsets[r + 1]]`, an entry for each event, in the order that `Assembled`
     states; `counts` (N,) has how many tokens each stands for, None for one each; `kinds` a code for each event, None
-    where all is content.
+    if all is content.
     """
 
     resolved: list[Resolved] = field(default_factory=list)

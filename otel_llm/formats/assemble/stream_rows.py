@@ -25,7 +25,7 @@ NO_RECEIPT = -1
 class Rows:
     """Segments (S,), each of the stream `slot`, and their N token events one after the other.
 
-    `order` numbers the export requests in order of receipt, `receipt_ns` is NO_RECEIPT where it is not known, `kind`
+    `order` numbers the export requests in order of receipt, `receipt_ns` is NO_RECEIPT if it is not known, `kind`
     the code of all tokens of a segment; `events`, `tokens` (S,) say how many of `times_ns` (N,) belong to each, and for
     how many tokens they stand, `counts` (N,) for how many each.
     """
@@ -79,10 +79,10 @@ class Merged(NamedTuple):
     """The merged rows of C streams, each row once and in order, and their sums.
 
     `rows` (S',): indexes of the rows without repetitions, by stream and number, those of stream c at
-    `bounds[c]:bounds[c + 1]`; (C,): `regular` where numbers run from 0 without a hole and every segment begins with the
+    `bounds[c]:bounds[c + 1]`; (C,): `regular` if numbers run from 0 without a hole and every segment begins with the
     token after the one before; `repeated` how many rows were repetitions; `tokens` how many there are in all;
     `end_ns` the latest end of a segment, `inner_end_ns` that of one but the last; `offset_ns` how far the sender's
-    clock is ahead, `has_offset` where that is known.
+    clock is ahead, `has_offset` if that is known.
     """
 
     rows: Ints

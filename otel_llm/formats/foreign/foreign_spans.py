@@ -1,4 +1,4 @@
-"""The columns of a foreign inference span: all where every token's time is there, else those that it states.
+"""The columns of a foreign inference span: all if every token's time is there, else those that it states.
 
 The live evaluator and the audit share this module, so that both see the same in a span.
 """

@@ -35,7 +35,7 @@ _SAME: Final = {
     semconv.GEN_AI_USAGE_COMPLETION_TOKENS: semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
     semconv.OPENINFERENCE_PROMPT_TOKENS: semconv.GEN_AI_USAGE_INPUT_TOKENS,
     semconv.OPENINFERENCE_COMPLETION_TOKENS: semconv.GEN_AI_USAGE_OUTPUT_TOKENS,
-    # The reply's statement where there is one, else the request's: the weaker of the two is claimed.
+    # The reply's statement if there is one, else the request's: the weaker of the two is claimed.
     semconv.OPENINFERENCE_MODEL: semconv.GEN_AI_RESPONSE_MODEL,
     semconv.LANGFUSE_MODEL: semconv.GEN_AI_RESPONSE_MODEL,
 }

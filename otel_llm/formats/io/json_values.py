@@ -106,7 +106,7 @@ class Parser:
             self.position = 1
 
     def begin(self) -> None:
-        """Begin a value here: drop the text before it, where that is much."""
+        """Begin a value here: drop the text before it, if that is much."""
         self._start_bytes += _size(self.text[self._start : self.position])
         self._start = self.position
         if self._start > self._window:
@@ -291,7 +291,7 @@ _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\],:]|[^\s{}\[\],:"]++', r
 def key_paths(head: bytes, depth: int = HEAD_DEPTH) -> frozenset[str]:
     """Return the paths of the keys in the first JSON value of `head`, which may be cut anywhere.
 
-    `a` is a key of the object, `a.b` one of the object in it, `a[].b` one of the elements of an array, `[].b` where
+    `a` is a key of the object, `a.b` one of the object in it, `a[].b` one of the elements of an array, `[].b` if
     the value itself is an array. Keys deeper than `depth` brackets are left out.
     """
     found: set[str] = set()

@@ -105,7 +105,7 @@ class Skipped:
         self.runs.setdefault(path, []).append(load_req_s)
 
     def bad_line(self, path: Path | str, line: Line, what: object) -> None:
-        """Count a malformed line: as cut where the file ends inside it, else as broken."""
+        """Count a malformed line: as cut if the file ends inside it, else as broken."""
         if line.ended:
             self.bad(path, line.number, what)
         else:

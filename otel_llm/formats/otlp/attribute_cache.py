@@ -25,7 +25,7 @@ _DOUBLE_FORM: Final = Struct("<d")
 _MOST_DIGITS: Final = 9
 """Of an int that is not negative."""
 _MOST_PARSED: Final = 4
-"""Attributes of one span that protobuf parses one by one, where that is slow; the next span finds them cached."""
+"""Attributes of one span that protobuf parses one by one, if that is slow; the next span finds them cached."""
 MOST_BYTES: Final = 2048
 _REMEMBERED_BYTES: Final = 130
 _REMEMBERED: Final = 4096

@@ -180,7 +180,7 @@ def _tags(data: Any, what: str) -> Iterator[tuple[str, AnyValue]]:
 
 
 def _value(value: Any, kind: str, what: str) -> AnyValue | None:
-    """Return a tag's value as the type it names; where it names none, as it is written."""
+    """Return a tag's value as the type it names; if it names none, as it is written."""
     if isinstance(value, str):
         try:
             match kind.lower():

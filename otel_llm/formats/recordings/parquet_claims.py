@@ -1,7 +1,7 @@
 """What the row groups of a Parquet file claim to hold, read from the description at the end of the file.
 
 pyarrow tells it, too, by `RowGroupMetaData.column`; but that call ends the process (26.0: an exception of C++ that
-nothing catches) where the description of a column contradicts itself, as it may in a damaged file. What reads the data
+nothing catches) if the description of a column contradicts itself, as it may in a damaged file. What reads the data
 raises errors. So these few numbers are read here. Formats: parquet.thrift of Apache Parquet, and Apache Thrift's
 compact protocol.
 """

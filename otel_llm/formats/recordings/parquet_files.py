@@ -168,7 +168,7 @@ def _as_text(value: Any) -> Any:
 
 
 def _in_ns(pa: Any, column: Any) -> Any:
-    """Return times as whole ns, where Arrow would make dates of them, also those in lists and structs."""
+    """Return times as whole ns, if Arrow would make dates of them, also those in lists and structs."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         return column.cast(pa.timestamp("ns", kind.tz)).cast(pa.int64())

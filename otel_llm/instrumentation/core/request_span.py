@@ -88,7 +88,7 @@ class AttachedSpan(StartedSpan):
 
 
 class OwnSpan:
-    """A span of our own where the application has no TracerProvider; it has our own ids and is sent as segments are."""
+    """A span of our own if the application has no TracerProvider; it has our own ids and is sent as segments are."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ MAX_CALLS: Final = 256
 
 
 class ServerReader:
-    """The server's reading of its reply: by the sent text, and by the engine where one counts the tokens.
+    """The server's reading of its reply: by the sent text, and by the engine if one counts the tokens.
 
     `adopted`: an engine counts them, one by one; `doubted`: it stated more than are believed. `input_tokens`,
     `output_tokens` are the engine's counts.

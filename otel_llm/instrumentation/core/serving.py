@@ -41,7 +41,7 @@ current: Final[ContextVar[Serving | None]] = ContextVar("otel_llm_served", defau
 def within(context: Context) -> Context:
     """Return the context in which the span of a model call begins: `context`, in the trace of the served request.
 
-    Another trace is current where a server instrumentation began one of its own for a request without a trace.
+    Another trace is current if a server instrumentation began one of its own for a request without a trace.
     """
     serving = current.get()
     if serving is None or not serving.open:

@@ -132,7 +132,7 @@ def _by_words(reason: str) -> Kind:
 
 
 def others(settings: OtlpSettings) -> list[OtlpSettings]:
-    """Return the same address in the other protocol, and both with TLS where it was without or without where with."""
+    """Return the same address in the other protocol, and both with TLS if it was without or without if with."""
     if settings.protocol == "grpc":
         authority, tls = settings.endpoint, not settings.insecure
     else:

@@ -1,7 +1,7 @@
 """Parse server-sent events incrementally: bytes in, the data of events out. Holds at most one unfinished event.
 
 The format is that of the WHATWG HTML Standard, section 9.2.6 (Interpreting an event stream). Ids and retry times are
-ignored. Where real servers leave out the blank line between events, `Whole` tells where one ends.
+ignored. If real servers leave out the blank line between events, `Whole` tells where one ends.
 """
 
 from __future__ import annotations

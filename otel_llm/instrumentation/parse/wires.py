@@ -197,7 +197,7 @@ def _message_text(reported: Any) -> tuple[int, int]:
 class TgiReader(ChunkReader):
     """A reader of the events of one reply: each is exactly one token. A special one, as the end of text, is not read.
 
-    The last event has the whole text; it has the usage where the request asked for details.
+    The last event has the whole text; it has the usage if the request asked for details.
     """
 
     __slots__ = ()
@@ -265,7 +265,7 @@ PROVIDERS: Final[tuple[tuple[str, str], ...]] = (
     ("api.x.ai", "x_ai"),
     (".ml.cloud.ibm.com", "ibm.watsonx.ai"),
 )
-"""The end of a host's name, and its `gen_ai.provider.name`, where the semantic conventions have one."""
+"""The end of a host's name, and its `gen_ai.provider.name`, if the semantic conventions have one."""
 PLACES: Final = (("/openai/deployments/", AZURE), ("/publishers/google/models/", "gcp.vertex_ai"))
 """Parts of a path that only one provider has, whatever gateway is before it."""
 

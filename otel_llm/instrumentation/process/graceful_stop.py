@@ -30,7 +30,7 @@ UVICORN: Final = "uvicorn.server"
 CANCELLED_S: Final = 1.0
 """How long uvicorn's cancelled tasks may take to end before their streams are ended for them."""
 BEFORE_KILL_S: Final = 1.0
-"""How long before the end of gunicorn's grace open streams are ended; half of the grace where it is below 2 s."""
+"""How long before the end of gunicorn's grace open streams are ended; half of the grace if it is below 2 s."""
 
 GUNICORN: Final = (
     ("gunicorn.workers.base", "Worker", "handle_exit", 0.0),

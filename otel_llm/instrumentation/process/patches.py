@@ -61,7 +61,7 @@ class Patches:
         setattr(owner, name, ours)
 
     def undo(self) -> None:
-        """Restore the originals where ours are in place; beneath another's, ours stays and passes through."""
+        """Restore the originals if ours are in place; beneath another's, ours stays and passes through."""
         for owner, name, own, ours in reversed(self._made):
             if owner.__dict__.get(name) is not ours:
                 continue

@@ -136,7 +136,7 @@ class Runtime:
         return self._tracer_provider or trace.get_tracer_provider()
 
     def resource(self) -> Resource:
-        """Return the application's resource, with a `service.instance.id` of the sender where it has none."""
+        """Return the application's resource, with a `service.instance.id` of the sender if it has none."""
         from opentelemetry.sdk.resources import Resource
 
         theirs = getattr(self.provider(), "resource", None)

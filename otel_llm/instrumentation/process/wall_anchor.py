@@ -16,7 +16,7 @@ STEP_NS: Final = 100_000_000
 class WallAnchor:
     """The offset from monotonic to unix ns.
 
-    Two clocks cannot be read at once: where another thread runs between the two readings, the difference is too large,
+    Two clocks cannot be read at once: if another thread runs between the two readings, the difference is too large,
     never too small. So the least difference counts, until the wall clock steps ahead. Tokens of one instant then have
     one time in all recordings of a process, also on a busy machine.
     """

@@ -184,7 +184,7 @@ def around(context: Context, span: Span) -> Context | None:
     """Return the context for an application that serves a request; None if nothing is propagated.
 
     That is the request's baggage and SLO class from `context`, with `span` as the current span. A span that is current
-    already stays, and none is set where OpenTelemetry instruments the server: its span would become INTERNAL. Never
+    already stays, and none is set if OpenTelemetry instruments the server: its span would become INTERNAL. Never
     raises.
     """
     try:

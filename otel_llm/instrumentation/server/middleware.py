@@ -86,7 +86,7 @@ class Middleware:
             return None
 
     def _running(self) -> Runtime | None:
-        """Return the recorder, started at the first call: at the start of the server, where that is reported.
+        """Return the recorder, started at the first call: at the start of the server, if that is reported.
 
         Once only: a recorder that was stopped is not started again.
         """

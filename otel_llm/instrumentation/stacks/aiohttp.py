@@ -40,7 +40,7 @@ class AiohttpInstrumentor(StackInstrumentor):
         from aiohttp import ClientResponse, ClientSession, StreamReader
 
         for name in ("_read_nowait_chunk", "_wait", "feed_eof", "set_exception"):
-            getattr(StreamReader, name)  # raises where a hook moved
+            getattr(StreamReader, name)  # raises if a hook moved
         patches = Patches()
         patches.replace(ClientSession, "_request", _request)
         patches.replace(ClientResponse, "close", _closing)
@@ -206,7 +206,7 @@ def _seen() -> Any:
                 self._buffer.tap.ended()
 
         def set_exception(self, exc: BaseException, *args: Any, **kwargs: Any) -> None:
-            self._buffer.tap.recording.failed(exc)  # whatever is read next raises it, also where bytes are left
+            self._buffer.tap.recording.failed(exc)  # whatever is read next raises it, also if bytes are left
             super().set_exception(exc, *args, **kwargs)
 
         def _looped(self, loop: Any) -> Any:

@@ -52,7 +52,7 @@ UNSEEN: Final = StreamRequest(stream=False)
 
 
 def stream_request(api: Api, path: str, body: object) -> StreamRequest | None:
-    """Return the request's wishes, None if it wants no stream, `UNSEEN` where that is not known.
+    """Return the request's wishes, None if it wants no stream, `UNSEEN` if that is not known.
 
     `body` is the JSON text, the object that it will be made of, or anything else. It is neither consumed nor changed.
     """

@@ -55,7 +55,7 @@ class HttpClientInstrumentor(StackInstrumentor):
     def _patch(self) -> Patches:
         from http.client import HTTPConnection
 
-        HTTPConnection("localhost")._buffer  # type: ignore[attr-defined]  # noqa: B018  raises where it moved
+        HTTPConnection("localhost")._buffer  # type: ignore[attr-defined]  # noqa: B018  raises if it moved
         patches = Patches()
         patches.replace(HTTPConnection, "endheaders", _endheaders)
         patches.replace(HTTPConnection, "getresponse", _getresponse)

@@ -54,7 +54,7 @@ PROVIDERS: Final = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
-"""LiteLLM's name of a provider, and that of the semantic conventions, where they differ."""
+"""LiteLLM's name of a provider, and that of the semantic conventions, if they differ."""
 
 
 class LiteLLMInstrumentor(StackInstrumentor):

@@ -197,7 +197,7 @@ class Past:
         self._content_type = content_type
         self._whole = client_request.is_whole(api, content_type)
         self._loop = weakref.ref(loop)
-        self._tap: Tap | None = None  # made where it is needed, since it references itself
+        self._tap: Tap | None = None  # made when it is needed, since it references itself
 
     @property
     def unused(self) -> bool:

@@ -48,7 +48,7 @@ class Connector(Destinations):
 
     `headers` are those to send; `prompt` are the tokens of the request as far as they are known. `recorded` gets the
     backend that is asked the unchanged request, not one that is to continue it: until that has won, the source serves.
-    The first backend is that of `turn`, where there is a queue. `client`: the name of the client.
+    The first backend is that of `turn`, if there is a queue. `client`: the name of the client.
     `packed`: the body as the client compressed it, None if it did not; it is sent unless the request must be changed.
     `trailers`: those of the request.
     """
@@ -111,7 +111,7 @@ class Connector(Destinations):
     # Opening.
 
     async def first(self, reply: Reply, *, headers_sent: bool) -> Run | None:
-        """Send the unchanged request to the next backend by placement, and to others where that fails.
+        """Send the unchanged request to the next backend by placement, and to others if that fails.
 
         None if no stream can be had; `take_answer` then has the last answer. `headers_sent`: the client has headers
         already, so that no other answer can be passed on.
@@ -199,7 +199,7 @@ class Connector(Destinations):
             return None
 
     async def resumed(self, reply: Reply, serving: Backend, *, back: bool = False) -> Run | None:
-        """Continue a reply on another backend, the next where that fails; None if none can.
+        """Continue a reply on another backend, the next if that fails; None if none can.
 
         One more try goes to the steadiest of all, the one that served it too. `back`: ask that one in turn as well.
         `last_reason` is then a passing one, if there is one.
@@ -324,7 +324,7 @@ class Connector(Destinations):
         return run
 
     async def carried(self, backend: Backend, reply: Reply) -> int:
-        """Return the number of output ids whose text the reader has; the backend is asked where it does not follow.
+        """Return the number of output ids whose text the reader has; the backend is asked if it does not follow.
 
         Raises UpstreamError if it cannot be found out.
         """

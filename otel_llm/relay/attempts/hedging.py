@@ -1,6 +1,6 @@
 """Send a request to a second backend if the first is late with its first token; whichever speaks first serves it.
 
-The first attempt is never given up for being late: where all backends are merely slow, it serves the request.
+The first attempt is never given up for being late: if all backends are merely slow, it serves the request.
 """
 
 from __future__ import annotations

@@ -68,6 +68,6 @@ class ExpectedLengths:
         self._outputs.observe(kind, tokens)
 
     def _kind(self, slo_class: str, model: str | None) -> str:
-        """Return the class and the model as a kind of request; the class alone where there are too many kinds."""
+        """Return the class and the model as a kind of request; the class alone if there are too many kinds."""
         kind = f"{slo_class}\0{model or ''}"
         return kind if kind in self._kinds or len(self._kinds) < MOST_KINDS else slo_class

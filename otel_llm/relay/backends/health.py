@@ -86,7 +86,7 @@ class Probes:
 
 
 def models_of(body: bytes) -> dict[str, int | None]:
-    """Return the models that `/v1/models` lists, with `max_model_len` where it is stated; none if it is no list.
+    """Return the models that `/v1/models` lists, with `max_model_len` if it is stated; none if it is no list.
 
     An adapter (LoRA), which has a parent, is listed without it: a stream of one is not resumed elsewhere.
     """

@@ -147,7 +147,7 @@ class DecisionLoop:
         return [one.key[:3] for one in found]
 
     def rearm(self) -> None:
-        """Set the timer for what falls due next; O(1) where that is no earlier than before."""
+        """Set the timer for what falls due next; O(1) if that is no earlier than before."""
         due_ns = self.first_hand.next_timer()
         if self._loop is None or self._stopped or due_ns is None:
             return

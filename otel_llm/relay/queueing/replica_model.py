@@ -1,6 +1,6 @@
 """What a relay knows of a backend's engine: its prefills and decodes, and its iterations by the profile.
 
-A model is made of the relay's own streams. An iteration begins at a token that was read, or where the profile says that
+A model is made of the relay's own streams. An iteration begins at a token that was read, or when the profile says that
 the one before is over; each takes prompts in the order of their placement, up to the profile's `max_batched_tokens`.
 No I/O, no clock: instants are passed in (ns).
 """
@@ -61,12 +61,12 @@ class ReplicaModel:
 
     @property
     def requests(self) -> int:
-        """Return the requests here; the profile's most where none is taken."""
+        """Return the requests here; the profile's most if none is taken."""
         return self._backends.in_flight(self.backend) if self.is_open else self._profile.max_batch
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of their contexts; the whole KV where none is taken."""
+        """Return the tokens of their contexts; the whole KV if none is taken."""
         return self._backends.tokens_in_flight(self.backend) if self.is_open else self._profile.kv_tokens
 
     @property

@@ -85,7 +85,7 @@ class RequestQueue:
     A slot goes to the client that has the fewest requests on backends; among the requests of such clients the order
     decides. One client leaves an eighth of the queue to others.
 
-    `placement`: the policy that chooses among the backends with a free slot; `placer` replaces it where it is given,
+    `placement`: the policy that chooses among the backends with a free slot; `placer` replaces it if it is given,
     and may have a request wait though there is a slot. `now_ns`: the clock of arrivals.
     """
 

@@ -312,7 +312,7 @@ class Recorded:
         return self._facts.counted_tokens
 
     def state(self, attributes: Mapping[str, float]) -> None:
-        """Note facts of the relay's own: in segment 0, or in the next one where that was sent."""
+        """Note facts of the relay's own: in segment 0, or in the next one if that was sent."""
         self._stated.update(attributes)
         if self._identity is not None:
             self._recording.identify(attributes)
@@ -394,7 +394,7 @@ class Recorded:
         self._followed += 1
         with self._environment.bugs:
             stream = self._streams[choice] = self._first_hand.begin(key, commit_ns, identity, now_ns)
-            # Changes since segment 0 was sent, where the choice is found later than that.
+            # Changes since segment 0 was sent, if the choice is found later than that.
             self._first_hand.identify(
                 stream, instance=self._instance or None, exact_resume=self._exact_resume, now_ns=now_ns
             )

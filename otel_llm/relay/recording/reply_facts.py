@@ -83,7 +83,7 @@ class ReplyFacts:
             one.guessed = True
 
     def states(self, value: Mapping[str, Any], *, continues: bool) -> int | None:
-        """Note a chunk's statements on the whole reply; return the prompt's tokens where it states them.
+        """Note a chunk's statements on the whole reply; return the prompt's tokens if it states them.
 
         Values of a wrong type are ignored. `continues`: the chunk's backend began after tokens of another, which it
         counts as its prompt's, so its usage is not the reply's.

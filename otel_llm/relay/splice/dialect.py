@@ -10,7 +10,7 @@ SGLang (0.5.23), read from its code and not run. `/v1/completions` takes `return
 is. A streamed chat brings no ids while it runs: with `return_token_ids` it is refused (400), and `sglext`, which can be
 asked for instead, comes in one chunk behind the finish. `/generate` streams ids, but a chat cannot be served by it, or
 by `/v1/completions`, unnoticed: a chat's stop tokens, parsers and sampling defaults are those of its endpoint. So chats
-are not resumable there. A finish has `matched_stop`, the id of the stop token, also where that is the end of text. Text
+are not resumable there. A finish has `matched_stop`, the id of the stop token, also if that is the end of text. Text
 that the next token may change is sent up to its last space, so that a chunk's text may end within that of its one id.
 `/detokenize` leaves special tokens out unless `skip_special_tokens` is false, as a stream does. A server with a
 completion template makes a text of `prompt` and `suffix`, whatever they are, unless the suffix is "". A `usage` has

@@ -34,7 +34,7 @@ def without_ids(line: bytes, chunk: Chunk) -> bytes:
             if key in holder:
                 named += 1
                 lists += holder[key] is not None
-    # The bytes do not show all keys where one stands twice or is escaped.
+    # The bytes do not show all keys if one stands twice or is escaped.
     if line.count(_NAME) == named and _ESCAPE not in line:
         if not lists:
             return line

@@ -1,4 +1,4 @@
-"""The keys of a streamed request, by kind of engine: which have the same effect where another engine continues."""
+"""The keys of a streamed request, by kind of engine: which have the same effect if another engine continues."""
 
 from __future__ import annotations
 

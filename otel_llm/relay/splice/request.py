@@ -100,7 +100,7 @@ class OwnedRequest:
     multimodal: bool
     """A message has a part that is not text, or may have."""
     ids_at: tuple[int, int]
-    """The bytes of the value of `return_token_ids` in the body; where there is none its place, twice."""
+    """The bytes of the value of `return_token_ids` in the body; if there is none its place, twice."""
 
     @property
     def operation(self) -> str:

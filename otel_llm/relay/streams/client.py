@@ -38,7 +38,7 @@ class Client:
 
     @property
     def code(self) -> int:
-        """Return the status that the client got; 499 where it left before it had one."""
+        """Return the status that the client got; 499 if it left before it had one."""
         return CLIENT_LEFT if self._response is None else self._response.status
 
     @property

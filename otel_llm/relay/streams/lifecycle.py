@@ -20,7 +20,7 @@ class State(Enum):
     QUEUED = "queued"
     """It waits for a slot on a backend."""
     OPENING = "opening"
-    """A first backend is asked, and the next where that fails."""
+    """A first backend is asked, and the next if that fails."""
     SERVING = "serving"
     """One backend serves the reply."""
     RACING = "racing"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.streams.pauses import Pause, Pauses
 
 PAUSED: Final = "paused"
-"""The comment to the client of a paused stream, and the reason of the cut where it cannot go on."""
+"""The comment to the client of a paused stream, and the reason of the cut if it cannot go on."""
 ASKED: Final = "the stream is being paused already"
 NO_SPARE: Final = "its reader has no text to spare"
 NOT_SERVED: Final = "no backend serves the stream now"
@@ -87,7 +87,7 @@ class Pausing:
     def begin(self, run: Run, rule: str, complete: Complete, may_begin: Callable[[], bool]) -> None:
         """Pause a stream that has no `reason` against it; `complete` gets the outcome, once.
 
-        Where the reader's ids do not follow, the backend is asked first, and the reply stays as it is meanwhile, see
+        If the reader's ids do not follow, the backend is asked first, and the reply stays as it is meanwhile, see
         `asked`. Then `may_begin` tells whether the stream is still to be paused.
         """
         if self._reply.carried is not None:
@@ -139,7 +139,7 @@ class Pausing:
     async def rest(self, run: Run) -> Run | None:
         """Keep the client's stream open until it is due; return the backend that resumes it, None if none can.
 
-        `run` served it. Where the stream is cut meanwhile, this is cancelled.
+        `run` served it. If the stream is cut meanwhile, this is cancelled.
         """
         pause = self._pause
         assert pause is not None  # noqa: S101
@@ -180,7 +180,7 @@ class Pausing:
         return pause.due.is_set()
 
     async def _go_on(self, run: Run) -> Run | None:
-        """Return a backend that resumes the stream; where there is none, wait for one as for a silent backend."""
+        """Return a backend that resumes the stream; if there is none, wait for one as for a silent backend."""
         until_s = _now_s() + self._connector.silent_s
         comment_s = _now_s() + self._connector.preempt.comment_s
         while True:

@@ -114,7 +114,7 @@ class Session:
 
     @property
     def code(self) -> int:
-        """Return the status that the client got; 499 where it left before it had one."""
+        """Return the status that the client got; 499 if it left before it had one."""
         return self._client.code
 
     @property

@@ -57,7 +57,7 @@ def open_output(path: Path, *, append: bool = False, mode: int = SHARED) -> Outp
 
 
 def open_inside(path: Path, *, append: bool = False, mode: int = PRIVATE) -> io.FileIO:
-    """Open one of our files in one of our folders for reading and writing; it is created where it is missing.
+    """Open one of our files in one of our folders for reading and writing; it is created if it is missing.
 
     Raises:
         OSError: it cannot be opened, or is a link, a name of another file, or no file: another program put it there.

@@ -38,7 +38,7 @@ class ApplicableRules:
     def states(self, view: StreamView, known: list[RuleState], since_ns: int | None = None) -> list[RuleState]:
         """Return a state for each rule that can ever hold for a stream; active ones of `known` stay.
 
-        `since_ns`: how far new states look back, on the stream's axis; to the commit where None.
+        `since_ns`: how far new states look back, on the stream's axis; to the commit if None.
         """
         applicable = self._for_identity(identity_of(view))
         floor_ns = view.stream.commit_ns if since_ns is None else since_ns

@@ -212,7 +212,7 @@ class DecisionMaker:
 
 
 def group_limits(rules: RuleSet) -> dict[tuple[str, Verb], int]:
-    """Return the largest count to which an action of a verb is limited in a group, where it is."""
+    """Return the largest count to which an action of a verb is limited in a group, if it is."""
     most: dict[tuple[str, Verb], int] = {}
     for rule in rules.rules:
         for action in rule.actions:

@@ -109,7 +109,7 @@ class Prefilter:
         """Look at the streams in `slots` (S,), each at its own instant `at_ns`; called only if `clear`.
 
         `rows`: those of all streams; `states` (slots, rules): INACTIVE, FIRING_FINAL or FIRING_REFUTABLE. Written:
-        `due_ns`, at each slot, when to evaluate the stream next, NEVER where it is not unchanged. `at_ns` and `due_ns`
+        `due_ns`, at each slot, when to evaluate the stream next, NEVER if it is not unchanged. `at_ns` and `due_ns`
         are on the collector's axis.
         """
         number = len(slots)

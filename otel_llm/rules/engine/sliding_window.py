@@ -42,7 +42,7 @@ class Totals(EndedTotals):
         cut: bool,
         queue_s: float | None = None,
     ) -> None:
-        """Count an ended request; no verdict where tokens of it are missing. `fluidity`: the class's objective."""
+        """Count an ended request; no verdict if tokens of it are missing. `fluidity`: the class's objective."""
         self.ended([(outcome, verdict)])
         self.cut += cut
         if queue_s is not None and queue_s >= 0:

@@ -47,7 +47,7 @@ class RuleFile:
 
 
 def load_rules(arguments: Iterable[str | Path] = (), executors: Collection[str] = ()) -> RuleSet:
-    """Load the rules of files, folders and globs; the shipped rules, all in shadow, where none is named.
+    """Load the rules of files, folders and globs; the shipped rules, all in shadow, if none is named.
 
     `executors`: the verbs besides `alert` that this process can do; for others `mode: enforce` is refused. Raises
     RulesError with all errors, UnreadableConfigError if a file cannot be read.

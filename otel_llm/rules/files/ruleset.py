@@ -58,7 +58,7 @@ class Action:
                 "per_request": limits.per_request,
                 "per_instance": None if limits.per_instance is None else list(limits.per_instance),
                 "in_flight": limits.in_flight,
-                # Only where it is set, so that the hashes of rules older than this limit stay the same.
+                # Only if it is set, so that the hashes of rules older than this limit stay the same.
                 **({} if limits.per_group is None else {"per_group": list(limits.per_group)}),
             },
         }

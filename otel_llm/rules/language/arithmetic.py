@@ -1,4 +1,4 @@
-"""CEL's arithmetic on ints of 64 bits and IEEE doubles, where Python's own differs.
+"""CEL's arithmetic on ints of 64 bits and IEEE doubles, if Python's own differs.
 
 An int that overflows or is divided by zero has no value (CEL: an error); a double divided by zero is an infinity or
 NaN (IEEE 754); int division rounds towards zero.

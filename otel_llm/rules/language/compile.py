@@ -1,6 +1,6 @@
 """Compile a typed expression to one Python code object, built from its tree and never from the user's text.
 
-Most nodes become the Python operator of the same meaning; where Python and CEL part (int range and division,
+Most nodes become the Python operator of the same meaning; if Python and CEL part (int range and division,
 division of doubles by zero, NaN in a list, a term without a value beside one that decides) a helper stands in.
 """
 
@@ -36,7 +36,7 @@ _CALCULATE: Final[dict[str, tuple[type[ast.operator], str]]] = {
 class Program:
     """A compiled expression.
 
-    `run` takes the facts named in `facts`, in that order, and returns the value; it raises Undefined where CEL has an
+    `run` takes the facts named in `facts`, in that order, and returns the value; it raises Undefined if CEL has an
     error (an int out of range, an int divided by zero).
     """
 

@@ -1,7 +1,7 @@
 """Interval arithmetic over facts: intervals that hold every value a fact, or an expression of facts, may have.
 
 Rounding to nearest is monotonic, so the bounds of a result are the operation's own results at the bounds of its
-operands, rounded as they are: an interval is exact at its ends. Where NaN is possible, it is all numbers.
+operands, rounded as they are: an interval is exact at its ends. If NaN is possible, it is all numbers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Span:
         return Span(self.low, math.inf, self.whole)
 
     def without(self, other: Span) -> Span | None:
-        """Return what may be left if the one number of `other` goes; all where it has several or lies inside."""
+        """Return what may be left if the one number of `other` goes; all if it has several or lies inside."""
         if other.low != other.high:
             return self
         if self.low == self.high == other.low:

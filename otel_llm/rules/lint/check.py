@@ -82,7 +82,7 @@ def check_rules(
     """Check files, folders and globs as one set of rules; raises UnreadableConfigError if one cannot be read.
 
     `executors`: see `load_rules`; `relay_does`: verbs that may be enforced too, with a note that a relay is needed.
-    Lints are run once there are no errors; `classes`: the names of the SLO classes, where known; `token_read_s`: by
+    Lints are run once there are no errors; `classes`: the names of the SLO classes, if known; `token_read_s`: by
     class the seconds in which its reader reads a token, None for the shipped classes.
     """
     files = read_rule_files(rule_files(arguments), {*executors, *relay_does})

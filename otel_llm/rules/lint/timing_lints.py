@@ -223,7 +223,7 @@ def runway_lints(located: LocatedRule) -> Iterator[LintFinding]:
 def _classes(located: LocatedRule) -> list[tuple[str, float]]:
     """Return the classes to which a rule may apply, and the seconds in which a token is read."""
     found = list(located.token_read_s.items())
-    # Where the classes are not known, a rule is not assumed to meet the fastest reader.
+    # If the classes are not known, a rule is not assumed to meet the fastest reader.
     return found[:1] if located.classes is None and "slo_class" not in located.rule.when.facts else found
 
 

@@ -49,7 +49,7 @@ Severity = Literal["page", "ticket"]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """An alert where `spent` of the period's budget is used within `long`, and still is within `short`."""
+    """An alert if `spent` of the period's budget is used within `long`, and still is within `short`."""
 
     severity: Severity
     spent: Fraction

@@ -23,7 +23,7 @@ class Batch(NamedTuple):
     """Some jobs that run together; times from the start of the batch (ns).
 
     `members`: bit i stands for job i; `jobs` are their indexes, ascending. `times` has for each the end, and the latest
-    start of the batch at which it meets its targets, `NEVER` where there is none. `ends_ns` is the sum of these ends,
+    start of the batch at which it meets its targets, `NEVER` if there is none. `ends_ns` is the sum of these ends,
     `latest_ns` are these starts, ascending.
     """
 

@@ -41,7 +41,7 @@ class Job:
 class Plan:
     """Batches that run one after another, each a list of indexes into the jobs, ascending.
 
-    `met`: the jobs that meet all their targets; `g`: `met` over the sum of the end-to-end latencies (1/s), 0.0 where
+    `met`: the jobs that meet all their targets; `g`: `met` over the sum of the end-to-end latencies (1/s), 0.0 if
     there are no jobs.
     """
 

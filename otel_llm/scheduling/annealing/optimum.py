@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def best_order(alone: Sequence[Batch], over: Score) -> list[Batch]:
     """Return the order of the batches of one job with the largest (met x `over.latency_ns` - latency x `over.met`).
 
-    Arithmetic is exact: in 64 bits where they suffice, else in Python's integers.
+    Arithmetic is exact: in 64 bits if they suffice, else in Python's integers.
     """
     count = len(alone)
     span_ns = sum(batch.duration_ns for batch in alone)
@@ -190,7 +190,7 @@ def exact(jobs: Sequence[Job], profile: Profile | Predictor, max_batch: int = 1)
 
 
 def best_from(table: BatchTable, batches: Sequence[Batch]) -> list[Batch]:
-    """Return the best batches there are, from any schedule of all jobs; `batches` where none are better."""
+    """Return the best batches there are, from any schedule of all jobs; `batches` if none are better."""
     better: Callable[[Score], list[Batch] | None]
     count = len(table.jobs)
     if table.max_batch == 1:

@@ -68,7 +68,7 @@ def _without(table: BatchTable, batch: Batch, job: int) -> list[Batch]:
 class Cooling:
     """A cooling schedule: from `start` down to `end`, times `factor` a level, with `moves` moves at each level.
 
-    A temperature is a difference of the objective (1/s). Where `relative`, its unit is the best objective so far over
+    A temperature is a difference of the objective (1/s). If `relative`, its unit is the best objective so far over
     the number of jobs: about what one of them adds.
     """
 

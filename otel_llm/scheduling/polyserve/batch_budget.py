@@ -59,7 +59,7 @@ class BatchBudget:
         return (due_ns - now_ns) * share.numerator // share.denominator
 
     def _in_time(self, replica: Replica, prefills: Sequence[Prefill], chunk: int, now_ns: int) -> int:
-        """Return the chunk, cut where it would make a prompt late that would complete in time without the others."""
+        """Return the chunk, cut if it would make a prompt late that would complete in time without the others."""
         total = 0
         end_ns: int | None = None
         for request, remaining, _ in prefills:
@@ -100,8 +100,8 @@ def largest_chunk(
 ) -> int:
     """Return the largest chunk, from `least` to `most`, whose iteration lasts at most `allowed_ns`; or `least`.
 
-    The length is taken to rise with the chunk. Where it is a line, the answer takes four look-ups; else the interval
-    is halved where the line does not narrow it.
+    The length is taken to rise with the chunk. If it is a line, the answer takes four look-ups; else the interval
+    is halved if the line does not narrow it.
     """
     high, high_ns = most, length_ns(profile, replica, prefills, most)
     if high_ns <= allowed_ns:

@@ -88,7 +88,7 @@ class ExpectedLife:
 
 
 class Member(Generic[ReplicaT]):
-    """A replica in a tier, or in the idle pool where `tier` is None.
+    """A replica in a tier, or in the idle pool if `tier` is None.
 
     `counts`: its requests by tier, without late ones; `life`: the expected life of all; `due`: the due times of the
     decodes that are not late.

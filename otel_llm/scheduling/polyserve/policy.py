@@ -23,12 +23,12 @@ class PolyServe(Generic[RequestT, ReplicaT]):
     """The policy of a colocated fleet, and of the decode replicas of a disaggregated one.
 
     The caller adds a request to the replica that it is given before it calls again, and calls `completed`, `preempted`
-    and `ended` when that happens. After these it calls `retry` where `holds` is above 0. Single-threaded.
+    and `ended` when that happens. After these it calls `retry` if `holds` is above 0. Single-threaded.
 
     Args:
         tpots_ns: the TPOT of each promise; `Request.tier` is a position in it. Tiers are the distinct ones.
         expected_output: the mean output of a tier before anything of it was over, in tokens.
-        grow: returns a new idle replica, where the settings are `unlimited`.
+        grow: returns a new idle replica, if the settings are `unlimited`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         """By the last instant at which an idle replica makes the promise, then by number."""
         self._late: deque[RequestT] = deque()
         self._changed: dict[int, Member[ReplicaT]] = {}
-        """Those where a request ended or a prefill completed since the last retry."""
+        """Those on which a request ended or a prefill completed since the last retry."""
 
     @property
     def holds(self) -> int:
@@ -77,7 +77,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
     def find(self, request: RequestT, now_ns: int, *, others_wait: bool) -> ReplicaT | None:
         """Return the replica of a request, None if it has to wait: the caller holds it then, and asks again.
 
-        It becomes late where no idle replica can keep its promise any more, and then waits while others do.
+        It becomes late if no idle replica can keep its promise any more, and then waits while others do.
         """
         member = None if request.late else self._find(request, now_ns, None)
         if member is None:
@@ -184,7 +184,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         yield tier, pending
         pool = self._pool if among is None else [one for one in self._pool if one.replica.number in among]
         yield tier, sorted(pool, key=_emptiest)
-        # Where an idle one was refused, a new one would be too.
+        # If an idle one was refused, a new one would be too.
         if self._settings.unlimited and self._grow is not None and not _has_empty(self._pool):
             yield tier, [self._join_pool(self._grow())]
 
@@ -192,7 +192,7 @@ class PolyServe(Generic[RequestT, ReplicaT]):
         return self._tiers[tier] if among is None else [one for one in among.values() if one.tier == tier]
 
     def _find_late(self, request: RequestT, among: dict[int, Member[ReplicaT]] | None) -> Member[ReplicaT] | None:
-        """Return the fullest member where the bounds hold with a late request, else an empty one."""
+        """Return the fullest member if the bounds hold with a late request, else an empty one."""
         output = self._outputs.mean(self._tier_of[request.tier])
         members = list(self._members.values() if among is None else among.values())
         for member in sorted(members, key=_fullest):

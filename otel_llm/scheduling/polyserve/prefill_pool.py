@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class PrefillPool(Generic[RequestT, ReplicaT]):
     """The policy of the prefill replicas. Their engines start waiting prompts by `due_ns`, late ones last.
 
-    A request is aimed at TTFT - TPOT, so that its second token has the time of two; at TTFT where no idle replica could
+    A request is aimed at TTFT - TPOT, so that its second token has the time of two; at TTFT if no idle replica could
     make that. Calls are as those of `PolyServe`.
     """
 

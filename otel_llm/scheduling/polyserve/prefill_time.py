@@ -2,7 +2,7 @@
 
 A batch of n iterations over w ns of prefill lasts w + n b, b being an iteration without a chunk. Each iteration moves
 the due times of the decodes by their TPOT, so it adds TPOT - b to the time that prefill may take. What the decodes have
-beforehand is the credit: their slack, less the slack that remains where every iteration lasts a TPOT.
+beforehand is the credit: their slack, less the slack that remains if every iteration lasts a TPOT.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 UNIT: Final = 1024
 """Iterations are counted in such parts, since several prompts may share one."""
 HALVINGS: Final = 4
-"""The iterations of a prompt are looked for in so many steps where its cost is no line."""
+"""The iterations of a prompt are looked for in so many steps if its cost is no line."""
 ENDLESS: Final = 1 << 62
-"""The credit where no decode must be in time (ns)."""
+"""The credit if no decode must be in time (ns)."""
 
 
 class PrefillTime:
@@ -123,7 +123,7 @@ class PrefillTime:
         needed = self._parts(bare_ns, work_ns, least)
         if needed is None or needed > parts - UNIT:
             return needed, work_ns
-        # Short chunks cost less, as where an iteration lasts a floor: fewer and longer ones are looked for between.
+        # Short chunks cost less, as when an iteration lasts a floor: fewer and longer ones are looked for between.
         low, high = needed, parts
         for _ in range(HALVINGS):
             middle = (low + high) // 2

@@ -15,7 +15,7 @@ class Request(Protocol):
     """A request to place. The policy changes nothing of it but `late`.
 
     `number`: unique, in order of arrival. `tier`: the position of its promise in the list that the policy was made
-    with. `context`: the tokens to prefill, its prompt (and its output so far, where it begins again); the relay has an
+    with. `context`: the tokens to prefill, its prompt (and its output so far, if it begins again); the relay has an
     estimate. `due_ns`: its first token is due then. `ready`: its context is on the decode replica already, which is
     so only in a disaggregated fleet. `late`: no idle replica could keep its promise any more; an engine starts it
     after all others.

@@ -1,7 +1,7 @@
 """Measured iterations as one complete grid: its axes, what is missing, and how much it may dip.
 
-The axes are decodes, KV, chunk and prior. The KV axis is the context of one decode, KV / B, where every batch size was
-measured at the same contexts; else it is KV itself. Where large batches were not measured at large KV, which the cache
+The axes are decodes, KV, chunk and prior. The KV axis is the context of one decode, KV / B, if every batch size was
+measured at the same contexts; else it is KV itself. If large batches were not measured at large KV, which the cache
 cannot hold, the grid continues their last cell.
 """
 

@@ -43,7 +43,7 @@ def chunks_of(profile: Profile) -> list[int]:
 
 
 def contexts_of(profile: Profile) -> list[int]:
-    """Return the contexts to show that one decode has room for; the whole cache where it has room for none."""
+    """Return the contexts to show that one decode has room for; the whole cache if it has room for none."""
     return [context for context in CONTEXTS if context <= profile.kv_tokens] or [profile.kv_tokens]
 
 
@@ -62,7 +62,7 @@ def prefills_ns(profile: Profile, chunks: Sequence[int], prior: int) -> list[int
 def most_decodes(profile: Profile, context: int, tpot_ns: int) -> Most:
     """Return the most decodes of one context whose iteration, overhead included, is no longer than `tpot_ns`.
 
-    It is found by bisection: where a table dips, a larger batch may do, too.
+    It is found by bisection: if a table dips, a larger batch may do, too.
     """
     room = profile.kv_tokens // context
     most, limit = (room, "KV") if room < profile.max_batch else (profile.max_batch, "batch")

@@ -173,7 +173,7 @@ class TableProfile(Profile):
 
     @property
     def batch_edges(self) -> tuple[int, ...]:
-        """The measured batches; all of them where the KV axis is not the context, which is no line in between then."""
+        """The measured batches; all of them if the KV axis is not the context, which is no line in between then."""
         return self.grid.decodes if self.grid.per_decode else tuple(range(1, self.max_batch + 1))
 
     @property

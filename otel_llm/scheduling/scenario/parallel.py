@@ -50,7 +50,7 @@ def run_sweep(
         return [_run(run, index, seed, streams, progress) for index, run in enumerate(runs)]
     rows: dict[int, dict[str, Any]] = {}
     # A started process inherits no threads, such as those of a progress bar. A pool of `concurrent.futures` may wait
-    # for ever where a process dies while another one starts; the end of a pipe is always seen.
+    # for ever if a process dies while another one starts; the end of a pipe is always seen.
     context = multiprocessing.get_context("spawn")
     workers: list[BaseProcess] = []
     waiting = iter(range(len(runs)))

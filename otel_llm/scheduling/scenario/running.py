@@ -114,7 +114,7 @@ def drawn_workload(scenario: Scenario, seed: int) -> Workload:
 
 
 def split_fleet(scenario: Scenario, cost: Cost | None) -> Fleet:
-    """Return the fleet of a scenario, split by the mean cost of a request where `prefill: auto` says so."""
+    """Return the fleet of a scenario, split by the mean cost of a request if `prefill: auto` says so."""
     fleet = scenario.fleet
     if not scenario.is_split or cost is None:
         return fleet

@@ -60,8 +60,8 @@ class Fleet:
 class SimulatedRun:
     """A run: its requests by number, and its instances with the end of every iteration so far.
 
-    `decisions`: placements; `end_ns`: the last event so far; `instance_ns`: the time of all instances together, where a
-    placement frees idle ones (`Placement.frees_idle`) only that with requests.
+    `decisions`: placements; `end_ns`: the last event so far; `instance_ns`: the time of all instances together, or,
+    if a placement frees idle ones (`Placement.frees_idle`), only that with requests.
     """
 
     requests: Sequence[SimulatedRequest]

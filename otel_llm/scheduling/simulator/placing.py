@@ -24,7 +24,7 @@ class Placement(ABC):
     """A policy: the instance of each request, and the prefill tokens of each batch.
 
     `observer` follows the requests of each instance. `prefill_order` sorts the waiting requests of
-    prefill instances, where it is not None. `frees_idle`: an instance without requests costs nothing.
+    prefill instances, if it is not None. `frees_idle`: an instance without requests costs nothing.
     `holds`: the number of requests that wait with the policy.
 
     Args:
@@ -60,7 +60,7 @@ class Placement(ABC):
     def retry(self, now_ns: int) -> Iterable[tuple[SimulatedRequest, Instance]]:  # noqa: ARG002
         """Yield the waiting requests that have an instance now; each is added before the next is asked for.
 
-        The engine calls it after the iterations that end at an instant, where requests wait.
+        The engine calls it after the iterations that end at an instant, if requests wait.
         """
         return ()
 

@@ -20,7 +20,7 @@ class SimulatedRequest:
     """A request of the simulator: `input` and `output` tokens are known to it, a policy decides whether to use them.
 
     `number` is the position by arrival; `tier` the position of its class; `due_ns`: its first token is due then, the
-    arrival where nothing is promised; times are ns from the start of the run.
+    arrival if nothing is promised; times are ns from the start of the run.
     While it has no instance or waits for or does its prefill, `context` are the tokens to prefill, `prefilled` those
     that are done or in the current iteration; `produced` are the tokens before the current run, `first` is the first
     iteration of the current run, `start` its start number on the instance. `ready`: its context came from a prefill

@@ -45,7 +45,7 @@ class TierClass(NamedTuple):
 
 
 def tier_classes(tiers: Sequence[Tier]) -> list[TierClass]:
-    """Return the classes of the tiers, in order; named as the tier, or `NAME-300ms` where it has several."""
+    """Return the classes of the tiers, in order; named as the tier, or `NAME-300ms` if it has several."""
     return [
         TierClass(
             tier.name,

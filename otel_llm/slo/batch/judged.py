@@ -24,7 +24,7 @@ _EXACT = 2**53  # integers up to here are exact as floats
 
 
 class Masked(NamedTuple):
-    """A column: `values` (R,), valid where `known` (R,) bool is true."""
+    """A column: `values` (R,), valid if `known` (R,) bool is true."""
 
     values: NDArray[Any]
     known: Bools
@@ -35,8 +35,8 @@ class Judged:
     """The fields of Verdict as arrays (R,); times are int64, ns.
 
     A value counts only if its mask is true: `judged` for the reader's figures, `fluid` for the fluidity ones,
-    `met_known` for `met`; token times where there are tokens (`ttft_ns`, `span_ns`: one, TBT: two), those of reading
-    where one was read, E2E where the end was seen.
+    `met_known` for `met`; token times if there are tokens (`ttft_ns`, `span_ns`: one, TBT: two), those of reading
+    if one was read, E2E if the end was seen.
     """
 
     outcome: NDArray[np.uint8]

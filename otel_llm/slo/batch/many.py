@@ -86,7 +86,7 @@ def _judge_block(
     fluid: FluidTargets | None,
     gaps: GapCounting | None,
 ) -> bool:
-    """Write the verdicts on the requests `which` (P,) of one class; False, writing none, where sums may overflow."""
+    """Write the verdicts on the requests `which` (P,) of one class; False, writing none, if sums may overflow."""
     commit = requests.commit_ns[which]
     end = np.maximum(requests.end_ns[which], commit)
     block = block_of(requests, which)

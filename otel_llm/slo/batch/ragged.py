@@ -30,7 +30,7 @@ class Ragged:
     """The sorted times of requests one after the other, none of them empty.
 
     `times` (N,) int64, ns; `starts`, `lengths` (R,); `gaps` (N,) uint32, the time since the token before, ns, LONG
-    where it is that or more, 0 at a request's first: half as wide as a time, since they are read again and again.
+    if it is that or more, 0 at a request's first: half as wide as a time, since they are read again and again.
     `longest` (R,) ns, exact.
     """
 
@@ -105,7 +105,7 @@ def by_class(
 ) -> Iterator[tuple[SloClass, Ints]]:
     """Yield every request once, as (class, indexes of some requests of it), about `block_tokens` tokens at a time.
 
-    `block_tokens`: BLOCK_TOKENS where None. `class_index` (R,): positions in `classes`, the first for all where None.
+    `block_tokens`: BLOCK_TOKENS if None. `class_index` (R,): positions in `classes`, the first for all if None.
 
     Raises:
         ValueError: an index that is no position.
@@ -170,7 +170,7 @@ def _gaps(times: Ints, starts: Ints) -> Ints:
 
 
 def _gather(values: NDArray[_Item], offsets: Ints, which: Ints) -> NDArray[_Item]:
-    """Return the values of these requests one after the other; a view where they are contiguous."""
+    """Return the values of these requests one after the other; a view if they are contiguous."""
     first, last = int(which[0]), int(which[-1])
     if last - first == len(which) - 1:  # `which` rises
         return values[offsets[first] : offsets[last + 1]]

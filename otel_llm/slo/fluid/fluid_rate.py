@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FLUIDITY: Final = Fraction(9, 10)
 DEFAULT_SHARE: Final = Fraction(99, 100)
-"""The paper's objective, where a class has none: 99 % of the requests miss at most 10 % of their deadlines."""
+"""The paper's objective, if a class has none: 99 % of the requests miss at most 10 % of their deadlines."""
 
 
 class FluidRate(NamedTuple):

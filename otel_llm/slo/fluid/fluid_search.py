@@ -4,7 +4,7 @@ Under a target P a token is late when it rises above its request's line t_i - i 
 Such a token rose by ds - di P, ds ns and di tokens after the late token before it (or the first), and misses
 1 + (ds - di P) // P deadlines. Two things follow from a target that misses too many. Only its late tokens can be late
 under a longer one. And under a longer one each of them misses at most 1 - di + ds // P', none if ds <= di P': so
-where one token's fewer misses are enough, the target at which they fall that far is an upper bound of the answer, and
+if one token's fewer misses are enough, the target at which they fall that far is an upper bound of the answer, and
 mostly is the answer. The search goes up to where that is so, in steps that are guessed from the misses and at least
 double, then halves what is left, or tries one ns less than the bound.
 """
@@ -72,7 +72,7 @@ class FluidTargets:
             self._found.values[at] = 1
             return
         span_ns = read.last.astype(np.float64) - read.first
-        # Times are sorted: where a span fits 64 bits, so does each gap in it.
+        # Times are sorted: if a span fits 64 bits, so does each gap in it.
         lines_ns = float((read.longest.astype(np.float64) * read.lengths).max())
         counts = int(read.lengths.max()) * fluidity.denominator
         if max(float(span_ns.sum()), lines_ns, counts) >= MOST:
@@ -199,7 +199,7 @@ class TargetSearch:
         over_less = missed - (met + 1) * (denominator - numerator) // numerator
         pending.low = np.where(kept, pending.low, tried + 1)
         pending.high = np.where(kept, tried, pending.high)
-        # At least twice the last: misses may fall by far less than they can, as where all late tokens are the first.
+        # At least twice the last: misses may fall by far less than they can, as when all late tokens are the first.
         stride = np.maximum(_stride(tokens, late, tried, over), np.minimum(2 * pending.stride, MOST))
         pending.stride = np.where(kept, pending.stride, stride)
         wanted = np.where(kept, _NEVER, np.where(pending.none, 0, np.maximum(over_less, 1)))
@@ -228,7 +228,7 @@ def _alive(tokens: _Tokens, late: RunningMaxima, kept: Bools, left: Bools) -> In
 
 
 def _stride(tokens: _Tokens, late: RunningMaxima, tried: Ints, over: Ints) -> Ints:
-    """Return by how much (R,) ns the next target should be longer, where this one misses `over` (R,) too many.
+    """Return by how much (R,) ns the next target should be longer, if this one misses `over` (R,) too many.
 
     A target longer by the share p of it saves about p times t / P misses, t being the time of the last late token. The
     step is shorter: one that ends below the answer leaves fewer tokens, since then only late tokens stay. Nor is it
@@ -247,7 +247,7 @@ def _begin(read: Ragged, fluidity: Fraction) -> tuple[Ints, _PendingRequests, _T
     """Return lower bounds of all answers (R,), and the requests whose answer is not yet known.
 
     A reader waits at least as long as any token exceeds its request's line t_i - i P, and every P of waiting is a
-    miss: where `most` may be missed, no P below t_i / (i + most) is kept. For the last token that is about the mean gap
+    miss: if `most` may be missed, no P below t_i / (i + most) is kept. For the last token that is about the mean gap
     times the fluidity-index; only gaps above it are tried further. Under the longest gap none waits.
     """
     numerator, denominator = fluidity.as_integer_ratio()
@@ -283,10 +283,10 @@ def _more_than_one(late: RunningMaxima, tried: Ints) -> Ints:
 
 
 def _bounds(tokens: _Tokens, late: RunningMaxima, more: Ints, in_time: Ints, still_late: Ints) -> Ints:
-    """Return the shortest target (R,) ns that is known to be kept, beyond all where none is.
+    """Return the shortest target (R,) ns that is known to be kept, beyond all if none is.
 
     `more`: the late tokens' misses beyond their own. A request keeps a target under which one of its late tokens misses
-    `in_time` (R,) less and is in time, or `still_late` (R,) less and is late; where `in_time` is 0, one under which all
+    `in_time` (R,) less and is in time, or `still_late` (R,) less and is late; if `in_time` is 0, one under which all
     are in time.
     """
     bound = np.full(len(in_time), _NEVER)

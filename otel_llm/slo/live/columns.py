@@ -45,7 +45,7 @@ DROPS: Final = 14
 ONE_A_TOKEN: Final = 15
 """Whether fluidity counts one miss for each late token."""
 FOLLOWING_NS: Final = 16
-"""The step of its deadlines where each token is compared with one on arrival, else NEVER."""
+"""The step of its deadlines if each token is compared with one on arrival, else NEVER."""
 BY_GAP: Final = 17
 """Whether that step counts from the token before, not from the first deadline."""
 JUDGED_NS: Final = 18

@@ -28,7 +28,7 @@ class InFlight(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A fact that is linear between tokens: max(floor, slope (x - zero)); no floor where that is None.
+    """A fact that is linear between tokens: max(floor, slope (x - zero)); no floor if that is None.
 
     `zero_ns` is an instant on the axis on which the stream's tokens were given; a slope of 0 is a constant floor.
     """

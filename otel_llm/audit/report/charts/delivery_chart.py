@@ -122,7 +122,7 @@ def _reader(timeline: Timeline, until_ns: int) -> list[Figure]:
 
 
 def _reference_lines(timeline: Timeline, slo: SloClass, until_ns: int) -> list[Figure]:
-    """Draw the tangent, the line of a reader who never waits, and the class's own deadlines where they differ."""
+    """Draw the tangent, the line of a reader who never waits, and the class's own deadlines if they differ."""
     lines: list[Figure] = []
     first_ns, idle_ns = timeline.first_deadline_ns, timeline.idle_ns
     if idle_ns:

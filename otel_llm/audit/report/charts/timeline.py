@@ -43,7 +43,7 @@ class Wait:
 class Stall:
     """A stall: begin and end (ns since the commit), and how much of it the reader waited.
 
-    Where several tokens in a row were late the reader read each of them in between, so the wait is shorter than the
+    If several tokens in a row were late the reader read each of them in between, so the wait is shorter than the
     stall.
     """
 

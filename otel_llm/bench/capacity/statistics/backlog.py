@@ -1,6 +1,6 @@
 """Does the backlog grow? A test of the slope of the requests in flight, with an error budget over all its evaluations.
 
-Where a server is overloaded, the requests in flight grow like a random walk with drift: their increments over
+If a server is overloaded, the requests in flight grow like a random walk with drift: their increments over
 consecutive blocks are nearly independent, and their mean is tested against the growth that is still tolerated.
 (Increments of a stable queue are correlated negatively, which makes the test careful.) After a start the requests in
 flight grow on any server, until the first ones end: the test begins when the longest time of those in the system is

@@ -3,7 +3,7 @@
 A probe below the capacity is wrong only if it says `fails`, one above it only if it says `holds`: a probe has one way
 to be wrong. The interval holds the truth if no probe is wrong. The union bound over the most probes that a search may
 have gives each an equal part; whatever decides where the next probe goes, it cannot change that bound. The sides within
-a probe share its part where either of several findings decides: `fails` follows from any clause or from the backlog;
+a probe share its part if either of several findings decides: `fails` follows from any clause or from the backlog;
 `holds` needs all of them, so that each may have the whole part (an intersection-union test: Berger, Technometrics 24,
 1982).
 """
@@ -18,7 +18,7 @@ UNDECIDED_PROBES: Final = 4
 """So many probes of a search may be undecided; each takes up to 30 % of the budget."""
 
 BACKLOG_SHARE: Final = 0.1
-"""The backlog's share of a probe's part: where a server is overloaded, growth is soon beyond doubt."""
+"""The backlog's share of a probe's part: if a server is overloaded, growth is soon beyond doubt."""
 
 
 @dataclass(frozen=True, slots=True)

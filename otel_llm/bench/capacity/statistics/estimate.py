@@ -87,7 +87,7 @@ _LEAST_ADJUSTED_BLOCKS: Final = 20
 _LEAST_STRENGTH: Final = 0.1
 """The squared correlation from which a virtual queue explains the waits or the requests in flight."""
 _UNKNOWN_UTILISATION: Final = 0.6
-"""Where none does, the server may be idle, or the stretch too calm: the load must have been usual for these queues."""
+"""If none does, the server may be idle, or the stretch too calm: the load must have been usual for these queues."""
 
 
 class ShareEstimate(NamedTuple):
@@ -95,7 +95,7 @@ class ShareEstimate(NamedTuple):
 
     `independent`: the number of independent requests that would be as accurate (the effective sample size of Korn,
     Graubard, Confidence intervals for proportions, 1998); `inflation`: how many requests say as much as one of them
-    where exactly the objective holds; `enough`: there are enough for a verdict.
+    if exactly the objective holds; `enough`: there are enough for a verdict.
     """
 
     value: float
@@ -119,13 +119,13 @@ def estimate_share(
 ) -> ShareEstimate:
     """Estimate the share of 1 in `held` (N,), N at least LEAST_ESTIMATED.
 
-    `waits` (N,) and `in_flight` (N,) grow with the load where no request misses yet; `deviations` (Q, N): the series of
+    `waits` (N,) and `in_flight` (N,) grow with the load if no request misses yet; `deviations` (Q, N): the series of
     the virtual queues less their means; `level`: the probability at which the estimate is to be judged. Without
     `adjust` the queues say only what correlation to expect. `least_inflation`: what is known of it from elsewhere.
     """
     count = len(held)
     raw = float(held.mean())
-    # A calm stretch shows too few misses and too little correlation: where the objective seems to hold, the correlation
+    # A calm stretch shows too few misses and too little correlation: if the objective seems to hold, the correlation
     # that is to be expected counts. A bad stretch shows both.
     near = [exceedances(waits, target), exceedances(in_flight, target)] if raw >= target else [held]
     shown = max(inflation(held), inflation(near[0]))
@@ -154,7 +154,7 @@ def estimate_share(
 
 
 def _explaining(found: Floats, queues: Sequence[VirtualQueue]) -> list[int]:
-    """Return the positions of the queues that correlate with a series; where none does, the less loaded ones."""
+    """Return the positions of the queues that correlate with a series; if none does, the less loaded ones."""
     if found.max(initial=0.0) >= _LEAST_STRENGTH:
         return [int(position) for position in as_strong(found)]
     return [position for position, queue in enumerate(queues) if queue.utilisation <= _UNKNOWN_UTILISATION]

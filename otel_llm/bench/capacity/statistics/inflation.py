@@ -45,7 +45,7 @@ def inflation(values: Floats) -> float:
 def exceedances(values: Floats, share: float) -> Floats:
     """Return 1 if a value (N,) is among the highest 1 - `share` of all, else 0.
 
-    This is how misses would be correlated if the deadline were such that exactly the objective held: where misses are
+    This is how misses would be correlated if the deadline were such that exactly the objective held: if misses are
     rare, it is known long before theirs.
     """
     return (values > np.quantile(values, share, method="inverted_cdf")).astype(np.float64)

@@ -267,7 +267,7 @@ class GrpcReceiver:
 
     @property
     def port(self) -> int:
-        """Return the port; 0 before `bind` where the system picks it."""
+        """Return the port; 0 before `bind` if the system picks it."""
         return self.address.port
 
     @property

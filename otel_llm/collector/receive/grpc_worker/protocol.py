@@ -79,7 +79,7 @@ class Shared:
     @classmethod
     def made(cls) -> tuple[Shared, int]:
         """Return new memory, all 0, and a descriptor by which another process maps it."""
-        if hasattr(os, "memfd_create"):  # where a service may not write a file
+        if hasattr(os, "memfd_create"):  # if a service may not write a file
             fd = os.memfd_create("otel-llm", os.MFD_CLOEXEC)
         else:
             with tempfile.TemporaryFile() as file:

@@ -7,7 +7,7 @@ The shape of the file decides how a parser takes it apart:
 - an object of parallel arrays: `measured.run_streams`, as in `vllm_bench`.
 
 Each request becomes a `measured.MeasuredRequest`; its method `timed` makes the stream of token times, `untimed` one
-without. `replies` finds the tokens where the file holds the events of the reply. A request that cannot be used raises
+without. `replies` finds the tokens if the file holds the events of the reply. A request that cannot be used raises
 `EntryError`, and the parser counts it (`Skipped.bad`). The parser also counts the anomalies of the streams that it
 yields (`Skipped.anomaly`): `clock_unanchored`, `no_start_times`, `end_unknown`, `token_times_not_kept`,
 `outcome_unknown`; `run_streams` counts the clock and `end_unknown` itself. Requests that the tool leaves out of its

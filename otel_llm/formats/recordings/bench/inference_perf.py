@@ -130,7 +130,7 @@ def _whole(request: Any, metrics: Any, counted: int | None, end_ns: int) -> tupl
 
 
 def _of_events(stamps_ns: list[int], body: Any) -> tuple[TokenEvents, str, list[str]]:
-    """Return the tokens among the events of a stream whose body is there; all events where it is not."""
+    """Return the tokens among the events of a stream whose body is there; all events if it is not."""
     events: list[bytes] = []
     if isinstance(body, str):
         parser = SseParser()

@@ -183,7 +183,7 @@ class MeasuredRequest:
         return Assembled.of(resolved, events)
 
     def untimed(self, ttft_s: float | None = None) -> Assembled:
-        """Return its stream where the file does not hold the token times.
+        """Return its stream if the file does not hold the token times.
 
         Raises:
             EntryError: a time is out of the range of records.
