@@ -7,11 +7,11 @@ The collector is a black box: a real `otel-llm collect` with its defaults for ea
 posts over HTTP on 16 connections, and an application at 127.0.0.1 whose exports (gRPC, every 250 ms) tell of readers
 that run dry again and again.
 
-`sent`, `is`: MB a second on the wire, and decompressed; less than was wanted where the collector answers slowly.
+`sent`, `is`: MB a second on the wire, and decompressed; less than was wanted if the collector answers slowly.
 `cpu`: CPU seconds of the collector's processes a second, from the attack's begin until all is evaluated. `export`: from
 the due time of an export of the application to its acknowledgement, `decision`: from the flip of a rule to its record,
 ms. `memory`: of the process tree before the attack and after it, MB. `waiting`: seconds a second that the collector's
-threads were ready and the machine did something else; where that is much, delays are the machine's.
+threads were ready and the machine did something else; if that is much, delays are the machine's.
 
 The application reads replies with OpenAI's SDK: ten of an honest provider, a chunk each 20 ms, and four of a hostile
 one, 1 MB/s together. `lag`: from the sending of an honest chunk to the application's loop having it, ms, with the bare

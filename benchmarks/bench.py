@@ -9,7 +9,7 @@ server wrote; the table has the 99th percentile of the difference. "late" is tha
 
 The same load goes through a client as others are built (`bench_load/aiohttp_client.py`; vLLM uses aiohttp, too).
 us/chunk is the processor time of the client. A client carries a load while 99 % of its reads are within 1 ms; the last
-lines say up to how many chunks a second each did. Server and client have a core each where there are two; on a machine
+lines say up to how many chunks a second each did. Server and client have a core each if there are two; on a machine
 that does other work the differences say little.
 """
 

@@ -5,7 +5,7 @@
 
 With `--vllm` all three put the same load on a real vLLM of this machine's CPU: constant arrivals, prompts and replies
 of the same lengths. A round runs each once, in a drawn sequence. The table has the figures that a client states itself
-and those that `otel-llm audit` finds in its result file; two clients agree where the ranges of their rounds overlap.
+and those that `otel-llm audit` finds in its result file; two clients agree if the ranges of their rounds overlap.
 
 Without it each puts growing loads on the server of `bench.py`, which keeps the instant of every write: so many streams
 of a token every 1 / pace seconds. Every process of a client has the same core (AIPerf: one worker and one record

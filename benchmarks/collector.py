@@ -15,7 +15,7 @@ forms they come, `--against` measures a second collector in turns with the first
 table has the ratios alone. `idle` is what the collector takes (cores) before anything is sent: of a small load most.
 
 `latency`: from the instant a reader runs dry to the decision record. Some streams write, the others wait and say so
-once a second; 256 more run dry again and again. Where `waiting` is not near 0 the machine was busy with other things,
+once a second; 256 more run dry again and again. If `waiting` is not near 0 the machine was busy with other things,
 and the delays are theirs.
 
 `memory`: with streams in flight that hold 40 tokens each.

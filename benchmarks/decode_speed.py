@@ -135,7 +135,7 @@ def read_joined(raws: Sequence[bytes]) -> None:
 
 
 def steady(messages: Sequence[bytes]) -> tuple[list[bytes], int]:
-    """Return the last messages that hold `FORM_TOKENS` tokens (all, where they hold less), and how many those are."""
+    """Return the last messages that hold `FORM_TOKENS` tokens (all, if they hold less), and how many those are."""
     tokens, first = 0, len(messages)
     while first and tokens < FORM_TOKENS:
         first -= 1

@@ -145,7 +145,7 @@ def truth_table(bench: Bench, chosen: argparse.Namespace, modes: list[str], resu
 
 
 def foreign_table(bench: Bench, chosen: argparse.Namespace, result: list[list[Any]]) -> None:
-    """Measure and print what is added where nothing is recorded."""
+    """Measure and print what is added if nothing is recorded."""
     for _ in range(chosen.repetitions):
         result += bench.foreign()
     print("\na stream over http.client that is none of ours, ns: bare, and added, median (quartiles)", flush=True)

@@ -4,7 +4,7 @@
     python benchmarks/relay.py --peers litellm,bytes --streams 5 20 --tokens 100 --json relay.json
     python benchmarks/relay.py --parts starts,bodies,faults,storm
 
-Peers are LiteLLM's proxy, the routers of SGLang and of vLLM, and, where they are named, proxies that do nothing but
+Peers are LiteLLM's proxy, the routers of SGLang and of vLLM, and, if they are named, proxies that do nothing but
 pass on (`relay_load/stacks.py`: bytes, aiohttp, httptools, each also with +uvloop): what asyncio and HTTP cost without
 the relay. Each is one process pinned to one core; the backend and the clients, one program, have another. All stand in
 front of the same backend, and get the same load in turn, in the same run; what cannot be had or started is named.
@@ -18,7 +18,7 @@ A machine with one core has all of them share it, and the figures say little.
 
 `--parts`: `steady` is the above. `starts`: 50 streams that begin within 20 ms, and the time to the first token that
 is added. `bodies`: by how much the longest wait of another reader grows while a large body, or a line with the ids of
-a long prompt, passes. `faults`: what clients get where one of two backends fails, of the relay and of LiteLLM.
+a long prompt, passes. `faults`: what clients get if one of two backends fails, of the relay and of LiteLLM.
 `storm`: 200 streams of one backend stall at one instant; how long behind the instant at which the relay's rule is due
 the other backend is asked for the last of them.
 """

@@ -76,7 +76,7 @@ def placement_of(name: str, workload: Workload) -> Placement:
 
 
 class TimedPolyServe(PolyServePlacement):
-    """PolyServe, with the time of its placements, where `is_timed`."""
+    """PolyServe, with the time of its placements, if `is_timed`."""
 
     is_timed = False
     spent_s = 0.0

@@ -47,7 +47,7 @@ class Load:
 
 
 def check() -> None:
-    """Exit where an environment is missing."""
+    """Exit if an environment is missing."""
     for environment, target in ((VLLM, "vllm-env"), (AIPERF, "aiperf-env")):
         if not (environment / "ready").exists():
             sys.exit(f"no {environment.name}: run `make {target}`")

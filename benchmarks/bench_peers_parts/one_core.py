@@ -65,7 +65,7 @@ class Measurement:
                 print(f"sweep {sweep + 1}: {row}", flush=True)
 
     def row(self, name: str, plan: LoadPlan, tokens: int) -> Row:
-        """Return how far one client is from the truth under one load; all differences infinite where it failed."""
+        """Return how far one client is from the truth under one load; all differences infinite if it failed."""
         truth_of(self.port)
         try:
             if name in (OURS, WORKER):

@@ -40,7 +40,7 @@ def recorded(encoding: str, exports: Iterable[Export]) -> Recording:
 
 
 def sparse(raw: bytes) -> bytes:
-    """Return a message without the flags of its spans, and without status where it says nothing."""
+    """Return a message without the flags of its spans, and without status if it says nothing."""
     message = ExportTraceServiceRequest.FromString(raw)
     for resource in message.resource_spans:
         for scope in resource.scope_spans:

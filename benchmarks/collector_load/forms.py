@@ -25,7 +25,7 @@ FLUSHES_A_SECOND = 4
 class Shape:
     """How streams are put into messages.
 
-    `together`: streams of an application at most; `tokens_s`: the fleet's tokens per second where no number of streams
+    `together`: streams of an application at most; `tokens_s`: the fleet's tokens per second if no number of streams
     is given.
     """
 

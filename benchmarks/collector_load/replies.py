@@ -33,7 +33,7 @@ class Script:
     end_ns: int | None
     tells_silence: bool = True
     dry_ns: int | None = None
-    """When its reader runs out of text, where that is what is measured."""
+    """When its reader runs out of text, if that is what is measured."""
 
 
 def healthy(rng: np.random.Generator, segment_tokens: int, reply_tokens: int = REPLY_TOKENS) -> Script:

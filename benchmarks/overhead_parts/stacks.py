@@ -25,21 +25,21 @@ class Source:
     url: str = URL
     served: bool = False
     pace_s: float = 0.0
-    """Before each part, where they come from memory and are read by a coroutine."""
+    """Before each part, if they come from memory and are read by a coroutine."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """One stack: `reader(source, mode)` returns how to read a reply; (bare, instrumented) where these differ."""
+    """One stack: `reader(source, mode)` returns how to read a reply; (bare, instrumented) if these differ."""
 
     name: str
     wire: Callable[[int], list[bytes]]
     needs: tuple[str, ...]
-    """Modules, with the major version of their package where that matters."""
+    """Modules, with the major version of their package if that matters."""
     reader: Callable[[Source, str], Read | tuple[Read, Read]]
     modes: tuple[str, ...] = ("sync", "async")
     served: bool = False
-    """A server in another process even where CPU is measured."""
+    """A server in another process even if CPU is measured."""
     chunks: int = 1000
 
 

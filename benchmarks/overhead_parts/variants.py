@@ -79,7 +79,7 @@ def _langfuse(exits: Exits) -> Flush:
     import langfuse
     import langfuse.openai  # hooks the SDK
 
-    # Its own exporter over HTTP in the measurement of CPU, a given one where it is asked what it recorded.
+    # Its own exporter over HTTP in the measurement of CPU, a given one if it is asked what it recorded.
     exporter = {} if HTTP_SINK in os.environ else {"span_exporter": exits.spans}
     client: Any = langfuse.Langfuse(
         public_key="pk",

@@ -121,7 +121,7 @@ def truth(stack: str, variant: str, mode: str, served: str | None) -> dict[str, 
 
 
 def main() -> None:
-    """Print the result as JSON; exit with status 3 and the module's name where one is missing."""
+    """Print the result as JSON; exit with status 3 and the module's name if one is missing."""
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("cpu", "truth"))
     parser.add_argument("stack", choices=STACKS)

@@ -59,7 +59,7 @@ def token_event(number: int, *, ids: bool) -> bytes:
 
 
 def last_events(*, ids: bool, usage: tuple[int, int] | None = None) -> bytes:
-    """Return the event that finishes a reply, its usage where it was asked for, and the end of the stream.
+    """Return the event that finishes a reply, its usage if it was asked for, and the end of the stream.
 
     `usage`: tokens of the prompt and of the reply.
     """

@@ -39,7 +39,7 @@ def aligned(rows: list[list[str]]) -> str:
 
 
 def number(value: float, unit: str = "", *, sign: bool = False) -> str:
-    """Return a number with about three digits; a dash where there is none."""
+    """Return a number with about three digits; a dash if there is none."""
     if math.isnan(value):
         return "-"
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2

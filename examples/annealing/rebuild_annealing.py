@@ -1,7 +1,7 @@
 """Rebuild figures 7 to 11 and tables 1 and 2 of the SLO-aware annealing scheduler (arXiv 2504.14966).
 
 Each table is a CSV file. A point whose row is there is not computed again, so that a second start goes on. Then the
-tables of README.md are filled, and the pictures drawn where a Chromium is installed.
+tables of README.md are filled, and the pictures drawn if a Chromium is installed.
 """
 
 from __future__ import annotations

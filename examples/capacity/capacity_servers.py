@@ -65,7 +65,7 @@ class Served:
 
 @contextmanager
 def serving(case: Case, vllm: Path, work: Path, sent: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """Start the replicas of a case and, where there are two, the relay; wait until they serve.
+    """Start the replicas of a case and, if there are two, the relay; wait until they serve.
 
     A lone replica has the first core, and this process the second with all that it starts; of two replicas each has a
     core, and the rest shares both with them. With `sent`, the variables of an exporter, the plugin records.

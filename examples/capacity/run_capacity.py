@@ -1,7 +1,7 @@
 """Compare what servers carry: a real vLLM on CPU with two settings, two of it behind the relay, and both simulated.
 
 Each case is one `otel-llm capacity`; its answer is kept as JSON in this folder, beside its command and versions. Then
-the tables of README.md are filled, and the pictures drawn where a Chromium is installed.
+the tables of README.md are filled, and the pictures drawn if a Chromium is installed.
 """
 
 from __future__ import annotations

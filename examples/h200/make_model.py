@@ -1,6 +1,6 @@
 """Make a Llama with random weights and a tokenizer that knows all its tokens: nothing is downloaded.
 
-Usage: make_model.py SHAPE FOLDER, SHAPE being llama-3.1-8b (16 GB), llama-3.2-1b (3 GB) or tiny. Runs where torch is.
+Usage: make_model.py SHAPE FOLDER, SHAPE being llama-3.1-8b (16 GB), llama-3.2-1b (3 GB) or tiny. Runs if torch is.
 """
 
 from __future__ import annotations

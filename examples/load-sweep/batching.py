@@ -1,6 +1,6 @@
 """Continuous batching with the fitted step times: when the tokens of many requests come from one engine. All in ns.
 
-What vLLM's scheduler does where the cache holds all who run: in each step every running reply gets a token, and what
+What vLLM's scheduler does if the cache holds all who run: in each step every running reply gets a token, and what
 is left of the step's tokens goes to prompts, in order of arrival; a prompt may need several steps (chunked prefills).
 `prompts-first` is how vLLM went about it before that, and what the paper calls CP off: prompts go first, whole, in
 steps of their own in which no request decodes.

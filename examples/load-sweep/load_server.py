@@ -37,7 +37,7 @@ ENVIRONMENT: Final = {
 
 
 def start(environment: Path, model: Path, log: Path) -> tuple[Child, str]:
-    """Start the server of a vLLM environment, and make its model where there is none; return it and its base URL."""
+    """Start the server of a vLLM environment, and make its model if there is none; return it and its base URL."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")} | ENVIRONMENT
     if not (model / "config.json").exists():
         make = [str(environment / "bin" / "python"), "-P", str(Path(__file__).parent / "make_model.py"), str(model)]

@@ -1,6 +1,6 @@
 """Make the model of the sweep: a Llama with random weights that two CPU cores have to work for. Nothing is downloaded.
 
-Usage: make_model.py FOLDER. Runs where torch is.
+Usage: make_model.py FOLDER. Runs if torch is.
 """
 
 from __future__ import annotations

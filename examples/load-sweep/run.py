@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 HERE: Final = Path(__file__).parent
 LOADS: Final = (0.5, 1.0, 2.0, 3.0, 3.5, 4.0, 4.25, 4.5, 4.75, 5.0, 5.25, 5.5, 6.0, 7.0, 8.0)
-"""Levels of the model, requests/s; close together where the peaks are."""
+"""Levels of the model, requests/s; close together if the peaks are."""
 SECONDS: Final = 120.0
 SEEDS: Final = (1, 2, 3)
 POLICIES: Final[tuple[Policy, ...]] = ("chunked", "prompts-first")
@@ -147,7 +147,7 @@ def results(folder: Path, sweeps: dict[str, list[Level]], model: StepModel) -> d
 
 
 def draw(folder: Path) -> None:
-    """Write all that follows from the measurements in `folder`; pictures where there is a browser."""
+    """Write all that follows from the measurements in `folder`; pictures if there is a browser."""
     table = step_model.points(csv_rows.load(folder / "samples.csv", Sample))
     csv_rows.write(table, folder / "steps.csv")
     fitted = step_model.fit(csv_rows.load(folder / "steps.csv", Point))

@@ -40,7 +40,7 @@ ROUND: Final = (
 )
 """One round of the measurement. Between phases nothing runs, which separates them in the recording."""
 WINDOW: Final = 8
-"""Steps that are taken together where replies only decode: the jitter of the client between two tokens drops out."""
+"""Steps that are taken together if replies only decode: the jitter of the client between two tokens drops out."""
 
 
 class Stream(NamedTuple):

@@ -1,6 +1,6 @@
 """Draw what figure 10 of Wang et al. shows: contention grows; the TBT rule fires at a, the idle rule at b or never.
 
-Writes `figure-10.json` (what the rule engine decided) and, where a Chromium is installed, `figure-10.png`. The same
+Writes `figure-10.json` (what the rule engine decided) and, if a Chromium is installed, `figure-10.png`. The same
 every time:
 
     python examples/migration-triggers/figure_10.py [FOLDER]
@@ -91,7 +91,7 @@ def decide(scene: Scene, slo: SloClass) -> dict[str, Any]:
 
 
 def draw(folder: Path) -> None:
-    """Write what was decided and, where there is a browser, the picture."""
+    """Write what was decided and, if there is a browser, the picture."""
     folder.mkdir(parents=True, exist_ok=True)
     scenes = [growing_batch(), growing_arrivals()]
     classes = [load_slo().get(scene.slo_class) for scene in scenes]

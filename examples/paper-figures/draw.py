@@ -1,6 +1,6 @@
 """Draw figures 1 and 2 of Wang et al., and the output delay trick, with the audit's own report.
 
-Makes recorded telemetry, audits it, and writes `recorded.jsonl`, `figures.html` and, where a Chromium is installed,
+Makes recorded telemetry, audits it, and writes `recorded.jsonl`, `figures.html` and, if a Chromium is installed,
 `figure-1.png`, `figure-2.png` and `held-back.png`. The same every time. Run it from anywhere:
 
     python examples/paper-figures/draw.py [FOLDER]
@@ -153,7 +153,7 @@ def segment(
 
 
 def draw(folder: Path) -> None:
-    """Write the telemetry, the page and, where there is a browser, the pictures."""
+    """Write the telemetry, the page and, if there is a browser, the pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     recorded = folder / "recorded.jsonl"
     lines = [json.dumps(export_request(number, one), separators=(",", ":")) for number, one in enumerate(DELIVERIES)]

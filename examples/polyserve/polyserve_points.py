@@ -1,7 +1,7 @@
 """The points of PolyServe's figures 6 to 9, of its section 5.6, and of its mechanisms switched off in turn.
 
 A point is the key of a row of its table; its function returns the other columns. All but the times are a function of
-the point and, where a trace is read, of its file.
+the point and, if a trace is read, of its file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEARCHED_AT: Final = 0.8
 
 
 class Trace(NamedTuple):
-    """A workload: its scenario, the file of its lengths where they are a trace's, warm-up and judged time in s."""
+    """A workload: its scenario, the file of its lengths if they are a trace's, warm-up and judged time in s."""
 
     scenario: str
     lengths: str | None
@@ -180,7 +180,7 @@ def cost_point(point: Point) -> Values:
 
 
 def fewest(attained: Callable[[int], float], low: int, high: int) -> int:
-    """Return the least number from `low` that meets the objective, by bisection; `high` where none below does."""
+    """Return the least number from `low` that meets the objective, by bisection; `high` if none below does."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if attained(middle) >= OBJECTIVE else (middle + 1, high)

@@ -42,7 +42,7 @@ def readme_tables(tables: Tables) -> dict[str, str]:
 def load_at(levels: Sequence[tuple[float, float]], objective: float = OBJECTIVE) -> float | None:
     """Return the highest load at which the attainment is met, linear between levels; None if the lowest misses.
 
-    `levels`: (load, attainment) by load. Where the highest level meets it, that level is returned.
+    `levels`: (load, attainment) by load. If the highest level meets it, that level is returned.
     """
     if levels[0][1] < objective:
         return None
@@ -77,7 +77,7 @@ def _policies(rows: Sequence[Row], kind: str = "") -> list[str]:
 def ratios(rows: Sequence[Row], levels: int, kind: str, policy: str) -> tuple[float | None, float | None]:
     """Return the load that a policy carries over that of the best of the paper's baselines, and of all others.
 
-    None if one of them was not run, or where they carry nothing.
+    None if one of them was not run, or if they carry nothing.
     """
     mine = carried(select(rows, policy=policy), levels)
     others = [name for name in _policies(rows, kind) if "PolyServe" not in name]

@@ -100,7 +100,7 @@ def test_a_growing_alert_is_not_sent_with_every_stream() -> None:
     [Say(500), Say(503), Say(429), Say(404), Say(302, headers=(("Location", "/elsewhere"),)), Say(drop=True)],
 )
 def test_what_fails_is_sent_again_as_it_is_then(reported: Say) -> None:
-    """Also where the settings are wrong: nothing is lost by waiting for who puts them right."""
+    """Also if the settings are wrong: nothing is lost by waiting for who puts them right."""
 
     def answer(came: Came, before: int) -> Say:
         return reported if before < 3 else Say()

@@ -1,4 +1,4 @@
-"""The paced server's replies as ids: whole when continued from any cut, in vLLM's shapes, refused where wrong."""
+"""The paced server's replies as ids: whole when continued from any cut, in vLLM's shapes, refused if wrong."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from support.ports import free_ports
 ROOT = Path(__file__).parents[2]
 SLOW_STACKS = ("openai", "anthropic", "httpx2", "aiohttp", "botocore", "aiobotocore", "lm15", "dspy")
 ALL_OFF = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": ",".join(f"otel-llm-{stack}" for stack in SLOW_STACKS)}
-"""Leaves out stacks that take seconds to import, where they do not matter."""
+"""Leaves out stacks that take seconds to import, if they do not matter."""
 
 Json = dict[str, Any]
 

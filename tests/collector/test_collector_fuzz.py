@@ -210,7 +210,7 @@ def test_any_document(service: Service) -> None:
 
 
 def test_both_ways_of_reading_agree() -> None:
-    """Columns hold what one-by-one reading gives, and are refused where that is."""
+    """Columns hold what one-by-one reading gives, and are refused if that is."""
 
     def summary(read_it: Callable[[bytes], Batch], raw: bytes) -> object:
         try:

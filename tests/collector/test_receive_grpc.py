@@ -184,7 +184,7 @@ def test_an_idle_connection_is_closed_and_its_client_comes_back() -> None:
         channel.subscribe(heard)
         call(channel)
         wait_until("closed", lambda: grpc.ChannelConnectivity.IDLE in states[1:])
-        channel.unsubscribe(heard)  # gRPC's thread that asks for the state fails where it asks a closed channel
+        channel.unsubscribe(heard)  # gRPC's thread that asks for the state fails if it asks a closed channel
         call(channel)
 
 

@@ -79,7 +79,7 @@ def test_headers_have_a_limit(server: HttpServer) -> None:
         with connect(server.port) as connection:
             sending = Thread(target=send_all, args=(connection, huge), daemon=True)
             sending.start()
-            assert rest(connection)[:13] in (b"HTTP/1.1 431 ", b"")  # cut, where we did not wait for all of it
+            assert rest(connection)[:13] in (b"HTTP/1.1 431 ", b"")  # cut, if we did not wait for all of it
             sending.join()
     assert takes_an_export(server.port)
 

@@ -188,7 +188,7 @@ def test_more_concurrent_exports_than_a_receiver_takes(refused: RefusalCounts) -
 
 
 def send_in_time(port: int) -> int | None:
-    """Return the answer where it comes at once, None if the export is taken in hand."""
+    """Return the answer if it comes at once, None if the export is taken in hand."""
     with closing(connect(port)) as connection:
         connection.settimeout(0.2)
         connection.sendall(head("Content-Type: application/x-protobuf", f"Content-Length: {len(RAW)}") + RAW)

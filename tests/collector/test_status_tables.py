@@ -22,9 +22,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "collector-failures.md"
 FLOW: dict[str, type[RefusalError]] = {BEHIND: BusyError, "streams": BusyError, "stopping": UnavailableError}
 """Reasons that the pipeline counts itself, in words of its own."""
 GRPC = {ForbiddenError: "-", TooSlowError: "CANCELLED"}
-"""What is answered over gRPC where `ANSWERS` has a code that only the body of an HTTP answer has."""
+"""What is answered over gRPC if `ANSWERS` has a code that only the body of an HTTP answer has."""
 OF_THE_PARSER = {HTTPStatus.BAD_REQUEST.value}
-"""What uvicorn answers where it cannot parse a request, and Starlette to a preflight."""
+"""What uvicorn answers if it cannot parse a request, and Starlette to a preflight."""
 OF_THE_ROUTER = {404, 405}
 
 

@@ -46,7 +46,7 @@ class Environment:
         return made.exists() and made.read_text(encoding="utf-8") == self.key
 
     def make(self) -> None:
-        """Install it, unless it is ready. Raises `CalledProcessError` where that fails."""
+        """Install it, unless it is ready. Raises `CalledProcessError` if that fails."""
         if self.ready:
             return
         self.delete()
@@ -58,7 +58,7 @@ class Environment:
         (self.folder / "ready").write_text(self.key, encoding="utf-8")
 
     def version(self, package: str) -> str:
-        """Return the version of a package in it. Raises `CalledProcessError` where it is not installed."""
+        """Return the version of a package in it. Raises `CalledProcessError` if it is not installed."""
         asked = f"import importlib.metadata as m; print(m.version({package!r}))"
         return subprocess.run([self.python, "-c", asked], check=True, capture_output=True, text=True).stdout.strip()
 

@@ -18,7 +18,7 @@ HEAD = """# Recorded packages and versions
 
 `make compat` writes this page; it is not edited by hand. It makes an environment for each set of packages, runs each
 case bare and recorded against one fake server of all wires, and compares what the caller got, what was exported and
-what the server saw. A mode is recorded `once` where each streamed reply gave one stream and one request span, with as
+what the server saw. A mode is recorded `once` if each streamed reply gave one stream and one request span, with as
 many tokens as the server sent, and the request carried their trace. `outcome` counts the ways to end that were recorded
 right: the reply completes, its caller leaves, its connection breaks, it brings an error event, it is refused. Unless a
 note says otherwise, the caller got the same with and without recording.

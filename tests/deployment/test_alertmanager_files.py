@@ -25,7 +25,7 @@ PAGED = {
     *("LlmAttainmentBurn/page", "LlmFluidityBurn/page", "OtelLlmCollectorDown/page", "OtelLlmCollectorAbsent/page"),
     *("OtelLlmJournalFailing/page", "OtelLlmAlertsUndelivered/page"),
 }
-"""Alerts that wake people, with their severity where Prometheus sends them."""
+"""Alerts that wake people, with their severity if Prometheus sends them."""
 Labels = dict[str, str]
 
 

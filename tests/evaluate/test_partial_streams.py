@@ -126,7 +126,7 @@ def ruled(when: str, on_missing: OnMissing) -> RuleSet:
 @pytest.mark.parametrize("when", ["gap_seconds > 0.05", "tokens < 1000", 'measured_at == "client"'])
 @pytest.mark.parametrize("columns", [True, False])
 def test_every_rule_holds_on_a_stream_without_its_beginning(when: str, on_missing: OnMissing, columns: bool) -> None:
-    """Also where another instrumentation's request span says when it began, before the stream has ended."""
+    """Also if another instrumentation's request span says when it began, before the stream has ended."""
     parent = request_span(end_ns=TOKENS[70])
     spans = spans_of()
     parted = Live(rules=ruled(when, on_missing), columns=columns).run(at_their_ends(*spans[2:4], parent, spans[4]))

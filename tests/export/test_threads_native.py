@@ -1,4 +1,4 @@
-"""Threads, locks and waits that stay the system's own where a library replaces those of Python."""
+"""Threads, locks and waits that stay the system's own if a library replaces those of Python."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ class Counting(SpanExporter):
 WAYS = ("end", "error", "close", "with", "caller")
 
 
-# Where the garbage collector runs in another thread than the loop's (that of a server here, or of any application), it
+# If the garbage collector runs in another thread than the loop's (that of a server here, or of any application), it
 # may come upon an inner generator of httpx2 that the loop is closing: CPython says so, and nothing comes of it.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <async_generator:pytest.PytestUnraisableExceptionWarning")
 @every_stack

@@ -34,7 +34,7 @@ groups:
       budget: {per_request: 1}
 """
 LONG = 16_000
-"""Half a minute of this model's tokens. Where vLLM takes every core, each step to the abort (an export, its answer, the
+"""Half a minute of this model's tokens. If vLLM takes every core, each step to the abort (an export, its answer, the
 decision, the request to abort) has waited up to two seconds for one; a reply of two seconds was over by then."""
 
 

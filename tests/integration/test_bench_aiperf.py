@@ -68,7 +68,7 @@ def profile(folder: Path) -> Path:
 
 
 def tokenizer(folder: Path) -> Path:
-    """Write a tokenizer whose tokens are bytes: AIPerf loads one even where the server counts."""
+    """Write a tokenizer whose tokens are bytes: AIPerf loads one even if the server counts."""
     folder.mkdir()
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]

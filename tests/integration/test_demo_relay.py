@@ -41,7 +41,7 @@ def test_the_relay_hides_the_stalls_of_one_server(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (folder / "decisions.jsonl").read_text().splitlines()]
     done = [one for one in records if one["action"] == "migrate" and one["outcome"] == "done"]
     assert table["moved to the other server in mid-reply"] == ("-", str(len(done)))
-    # Off the server that stalls; where a busy machine lets the other one stand still, off that one, too.
+    # Off the server that stalls; if a busy machine lets the other one stand still, off that one, too.
     assert ("b", "a") in {(one["from"], one["to"]) for one in done}
     assert all(one["facts"]["gap_seconds"] > 0.3 for one in done)
     straight, relayed = (

@@ -1,6 +1,6 @@
 """The quickstart from beginning to end, as its page says it: its own lines and snippets, in order, in one folder.
 
-The machine is a fresh one: a network namespace, where the default ports are free, and an empty home. What differs from
+The machine is a fresh one: a network namespace, if the default ports are free, and an empty home. What differs from
 the page: packages are installed, the collector's kernels are compiled, `collector/` is a link to the repository's, and
 Prometheus scrapes every second in place of every 15. Lines that take seconds run beside the next ones.
 """
@@ -314,7 +314,7 @@ BESIDE = (run_bare, run_doctor, ask_prometheus, backtest)
 
 
 def matched(page: str) -> list[tuple[Callable[[Terminal, str], None], str]]:
-    """Return what to do with each snippet; fail where the page has another one, one less, or another order."""
+    """Return what to do with each snippet; fail if the page has another one, one less, or another order."""
     found = snippets(page)
     for at, (snippet, (language, begins, _)) in enumerate(zip(found, STEPS, strict=False)):
         known = snippet.language == language and (snippet.text + " ").startswith((begins + " ", begins + "\n"))

@@ -72,7 +72,7 @@ def text(page: Page, selector: str) -> str:
 
 
 def row(page: Page, number: int) -> dict[str, Any]:
-    """Return what the row of a stream says, {} where it has none."""
+    """Return what the row of a stream says, {} if it has none."""
     trace = number.to_bytes(16, "big").hex()
     cells = page.evaluate(
         f"[...(document.querySelector('tr[data-key^=\"{trace}\"]')?.cells ?? [])].map((cell) => cell.textContent)"

@@ -1,4 +1,4 @@
-"""What a drain does to the streams that run: they stay, or are moved where the settings say so."""
+"""What a drain does to the streams that run: they stay, or are moved if the settings say so."""
 
 from __future__ import annotations
 

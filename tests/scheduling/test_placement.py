@@ -124,7 +124,7 @@ def test_safest_takes_the_largest_margin() -> None:
 
 @pytest.mark.parametrize("promised_s", [0.030, None])
 def test_safest_takes_none_with_a_starving_stream_while_another_has_none(promised_s: float | None) -> None:
-    """However large its margin; where all have some the margin decides again, not how many they are."""
+    """However large its margin; if all have some the margin decides again, not how many they are."""
     starves = Load("a", 1, 10, starving=1, iteration_s=0.001)
     misses = Load("b", 9, 90, iteration_s=5.0)
     starves_more = Load("c", 0, 0, starving=4, iteration_s=0.0005)

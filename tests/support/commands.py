@@ -83,7 +83,7 @@ def collector(folder: Path, *arguments: str | Path) -> Iterator[Collector]:
         assert process.stdout is not None
         said = ""
         while (addresses := re.search(r"OTLP/gRPC (\S+), OTLP/HTTP (\S+), web (\S+)", said)) is None:
-            line = process.stdout.readline()  # the first is about its kernels, where they are not kept yet
+            line = process.stdout.readline()  # the first is about its kernels, if they are not kept yet
             assert line, said
             said += line
         yield Collector(process, *addresses.groups())

@@ -21,7 +21,7 @@ sys.stdin.read()
 
 
 def in_a_namespace_of_its_own() -> list[str]:
-    """Return the start of a command with private mounts; skip the test where the kernel does not allow them."""
+    """Return the start of a command with private mounts; skip the test if the kernel does not allow them."""
     for command in (["unshare", "-m"], ["unshare", "-Urm"]):
         tried = [*command, "mount", "-t", "tmpfs", "none", "/mnt"]
         if not subprocess.run(tried, capture_output=True, check=False).returncode:
@@ -35,7 +35,7 @@ def in_a_namespace_of_its_own() -> list[str]:
 def in_a_network_of_its_own() -> Iterator[list[str]]:
     """Give the start of commands that share a network with nothing but a loopback, so that all of its ports are free.
 
-    Skip the test where the kernel does not allow one.
+    Skip the test if the kernel does not allow one.
     """
     for flags, enter in (("-n", ["-n"]), ("-Urn", ["-U", "--preserve-credentials", "-n"])):
         command = ["unshare", flags, sys.executable, "-c", LOOPBACK]

@@ -92,7 +92,7 @@ def segment_span(
     end_ns: int | None = None,
     attributes: Mapping[str, Value] | None = None,
 ) -> Span:
-    """Return a segment span of request `request` (its trace and span id); its end is its start where not said."""
+    """Return a segment span of request `request` (its trace and span id); its end is its start if not said."""
     placing: dict[str, Value] = {}
     if seq is not None:
         placing[semconv.SEGMENT_SEQ] = seq

@@ -28,7 +28,7 @@ def simulate(shape: Penalty, beta: float, base: float, count: int, seed: int, wa
     """
     generator = np.random.default_rng(seed)
     reading, waiting = generator.uniform(5, 20, count), generator.exponential(wait_s, count)
-    owed = generator.exponential(1.0, count)  # a wait of l ends in leaving where beta f(l) reaches it
+    owed = generator.exponential(1.0, count)  # a wait of l ends in leaving once beta f(l) reaches it
     patience = {"linear": owed / beta, "quadratic": np.sqrt(owed / beta), "exponential": np.log1p(owed / beta)}[shape]
     other = generator.exponential(1 / base, count) if base else np.full(count, math.inf)
     before = reading / 2  # the wait begins in the middle

@@ -27,7 +27,7 @@ PROMISE = Objective(Fraction(9, 10), Fraction(99, 100), Fraction(99, 100))
 
 
 def drawn(generator: np.random.Generator, count: int, slower: float = 1.0) -> Sample:
-    """Requests whose law is known: idle is exponential with mean `slower`, met where it is at most 1 s."""
+    """Requests whose law is known: idle is exponential with mean `slower`, met if it is at most 1 s."""
     idle = generator.exponential(slower, count)
     return of_idle(idle)
 

@@ -1,4 +1,4 @@
-"""Two recordings beside each other: figures are the summary's, changes are signed, gates shut where they must."""
+"""Two recordings beside each other: figures are the summary's, changes are signed, gates shut if they must."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load against benefit: requests in flight by an independent count, the peak where it was put."""
+"""Load against benefit: requests in flight by an independent count, the peak if it was put."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report once more from saved tables: the same bytes where nothing is missing, the same numbers in every format."""
+"""The report once more from saved tables: the same bytes if nothing is missing, the same numbers in every format."""
 
 from __future__ import annotations
 

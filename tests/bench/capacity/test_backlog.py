@@ -1,4 +1,4 @@
-"""The slope of the backlog: no alarm while a server fills or is stable, one where it is overloaded."""
+"""The slope of the backlog: no alarm while a server fills or is stable, one if it is overloaded."""
 
 from __future__ import annotations
 

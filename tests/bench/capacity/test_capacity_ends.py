@@ -181,7 +181,7 @@ def test_after_some_probes(tmp_path: Path) -> None:
 
 
 def test_twice(tmp_path: Path) -> None:
-    """The second ends it at once, even where a worker no longer answers; recordings stay readable."""
+    """The second ends it at once, even if a worker no longer answers; recordings stay readable."""
     out = tmp_path / "out"
     with SseServer({MODEL: counted(3)}) as server:
         process = search(server.url, out)

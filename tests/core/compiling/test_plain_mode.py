@@ -1,4 +1,4 @@
-"""`OTEL_LLM_CORE`: compiled where that can be, plain by choice or for want of numba, else an error with the remedy."""
+"""`OTEL_LLM_CORE`: compiled if that can be, plain by choice or for want of numba, else an error with the remedy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Rules decide at first hand what they decide in a collector that receives the same tokens with no lateness.
 
-Where each token has the rules evaluated, as each segment has in a collector, all is the same: rules, streams, groups,
+If each token has the rules evaluated, as each segment has in a collector, all is the same: rules, streams, groups,
 states, outcomes, facts, budgets, flips, the instants of the decisions, and the rows. By definition two things differ,
 and no rule that is drawn asks for them: the age of facts, which is 0 here, and `smooth_goodput`, which a collector
 charges when telemetry comes.

@@ -27,7 +27,7 @@ def ids_of(numbers: list[int]) -> npt.NDArray[np.int64]:
 
 @given(steps=STEPS)
 def test_they_are_found_as_in_a_dict(steps: list[tuple[str, int]]) -> None:
-    """Also where a slot or a key is another stream's by now."""
+    """Also if a slot or a key is another stream's by now."""
     table, known = StreamTable(first_slots=4), dict[int, int]()
     for step, number in steps:
         key = ids_of([number]).tobytes()

@@ -76,7 +76,7 @@ Cut = tuple[int, int, list[int]]
 
 
 def sent(cuts: list[Cut], *, choice: int = 0, request: bool = True, reported: dict[str, Value] = END) -> list[Span]:
-    """Return segments (number, first token, arrivals in ms), where the last one ends the stream, and the request."""
+    """Return segments (number, first token, arrivals in ms), if the last one ends the stream, and the request."""
     spans = [
         segment_span(
             seq,
@@ -108,7 +108,7 @@ STREAMS: dict[str, list[Span]] = {
 
 
 EARLY = {"whole", "another choice", "a last one that leaves the end to the request"}
-"""What is handed on before the end: of several choices the first, where the others come later."""
+"""What is handed on before the end: of several choices the first, if the others come later."""
 
 
 @pytest.mark.parametrize("name", STREAMS)

@@ -108,7 +108,7 @@ CHOICES = [
 def test_choices_that_cannot_be_distinguished_are_not_one_stream(reported: dict[str, Value], dropped: int) -> None:
     found, counts = judged(export(reply(*named(semconv.CHUNK_EVENT, TIMES), dropped=dropped, reported=reported)))
     times = [{name: known(one.row).get(name) for name in ("ttft_s", "tokens", "coverage", "met")} for one in found]
-    # The first chunk of all is the first chunk; where it may have been dropped nothing follows.
+    # The first chunk of all is the first chunk; if it may have been dropped nothing follows.
     assert times == ([] if dropped else [{"ttft_s": 0.1, "tokens": None, "coverage": None, "met": None}])
     assert counts["anomaly.choices_not_told_apart"] == 1
 

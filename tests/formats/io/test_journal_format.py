@@ -87,7 +87,7 @@ def test_one_flipped_bit_costs_its_record_and_is_counted(position: int, bit: int
     assert sum(skipped.values()) >= 1
     assert "torn_tail" not in skipped
     assert [record for record in records if record not in RECORDS] == []
-    # The damaged record is lost; where the flip hit the tags of its seal, the one behind it too.
+    # The damaged record is lost; if the flip hit the tags of its seal, the one behind it too.
     assert RECORDS[0] in records
     assert records[-2:] == RECORDS[-2:]
     assert RECORDS[1] not in records

@@ -1,4 +1,4 @@
-"""What the instrumentor of transformers does where transformers is not, not yet, or not as it knows it."""
+"""What the instrumentor of transformers does if transformers is not, not yet, or not as it knows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vLLM plugin where no vLLM is: what it makes of the engine's outputs, and what it does to a vLLM it does not know.
+"""The vLLM plugin if no vLLM is: what it makes of the engine's outputs, and what it does to a vLLM it does not know.
 
 The real one is in `tests/integration/test_vllm_served.py`.
 """

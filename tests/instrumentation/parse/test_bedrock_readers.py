@@ -1,4 +1,4 @@
-"""Chunks of models that Bedrock invokes, where text and end come together or in rarer shapes."""
+"""Chunks of models that Bedrock invokes, if text and end come together or in rarer shapes."""
 
 from __future__ import annotations
 

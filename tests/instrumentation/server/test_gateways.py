@@ -394,7 +394,7 @@ def test_a_server_instrumentation_inside_keeps_its_kind_and_is_the_parent(
 def test_a_trace_that_an_instrumentation_began_later_does_not_part_the_rows(
     model: SseServer, monkeypatch: pytest.MonkeyPatch, recorder: Recorded
 ) -> None:
-    """Django's opens its span behind the body, hence in a trace of its own where none came with the request."""
+    """Django's opens its span behind the body, hence in a trace of its own if none came with the request."""
     name = "opentelemetry.instrumentation.asgi"
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     provider = TracerProvider()

@@ -1,4 +1,4 @@
-"""Bedrock's streams over the real aiobotocore, where it is installed: it holds botocore at one version."""
+"""Bedrock's streams over the real aiobotocore, if it is installed: it holds botocore at one version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LiteLLM's Router, where it is installed: its retries and fallbacks are one request, and its attempts events on it."""
+"""LiteLLM's Router, if it is installed: its retries and fallbacks are one request, and its attempts events on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LiteLLM, where it is installed: each way that a stream ends, bare and recorded, and nothing recorded twice."""
+"""LiteLLM, if it is installed: each way that a stream ends, bare and recorded, and nothing recorded twice."""
 
 from __future__ import annotations
 

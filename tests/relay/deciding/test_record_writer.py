@@ -15,7 +15,7 @@ from otel_llm.rules.decisions.files import DecisionFiles
 
 
 class Slow(DecisionFiles):
-    """Wait for a go before each write; fail where the record says so."""
+    """Wait for a go before each write; fail if the record says so."""
 
     go = threading.Event()
 

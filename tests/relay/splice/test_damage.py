@@ -67,7 +67,7 @@ def written(reply: Reply, upstream_response: UpstreamResponse, data: bytes, spli
 def test_a_damaged_stream_passes_as_it_came(
     data: bytes, damage: list[tuple[int, int, bytes]], splits: list[int], ids: bool
 ) -> None:
-    """Compare every byte where nothing is removed, and every line without ids elsewhere.
+    """Compare every byte if nothing is removed, and every line without ids elsewhere.
 
     Only what is torn behind the finish is not passed on: the relay ends such a reply itself.
     """

@@ -247,7 +247,7 @@ def test_a_server_with_a_completion_template_goes_on_from_ids() -> None:
 
 
 def test_running_usage_does_not_go_back_behind_ids_without_text() -> None:
-    """Cut where two ids of a character were counted and not yet shown; the next engine writes one id a chunk."""
+    """Cut if two ids of a character were counted and not yet shown; the next engine writes one id a chunk."""
     body = {**PROMPT, "prompt": "aaaa", "max_tokens": 17, "skip_special_tokens": False, "stream_options": USAGES[2]}
     models = models_of(2, cached_tokens=True, max_model_len=160)
     models[0].stream_interval, models[1].stream_interval = 2, 1

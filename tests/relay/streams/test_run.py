@@ -1,4 +1,4 @@
-"""What a run tells of its backend: the time between tokens, where it is known. A clock that a test sets."""
+"""What a run tells of its backend: the time between tokens, if it is known. A clock that a test sets."""
 
 from __future__ import annotations
 

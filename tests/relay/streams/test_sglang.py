@@ -171,7 +171,7 @@ def test_before_its_first_token_any_request_is_sent_again_to_either_kind(tmp_pat
 
 
 def test_one_kind_does_not_continue_the_other(tmp_path: Path) -> None:
-    """Break a completion of each kind where the only other backend, of the same model and length, is of the other."""
+    """Break a completion of each kind if the only other backend, of the same model and length, is of the other."""
 
     async def go() -> None:
         async with rig(tmp_path, FakeSglangEngine(), FakeEngine()) as running:

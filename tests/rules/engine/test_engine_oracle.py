@@ -1,6 +1,6 @@
 """The engine against brute force: a state machine written from the rules page that looks at every instant.
 
-Everything in these scripts happens at whole milliseconds, so facts cross thresholds at a millisecond or, where the
+Everything in these scripts happens at whole milliseconds, so facts cross thresholds at a millisecond or, if the
 comparison is strict, a nanosecond later: an oracle that looks at both sees all, and must agree to the nanosecond.
 """
 

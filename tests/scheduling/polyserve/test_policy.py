@@ -72,7 +72,7 @@ def retried(policy: Policy, now_ns: int) -> list[tuple[int, int]]:
 
 
 def test_the_first_token_must_be_in_time() -> None:
-    # 10 tokens: 120 from an idle replica; 60 more where it runs until 60.
+    # 10 tokens: 120 from an idle replica; 60 more if it runs until 60.
     for end_ns, due_ns, placed in ((None, 120, 0), (60, 180, 0), (60, 179, None)):
         policy, (replica,) = fleet(1)
         replica.end_ns = end_ns

@@ -1,4 +1,4 @@
-"""Profiles from AIConfigurator's data: the sizes, a stand-in for its model, and the real one where it is installed."""
+"""Profiles from AIConfigurator's data: the sizes, a stand-in for its model, and the real one if it is installed."""
 
 from __future__ import annotations
 

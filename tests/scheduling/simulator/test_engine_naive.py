@@ -70,7 +70,7 @@ def run_naively(
 ) -> NaiveRun:
     """Serve rows (arrival ns, input, output) placed by number, modulo the size of the pool.
 
-    `budget_of`: the prefill budget of a batch by its decodes; `max_batched_tokens` less the decodes where not given.
+    `budget_of`: the prefill budget of a batch by its decodes; `max_batched_tokens` less the decodes if not given.
     With `due_ns`, the waiting requests that were not preempted are sorted by it.
     """
     fleet = [NaiveInstance(number < prefill) for number in range(instances)]

@@ -60,7 +60,7 @@ class Checked(PolyServePlacement):
             return
         others = [*instance.decoding.values(), *instance.partial, *instance.waiting]
         in_time = [TPOTS_NS[one.tier] for one in others if not one.late]
-        # A tight request never runs where the loop of the tier is looser: the bound of an instance is its tightest.
+        # A tight request never runs if the loop of the tier is looser: the bound of an instance is its tightest.
         held = instance.tokens + request.context
         length_ns = instance.profile.iteration_ns(len(others) + 1, held) + instance.profile.step_overhead_ns
         assert length_ns <= min([TPOTS_NS[request.tier], *in_time])

@@ -1,4 +1,4 @@
-"""Arrivals, lengths and tiers: exact where they can be worked by hand, means and percentiles where they are drawn."""
+"""Arrivals, lengths and tiers: exact if they can be worked by hand, means and percentiles if they are drawn."""
 
 from __future__ import annotations
 

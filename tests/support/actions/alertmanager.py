@@ -27,7 +27,7 @@ inhibit_rules:
 
 
 def program() -> str:
-    """Return where Alertmanager is; skip the test where it is not installed."""
+    """Return where Alertmanager is; skip the test if it is not installed."""
     return found_program("alertmanager", "prometheus-alertmanager")
 
 

@@ -86,7 +86,7 @@ class Page:
             time.sleep(0.02)
 
     def screenshot(self, path: Path | None = None) -> bytes:
-        """Return the visible part as PNG, and write it where asked."""
+        """Return the visible part as PNG, and write it if asked."""
         image = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         if path is not None:
             path.write_bytes(image)

@@ -82,7 +82,7 @@ def answering(
     content_type: str = "application/json",
     models: list[str] | None = None,
 ) -> Iterator[str]:
-    """Serve one answer to every POST, and a list of models where there are some; give the URL."""
+    """Serve one answer to every POST, and a list of models if there are some; give the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -51,7 +51,7 @@ Tool = Callable[[Path, str], Ran]
 
 
 def spread(latency: str, found: Mapping[str, float], unit_s: float, names: Mapping[str, str] | None = None) -> Json:
-    """Return the points of one latency by our names, in s; `names`: what the tool calls them, where otherwise."""
+    """Return the points of one latency by our names, in s; `names`: what the tool calls them, if otherwise."""
     return {f"{latency}_{point}": found[(names or {}).get(point, point)] * unit_s for point in POINTS}
 
 
@@ -103,7 +103,7 @@ def vllm_bench(folder: Path, url: str) -> Ran:
 
 
 def sglang_bench(folder: Path, url: str, backend: str = "sglang") -> Ran:
-    """Run `python -m sglang.bench_serving` with a backend, its native one where none is named."""
+    """Run `python -m sglang.bench_serving` with a backend, its native one if none is named."""
     require("sglang-bench")
     result = folder / "result.jsonl"
     words = tokenizer(folder / "tokenizer")

@@ -17,7 +17,7 @@ EDGES = (0, 1, 2, 127, 128, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: its number, wire type and encoding; `inner` where what it holds is itself fields."""
+    """One field: its number, wire type and encoding; `inner` if what it holds is itself fields."""
 
     number: int
     kind: int

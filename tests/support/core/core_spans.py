@@ -70,7 +70,7 @@ def agree(
 
 
 def by_scan(raw: bytes, limits: AttributeLimits = DEFAULT_LIMITS) -> Batch:
-    """Read a message by the kernels in plain mode too, where `read` leaves all to protobuf."""
+    """Read a message by the kernels in plain mode too, if `read` leaves all to protobuf."""
     refuse_many_parts(raw)
     batch = read_scanned(raw, None, limits, otlp.token_budget(len(raw)))
     return by_protobuf(raw, limits) if batch is None else batch

@@ -84,7 +84,7 @@ class KernelPackage:
 
     @property
     def private(self) -> Path:
-        """Return the folder of the user's caches, the place for kernels where the cache cannot be used."""
+        """Return the folder of the user's caches, the place for kernels if the cache cannot be used."""
         return self.root / "private"
 
     def environment(self, **more: str) -> dict[str, str]:

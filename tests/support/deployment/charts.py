@@ -18,7 +18,7 @@ Manifest = dict[str, Any]
 
 
 def tool(name: str) -> str:
-    """Return a program of the environment; skip the test where it is not there."""
+    """Return a program of the environment; skip the test if it is not there."""
     require("helm")
     return str(HELM / name)
 

@@ -1,7 +1,7 @@
 """Become the first process of a container: `unshare -m python container_init.py SPEC`, SPEC as JSON.
 
-It makes a root of its own from bind mounts, cannot write to it but where the spec says so, gives up root, and runs the
-command. Where no engine can be had, this is what one would do with an image and a pod's or a service's settings.
+It makes a root of its own from bind mounts, cannot write to it unless the spec says so, gives up root, and runs the
+command. If no engine can be had, this is what one would do with an image and a pod's or a service's settings.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Mount:
 
 
 def this_python() -> list[Mount]:
-    """Return the mount of this Python, where it is not under /usr."""
+    """Return the mount of this Python, if it is not under /usr."""
     prefix = Path(sys.base_prefix)
     return [] if prefix.is_relative_to("/usr") else [Mount(prefix, str(prefix))]
 
@@ -59,7 +59,7 @@ def container(
     uid: int,
     files: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return the command that runs a command in a container. Skips the test where a container's user cannot be had."""
+    """Return the command that runs a command in a container. Skips the test if a container's user cannot be had."""
     if in_a_namespace_of_its_own() != ["unshare", "-m"]:
         skip_without("mount-namespace", "a container's user needs root")
     spec = {
@@ -93,7 +93,7 @@ class Running:
 
 @dataclass
 class Network:
-    """A network namespace of its own, where all services of a stack listen on addresses of the loopback network."""
+    """A network namespace of its own, if all services of a stack listen on addresses of the loopback network."""
 
     folder: Path
     hosts: dict[str, str] = field(default_factory=dict)

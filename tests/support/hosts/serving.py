@@ -101,7 +101,7 @@ class Stream:
 
 
 class HostProcess:
-    """A serving process; a context manager that ends it, by force where it does not end by itself."""
+    """A serving process; a context manager that ends it, by force if it does not end by itself."""
 
     def __init__(self, command: Sequence[str], port: int, environment: Mapping[str, str]) -> None:
         self.port = port

@@ -1,7 +1,7 @@
 """Replies of known text, cut into chunks at the tokens of a real tokenizer, and delivered at instants of a script.
 
 `tests/vectors/cut_text.json` has the texts, ours, as the tokens of OpenAI's o200k and of Claude's published tokenizer
-(2023): a text for each token, or with its number of tokens where one character takes several.
+(2023): a text for each token, or with its number of tokens if one character takes several.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Stack:
         raise NotImplementedError
 
     def error(self) -> Sequence[Step]:
-        """Return how a reply ends where the server fails in the middle of it."""
+        """Return how a reply ends if the server fails in the middle of it."""
         raise NotImplementedError
 
     # The application's side. `items` are what it reads of the stream that `open` gives.
@@ -128,7 +128,7 @@ class Stack:
             yield stream
 
     def look(self, item: Any) -> str:
-        """Return all there is to see of an item; overridden where `repr` does not tell."""
+        """Return all there is to see of an item; overridden if `repr` does not tell."""
         dump = getattr(item, "model_dump_json", None)
         return str(dump(warnings=False)) if dump is not None else repr(item)
 

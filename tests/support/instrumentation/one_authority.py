@@ -1,6 +1,6 @@
 """One certificate authority for clients to trust, in place of all that a machine knows.
 
-Every client of an SDK reads those when it is made, which takes most of a short test. Where no server speaks TLS, one
+Every client of an SDK reads those when it is made, which takes most of a short test. If no server speaks TLS, one
 does as well, in the variable `SSL_CERT_FILE`.
 """
 

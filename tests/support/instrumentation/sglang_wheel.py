@@ -145,7 +145,7 @@ class TimeStats:
 
 @dataclasses.dataclass
 class SchedulerStats:
-    """What the scheduler tells of a request where its metrics are on."""
+    """What the scheduler tells of a request if its metrics are on."""
 
     queue_duration_s: float
     forward_entry_time: float = 1.0
@@ -194,7 +194,7 @@ def _module(name: str, path: Path | None = None) -> types.ModuleType:
 
 @contextlib.contextmanager
 def installed(wheel: Path) -> Iterator[types.ModuleType]:
-    """Put SGLang's packages in place, real where they can be; give the module of the tokenizer manager."""
+    """Put SGLang's packages in place, real if they can be; give the module of the tokenizer manager."""
     before = {name for name in sys.modules if name.partition(".")[0] == "sglang"}
     assert not before, before
     try:
@@ -302,7 +302,7 @@ def running(module: types.ModuleType) -> Any:
             self._handle_abort_req(message)
 
         async def _handle_batch_request(self, obj: Any, request: Any, states: Any) -> AsyncIterator[Any]:
-            # As the real one where each prompt has one reply; where it has more, each gets an id of its own.
+            # As the real one if each prompt has one reply; if it has more, each gets an id of its own.
             for i in range(len(obj.rid)):
                 await self._send_one_request(await self._tokenize_one_request(obj[i]))
             waiting = [self._wait_one_response(obj[i], request) for i in range(len(obj.rid))]

@@ -25,7 +25,7 @@ MESSAGES: list[Any] = [{"role": "user", "content": [{"text": "hello"}]}]
 
 
 def names_model(params: dict[str, Any], **_: Any) -> None:
-    """Put the model into the body as well, where the server of the matrix looks for it."""
+    """Put the model into the body as well, if the server of the matrix looks for it."""
     params["body"] = json.dumps({**json.loads(params["body"]), "model": MODEL}).encode()
 
 

@@ -28,7 +28,7 @@ scrape_configs:
 
 
 def program(name: str) -> str:
-    """Return where `prometheus` or `promtool` is; skip the test where they are not installed."""
+    """Return where `prometheus` or `promtool` is; skip the test if they are not installed."""
     return found_program("prometheus", name)
 
 
@@ -50,7 +50,7 @@ class Prometheus:
         """Wait for a scrape of the one target that answers a query so; return its instant (unix s).
 
         What is asked of that instant is of this scrape. Of now there is nothing after a scrape that failed, as one does
-        where a busy machine takes longer than a second for it.
+        if a busy machine takes longer than a second for it.
         """
         at_s = math.nan
 

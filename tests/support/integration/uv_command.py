@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def installed_or_skipped(done: subprocess.CompletedProcess[str]) -> None:
-    """Fail where an installation failed; skip the test where only the package index could not be reached."""
+    """Fail if an installation failed; skip the test if only the package index could not be reached."""
     if done.returncode and "Failed to fetch" in done.stderr:
         skip_without("index", done.stderr.splitlines()[-1])
     assert done.returncode == 0, done.stderr

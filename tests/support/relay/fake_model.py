@@ -105,7 +105,7 @@ class FakeModel:
     salt: int = 0
     eos_every: int = 60
     empty_delta: bool = False
-    """Held-back tokens of a chat come as `delta: {}`, as where a parser is at work, instead of `content: ""`."""
+    """Held-back tokens of a chat come as `delta: {}`, as if a parser is at work, instead of `content: ""`."""
     cached_tokens: bool = False
     pauses: bool = True
     """A special token, without text in a stream and with one in `/detokenize`, comes now and then."""

@@ -1,6 +1,6 @@
 """The fake model behind SGLang's HTTP API: the same tokens, in the forms that the code of SGLang 0.5.23 gives them.
 
-What differs from vLLM's: a streamed chat with `return_token_ids` is refused, and brings ids behind its finish where
+What differs from vLLM's: a streamed chat with `return_token_ids` is refused, and brings ids behind its finish if
 `sglext` is asked for; a completion's ids stand in its choices; `matched_stop`, and the end of text is one; text is sent
 up to its last space while a character is incomplete; `/detokenize` leaves special tokens out unless asked for them;
 a repetition penalty counts over the output only; a completion template makes one text of prompt and suffix.

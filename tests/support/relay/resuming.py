@@ -113,7 +113,7 @@ class Resumed:
     carried: list[int] = field(default_factory=list)
     again: int = 0
     lost: bool = False
-    """Stopped at a splice where it is not known which ids are carried."""
+    """Stopped at a splice if it is not known which ids are carried."""
     bare_finish: bool = False
     """Broke off between the finish and `[DONE]`, which is whole."""
 

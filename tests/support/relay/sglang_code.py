@@ -152,7 +152,7 @@ class Code:
 
 @contextlib.contextmanager
 def installed(wheel: Path) -> Iterator[Code]:
-    """Put the packages in place that the code asks for, stand-ins where they need a GPU or are not here."""
+    """Put the packages in place that the code asks for, stand-ins if they need a GPU or are not here."""
     assert not any(map(_is_ours, sys.modules))
     stands_in = importlib.util.find_spec("msgspec") is None
     try:

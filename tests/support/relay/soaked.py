@@ -81,7 +81,7 @@ class Receiver:
 
 
 def judged(reply: Reply, body: Json) -> str:
-    """Name how a reply ended, WRONG where it should not have."""
+    """Name how a reply ended, WRONG if it should not have."""
     if reply.status != 200:
         return f"answered {reply.status}" if reply.status else f"WRONG: {reply.errors}"
     if not reply.heads and not reply.errors and not reply.done:

@@ -28,7 +28,7 @@ class HandProfile:
 
 
 class Scripted(Placement):
-    """Place by the number of the request; a batch has `tokens` of prefill where that is given."""
+    """Place by the number of the request; a batch has `tokens` of prefill if that is given."""
 
     def __init__(self, tokens: int | None = None) -> None:
         super().__init__(Random(0))

@@ -75,7 +75,7 @@ def in_flight(
     kinds: list[int] | None,
     input_tokens: int | None,
 ) -> dict[str, Exact]:
-    """Return the facts of a stream at x, where no token is later than x."""
+    """Return the facts of a stream at x, if no token is later than x."""
     kinds = [0] * len(tokens_ns) if kinds is None else kinds
     every = sorted(max(0, time - commit_ns) for time in tokens_ns)
     read = sorted(max(0, time - commit_ns) for time, kind in zip(tokens_ns, kinds, strict=True) if kind in slo.reads)

@@ -41,7 +41,7 @@ def words(count: int, kind: Kind = "content") -> list[Token]:
 
 
 def split(text: str, count: int, kind: Kind = "content") -> list[Token]:
-    """Return a text as `count` tokens, or one a character where it is shorter."""
+    """Return a text as `count` tokens, or one a character if it is shorter."""
     count = min(count, len(text))
     cuts = [len(text) * number // count for number in range(count + 1)] if count else []
     return [Token(kind, text[start:end]) for start, end in itertools.pairwise(cuts)]

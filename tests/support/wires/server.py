@@ -86,7 +86,7 @@ class _Server(ThreadingHTTPServer):
 class WireServer:
     """Serves all wires on one port; a context manager.
 
-    `replies`: a model's name, or its last part after a slash, to the reply. `default`: the reply where neither a header
+    `replies`: a model's name, or its last part after a slash, to the reply. `default`: the reply if neither a header
     nor the model's name states one. `received`: what it got, stubs included, in order.
     """
 

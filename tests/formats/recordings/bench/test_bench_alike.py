@@ -1,6 +1,6 @@
 """The same requests in every benchmark tool's format give the same row, but for what a format cannot hold.
 
-A new format in `WRITERS` (`support/formats/bench_files.py`) is tested here too. Where it cannot hold something, add it
+A new format in `WRITERS` (`support/formats/bench_files.py`) is tested here too. If it cannot hold something, add it
 to a constant below (`ONE_AXIS`, `NO_MODEL` ...), and to `COUNTED` if its file states the tokens of a chunk.
 """
 
