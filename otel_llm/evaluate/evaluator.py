@@ -260,7 +260,8 @@ class Evaluator:
                 done.append(stream)
         if len(done) > 1:
             sort_gaps([stream.stream for stream in done if stream.begun])
-        self._verdicts.judge(done)
+        if done:
+            self._verdicts.judge(done)
 
     def _complete(self, stream: LiveStream, now_ns: int) -> tuple[bool, bool]:
         """Apply the segments that can be applied, and determine whether the stream has ended.

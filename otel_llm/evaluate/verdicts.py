@@ -79,7 +79,7 @@ class Verdicts:
         event: StreamEvent = StreamEvent.VERDICT,
         foreign: ForeignReply | None = None,
     ) -> None:
-        """Judge streams by their received parts, and remove them.
+        """Judge streams, at least one, by their received parts, and remove them.
 
         `event`: VERDICT, or SILENCE for streams without an end. `foreign`: what another instrumentation's span says of
         the only stream.
@@ -94,7 +94,7 @@ class Verdicts:
                 judged.append(self._judged(stream, foreign))
         finally:
             try:
-                if judged:
+                if judged:  # none after an error in the first
                     self._report([ended for ended, _ in judged], [found for _, found in judged])
             finally:
                 for stream in taken:
@@ -102,7 +102,8 @@ class Verdicts:
 
     def judge_ended(self) -> None:
         """Judge every stream whose end was received, and every request span, without further waiting."""
-        self.judge(list(self._registry.ended.values()))
+        if ended := list(self._registry.ended.values()):
+            self.judge(ended)
         for key in list(self._registry.orphans):
             self.judge_orphan(key)
 
@@ -114,7 +115,8 @@ class Verdicts:
             last_ns = max(stream.ended_ns, stream.stream.last_ns) if stream.begun else stream.ended_ns
             if last_ns < boundary_ns + stream.shift_ns:
                 due.append(stream)
-        self.judge(due)
+        if due:
+            self.judge(due)
         for key in [key for key, end_ns in self._registry.orphans.items() if end_ns < boundary_ns]:
             self.judge_orphan(key)
 
