@@ -256,7 +256,8 @@ def test_every_source_and_every_version_is_in_the_name(tmp_path: Path, monkeypat
     package = kernel_package(tmp_path)
     monkeypatch.setattr(resources, "files", lambda _: package.root / "otel_llm")
     names = {fingerprint(FACTS), fingerprint(FACTS[:2]), fingerprint(("Python 3.11.3", *FACTS[1:]))}
-    files = [*package.core.rglob("*.py"), package.root / "otel_llm" / "semconv.py"]
+    ours = package.root / "otel_llm"
+    files = [*package.core.rglob("*.py"), *(ours / "slo" / "live").glob("*.py"), ours / "semconv.py"]
     for file in files:
         file.write_bytes(file.read_bytes().replace(b"a", b"b") + b"#")
         names.add(fingerprint(FACTS))

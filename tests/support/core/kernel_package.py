@@ -129,9 +129,9 @@ def kernel_package(folder: Path) -> KernelPackage:
         shutil.copy2(OURS / name, package.root / "otel_llm")
     for name in MACHINERY:
         shutil.copy2(OURS / "core" / f"{name}.py", package.core)
-    shutil.copytree(
-        OURS / "core" / "compiling", package.core / "compiling", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for name in ("core/compiling", "slo/live"):
+        target = package.root / "otel_llm" / name
+        shutil.copytree(OURS / name, target, ignore=shutil.ignore_patterns("__pycache__"))
     (package.core / "steps.py").write_text(STEPS, encoding="utf-8")
     (package.core / "totals.py").write_text(TOTALS, encoding="utf-8")
     return package
