@@ -118,7 +118,7 @@ def _holds(term: Ints, constant: float, row: Ints, x_ns: int) -> bool:
 def _next_deadline(row: Ints, x_ns: int) -> int:
     """Return the first instant at which the next deadline is overdue."""
     due_ns, tbt_ns = int(row[running.DUE_NS]), int(row[running.TBT_NS])
-    if due_ns < 0:
+    if due_ns == UNKNOWN:
         return NEVER
     if x_ns <= due_ns:
         return due_ns + 1

@@ -54,7 +54,7 @@ class Sketch:
         self._greatest = 0.0
 
     def add(self, value: float, times: int = 1) -> None:
-        """Count a value, 0 or more, so many times; raises ValueError for a negative one and for NaN."""
+        """Count a value, 0 or more, `times` times; raises ValueError for a negative one and for NaN."""
         if not value >= 0:
             raise ValueError(f"{value!r} is not 0 or more")
         value = 0.0 if value < SMALLEST else min(float(value), LARGEST)

@@ -123,7 +123,7 @@ def test_those_who_dawdle_do_not_keep_out_the_others() -> None:
         waiting = [dawdle(slow, stop) for _ in range(2)]
         wait_until("all threads are taken", lambda: receiver.pending == 2)
         call(quick)
-        # The other one may keep its thread: nobody waits for it now.
+        # The other one may keep its thread: no call waits for it now.
         wait_until("one of them is given up", lambda: any(one.done() for one in waiting))
         assert {one.code() for one in waiting if one.done()} == {grpc.StatusCode.CANCELLED}
     stop.set()

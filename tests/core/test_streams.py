@@ -322,7 +322,7 @@ def test_a_reader_who_waits_and_deadlines_that_are_missed() -> None:
     assert counts == [2, 4, 1]
     # The reading line: 150, 200 | 250 at token 3 > dry 250: it waits, and stalls after d_3 = 250; then dry 450 < 460.
     assert (row[DRY_NS] - T0_NS) // MS == 510
-    assert (row[STALLS], row[STALLED]) == (1, 1)  # one that goes on
+    assert (row[STALLS], row[STALLED]) == (1, 1)  # a stall that has not ended
     assert (row[ALLOWANCE_NS] - T0_NS) // MS == 350
     # Etalon: due 300, 350, 400 (in time), 450 (460 is late), then 510.
     assert (row[LATE], row[MISSED], (row[DUE_NS] - T0_NS) // MS) == (1, 1, 510)

@@ -198,14 +198,13 @@ class Sinks:
         self._hold_in_flight()
         found: dict[Group, list[EndedReply]] = {}
         for stream, verdict, row in judged:
-            outcome, begun = stream.outcome or "lost", stream.begun
+            outcome = stream.outcome or "lost"
             if self.dispatcher is not None:
                 self.dispatcher.ended(stream.key, outcome)
             met = row()["met"] if verdict is None else verdict.met
             if verdict is None or self.console.wants(outcome, met):
                 self._say_verdict(stream.group.tenant, row())
-            tokens = stream.stream if begun and verdict is not None else None
-            gaps = ((), 0) if tokens is None else (tokens.gaps_ns, tokens.joint_tokens)
+            gaps = ((), 0) if verdict is None else (stream.stream.gaps_ns, stream.stream.joint_tokens)
             found.setdefault(stream.group, []).append(EndedReply(outcome, met, verdict, *gaps))
         for group, replies in found.items():
             self.metrics.judged(key_of(group), replies)

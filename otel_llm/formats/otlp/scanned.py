@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
 
 _MUCH: Final = 4
-"""If more than one part in so many is a span to be checked only, the whole message is checked at once."""
+"""The whole message is checked at once if spans that are only checked have more than this fraction of it: 1 / _MUCH."""
 _TOO_MANY: Final = "too_many_tokens"
 _FRAMED_BYTES: Final = 2048
 """Longer resources and scopes are not cached."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.streams.pauses import Pause, Pauses
 
 PAUSED: Final = "paused"
-"""The comment to the client of a paused stream, and the reason of the cut if it cannot go on."""
+"""The comment that the client of a paused stream gets, and the reason for the cut if the stream cannot resume."""
 ASKED: Final = "the stream is being paused already"
 NO_SPARE: Final = "its reader has no text to spare"
 NOT_SERVED: Final = "no backend serves the stream now"

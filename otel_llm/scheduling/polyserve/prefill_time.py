@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 UNIT: Final = 1024
 """Iterations are counted in such parts, since several prompts may share one."""
 HALVINGS: Final = 4
-"""The iterations of a prompt are looked for in so many steps if its cost is no line."""
+"""The steps of the search for a prompt's number of iterations if its cost is not linear."""
 ENDLESS: Final = 1 << 62
 """The credit if no decode must be in time (ns)."""
 

@@ -126,8 +126,9 @@ _KNOWN: Final[dict[int, tuple[SloClass, tuple[int, ...]]]] = {}
 
 
 def advance(rows: Cells, slot: int, times_ns: Ints, counts: Ints, begin: int, stop: int, tokens: int) -> None:
-    """Apply the events from `begin` to `stop`, of so many tokens: at least one, all read, sorted, in order.
+    """Apply the events from `begin` to `stop`, which have `tokens` tokens.
 
+    There is at least one event; all are read and sorted, and none is before the last applied one.
     `times_ns`, `counts`: the instant of each event, and its tokens. Only the first token of an event can be late: the
     next deadline and the reader are beyond it then.
     """
@@ -215,7 +216,7 @@ IN_KERNELS: Final = (read_on, count_misses, breaks_deadline, advance)
 
 
 def ones(events: int) -> Sequence[int]:
-    """Return the counts of so many events of one token each."""
+    """Return the counts of `events` events of one token each."""
     return b"\1" * events
 
 

@@ -41,7 +41,7 @@ def windows_of(rows: list[dict[str, Any]]) -> pd.DataFrame:
 def fleet(
     count: int, *, instances: int = 8, window_s: float = 10.0, over_s: float = 3600.0, seed: int = 7
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the tables of so many requests to a fleet whose readers wait more if and when it is busy."""
+    """Return the tables of `count` requests to a fleet whose readers wait more when it is busy."""
     rng = np.random.default_rng(seed)
     # Two waves an hour; the last instance gets thrice its share from the middle on.
     start_s = np.sort(over_s * rng.beta(1.6, 1.4, count))
