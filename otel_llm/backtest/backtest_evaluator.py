@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from otel_llm.collector.settings import Limits
-    from otel_llm.evaluate.sink import JudgedStream
+    from otel_llm.evaluate.streams.final_verdict import EndedStream
     from otel_llm.evaluate.streams.live_stream import LiveStream
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.io.journal_format import Record
@@ -110,10 +110,10 @@ class _Found:
     def charged(self, metered: Metered) -> None:
         """Ignore: the counters are the collector's."""
 
-    def streams_judged(self, judged: Sequence[JudgedStream[LiveStream]]) -> None:
+    def streams_judged(self, ended: Sequence[EndedStream[LiveStream]]) -> None:
         """Count ended streams."""
-        self.run.judged += len(judged)
-        self.run.headless += sum(not one.stream.received.has(0) for one in judged)
+        self.run.judged += len(ended)
+        self.run.headless += sum(not one.stream.received.has(0) for one in ended)
 
     def reply_stated(self, reply: StatedReply) -> None:
         """Ignore: the counters are the collector's."""

@@ -13,8 +13,12 @@ from typing import TYPE_CHECKING, Final, NoReturn
 if TYPE_CHECKING:
     from types import FrameType
 
+    from otel_llm.actions.sinks.background_writer import BackgroundWriter
+
 POLL_S: Final = 0.5
 """The longest delay of a signal that another thread has received."""
+LAST_LINES_S: Final = 1.0
+"""How long a service that has stopped waits until its last lines are read."""
 
 
 class StoppedEarly(BaseException):
@@ -69,6 +73,15 @@ class Signals:
 def end_early(stopped: StoppedEarly) -> NoReturn:
     """End a process whose start a signal has interrupted."""
     exit_now(128 + stopped.signum, "otel-llm: stopped while it started\n")
+
+
+def end_service(lines: BackgroundWriter, last: str, *, clean: bool) -> None:
+    """Write the last line of a service; end the process at once if the stop was not clean, or if nothing reads it."""
+    lines(last)
+    if not lines.stop(LAST_LINES_S):
+        exit_now(1, "otel-llm: stopped; its last lines were not read\n")
+    if not clean:
+        exit_now(1)  # some threads may not have ended
 
 
 def exit_now(status: int, message: str = "") -> NoReturn:

@@ -106,11 +106,11 @@ class Groups:
         if self.next_tick_ns is None or tick_ns < self.next_tick_ns:
             self.next_tick_ns = tick_ns
 
-    def ended(self, ended: Sequence[EndedStream], now_ns: int) -> None:
+    def ended(self, ended: Sequence[EndedStream[StreamInFlight]], now_ns: int) -> None:
         """Count requests that have ended, and the rest of their benefit."""
         if not self._active:
             return
-        for stream, ending, verdict, resolved in ended:
+        for stream, ending, verdict, resolved, _ in ended:
             group, cut = stream.group, ending.finish_reason in CUT
             objective = stream.slo.objective.fluidity_index
             self._of(group).count(ending.outcome, verdict, objective, cut=cut, queue_s=resolved().queue_s)

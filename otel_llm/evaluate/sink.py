@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from otel_llm.evaluate.streams.final_verdict import EndedStream
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.rows import Row
     from otel_llm.rules.decisions.decision_records import Decision
     from otel_llm.slo.stated_total import StatedReply
-    from otel_llm.slo.verdict import Verdict
 
-
-StreamT_co = TypeVar("StreamT_co", bound=StreamInFlight, covariant=True)
 StreamT_contra = TypeVar("StreamT_contra", bound=StreamInFlight, contravariant=True)
-
-
-class JudgedStream(NamedTuple, Generic[StreamT_co]):
-    """A stream that has ended: its verdict, None if it cannot be judged, and a function that returns its row."""
-
-    stream: StreamT_co
-    verdict: Verdict | None
-    row: Callable[[], Row]
 
 
 class Sink(Protocol[StreamT_contra]):
@@ -34,7 +24,7 @@ class Sink(Protocol[StreamT_contra]):
     def charged(self, metered: Metered) -> None:
         """Take a charge of tokens and idle time, or a refund."""
 
-    def streams_judged(self, judged: Sequence[JudgedStream[StreamT_contra]]) -> None:
+    def streams_judged(self, ended: Sequence[EndedStream[StreamT_contra]]) -> None:
         """Take the verdicts of streams that have ended, at least one, in order."""
 
     def reply_stated(self, reply: StatedReply) -> None:

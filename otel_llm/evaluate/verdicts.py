@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from otel_llm import semconv
-from otel_llm.evaluate.sink import JudgedStream
 from otel_llm.evaluate.streams.final_verdict import EndedStream, final_verdict, judged_row, stated_reply
 from otel_llm.evaluate.streams.lifecycle import StreamEvent
 from otel_llm.evaluate.streams.stream_in_flight import group_of
@@ -85,17 +84,17 @@ class Verdicts:
         the only stream.
         """
         taken: list[LiveStream] = []
-        judged: list[tuple[EndedStream, JudgedStream[LiveStream]]] = []
+        ended: list[EndedStream[LiveStream]] = []
         try:
             for stream in streams:
                 self._registry.drop(stream)  # first: an error below then occurs once
                 taken.append(stream)
                 stream.move(event)
-                judged.append(self._judged(stream, foreign))
+                ended.append(self._judged(stream, foreign))
         finally:
             try:
-                if judged:  # none after an error in the first
-                    self._report([ended for ended, _ in judged], [found for _, found in judged])
+                if ended:  # none after an error in the first
+                    self._report(ended)
             finally:
                 for stream in taken:
                     self._table.release(stream.slot, stream.table_key, stream.parts.tenant)
@@ -148,7 +147,7 @@ class Verdicts:
             # This frees the memory of a judged request.
             parts.request.events_ns, parts.request.kinds, parts.request.counts = [], None, None
 
-    def _judged(self, stream: LiveStream, foreign: ForeignReply | None) -> tuple[EndedStream, JudgedStream[LiveStream]]:
+    def _judged(self, stream: LiveStream, foreign: ForeignReply | None) -> EndedStream[LiveStream]:
         """Judge one stream."""
         received, parts = stream.received, stream.parts
         ending: Ending = parts.ending(stream.choice) if foreign is None else foreign.resolved
@@ -175,13 +174,13 @@ class Verdicts:
         if foreign is None and not received.has(0):
             self._counts["partial"] += 1
         parts.streams[stream.choice] = ReceivedStream()  # frees the memory of a judged stream
-        return EndedStream(stream, ending, verdict, resolved), JudgedStream(stream, verdict, row)
+        return EndedStream(stream, ending, verdict, resolved, row)
 
-    def _report(self, ended: Sequence[EndedStream], judged: Sequence[JudgedStream[LiveStream]]) -> None:
+    def _report(self, ended: Sequence[EndedStream[LiveStream]]) -> None:
         """Charge and count streams, and pass their verdicts on."""
-        for one, (stream, _, _) in zip(ended, judged, strict=True):
+        for one in ended:
             if one.ending.stated.may_apply and one.verdict is not None:
-                reply = stated_reply(one, stream.stream.tokens, stream.token_ratio_learned)
+                reply = stated_reply(one, one.stream.stream.tokens, one.stream.token_ratio_learned)
                 if reply is not None:
                     self._sink.reply_stated(reply)
         self._windowing.ended(ended)
@@ -191,7 +190,7 @@ class Verdicts:
             self._counts["lost"] += lost
         for metered in self._meter.close([(one.stream, one.verdict) for one in ended]):
             self._sink.charged(metered)
-        self._sink.streams_judged(judged)
+        self._sink.streams_judged(ended)
 
     def _reidentify(self, stream: LiveStream, resolved: Resolved, slo: SloClass) -> None:
         """Update the identity of a stream that the request span or a late segment 0 has changed."""

@@ -76,7 +76,7 @@ class Windowing:
         if stream.begun:
             self._totals_of(stream, stream.stream.commit_ns).started()
 
-    def ended(self, ended: Sequence[EndedStream]) -> None:
+    def ended(self, ended: Sequence[EndedStream[LiveStream]]) -> None:
         """Charge the rest of requests, window by window, and count each in the window of its end."""
         found: dict[int, tuple[WindowTotals, list[tuple[str, Verdict | None]], list[Charge]]] = {}
         for one in ended:
@@ -88,9 +88,9 @@ class Windowing:
             totals.charge(charges)
             totals.ended(endings)
 
-    def _charge_rest(self, ended: EndedStream) -> tuple[WindowTotals, Charge]:
+    def _charge_rest(self, ended: EndedStream[LiveStream]) -> tuple[WindowTotals, Charge]:
         """Charge the windows before that of a request's end; return the totals of that one, and its charge."""
-        stream, ending, verdict, _ = ended
+        stream, ending, verdict, _, _ = ended
         end_ns = ending.end_ns if ending.end_ns is not None else stream.watermark_ns
         ledger = stream.windows
         if ledger is None or not stream.begun:

@@ -18,7 +18,7 @@ from support.otlp import IDENTITY, T0_NS, Value, export, request_span, segment_s
 from support.vectors import FOLDER, Vector, vectors
 
 from otel_llm import semconv
-from otel_llm.evaluate.sink import JudgedStream
+from otel_llm.evaluate.streams.final_verdict import EndedStream
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.timers import Timeouts
 from otel_llm.formats.otlp.export_json import parse_json
@@ -336,8 +336,8 @@ def test_odd_streams_have_the_audits_rows_and_leave_nothing_behind(deliveries: l
 
 def test_a_failing_terminal_costs_no_verdict_and_no_window() -> None:
     class Broken(Live):
-        def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
-            super().streams_judged(judged)
+        def streams_judged(self, ended: Sequence[EndedStream[StreamInFlight]]) -> None:
+            super().streams_judged(ended)
             raise BrokenPipeError
 
     live = Broken()

@@ -18,7 +18,7 @@ from support.core.core_fleets import Fleet, Seen, advances, fleet
 from support.evaluate.groups import scoped
 from support.examples import examples
 
-from otel_llm.evaluate.sink import JudgedStream
+from otel_llm.evaluate.streams.final_verdict import EndedStream
 from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
 from otel_llm.rules.decisions.decision_records import Decision, Labels
 from otel_llm.rules.files.ruleset import Rule, RuleSet
@@ -58,9 +58,9 @@ class Noting(Seen):
 
     noted: list[tuple[int, Group, Verdict | None, str]] = field(default_factory=list)
 
-    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
-        super().streams_judged(judged)
-        for stream, verdict, row in judged:
+    def streams_judged(self, ended: Sequence[EndedStream[StreamInFlight]]) -> None:
+        super().streams_judged(ended)
+        for stream, _, verdict, _, row in ended:
             self.noted.append((self.evaluator.now_ns, stream.group, verdict, str(row()["outcome"])))
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from otel_llm.actions.execute.events import Candidate, Order
     from otel_llm.actions.sinks.action_context import ActionContext
     from otel_llm.actions.sinks.console import Console
-    from otel_llm.evaluate.sink import JudgedStream
+    from otel_llm.evaluate.streams.final_verdict import EndedStream
     from otel_llm.evaluate.streams.stream_in_flight import Group, StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.records import StreamKey
@@ -188,16 +188,16 @@ class Sinks:
         smooth = read - metered.penalty_tokens + metered.refunded_tokens
         self._feel(group, Totals(tokens_read=read, smooth_tokens=smooth, idle_ns=idle_ns))
 
-    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
+    def streams_judged(self, ended: Sequence[EndedStream[StreamInFlight]]) -> None:
         """Count verdicts, keep the rows for the web port, and print them."""
-        for stream, _, row in judged:
-            self.recent.add(stream.group.tenant, row)
-            self.judged_of[stream.group.tenant] += 1
+        for one in ended:
+            self.recent.add(one.stream.group.tenant, one.row)
+            self.judged_of[one.stream.group.tenant] += 1
         if self.replaying:
             return
         self._hold_in_flight()
         found: dict[Group, list[EndedReply]] = {}
-        for stream, verdict, row in judged:
+        for stream, _, verdict, _, row in ended:
             outcome = stream.outcome or "lost"
             if self.dispatcher is not None:
                 self.dispatcher.ended(stream.key, outcome)

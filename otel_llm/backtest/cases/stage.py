@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_llm.actions.alerts.firing import Alert
     from otel_llm.backtest.cases.case_parser import RuleTest, TestFile
-    from otel_llm.evaluate.sink import JudgedStream
+    from otel_llm.evaluate.streams.final_verdict import EndedStream
     from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
     from otel_llm.evaluate.usage import Metered
     from otel_llm.formats.rows import Row
@@ -153,7 +153,7 @@ class Stage:
     def charged(self, metered: Metered) -> None:
         """Ignore: the counters are a service's."""
 
-    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
+    def streams_judged(self, ended: Sequence[EndedStream[StreamInFlight]]) -> None:
         """Ignore: the rows of verdicts are a service's."""
 
     def reply_stated(self, reply: StatedReply) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ from otel_llm.actions.sinks.console import Console
 from otel_llm.cli.option_types import Duration
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
-from otel_llm.cli.signals import Signals, StoppedEarly, end_early, exit_now
+from otel_llm.cli.signals import Signals, StoppedEarly, end_early, end_service
 from otel_llm.collector.keeping import keeping
 from otel_llm.collector.plain_mode import notice
 from otel_llm.collector.receive.listeners import Addresses
@@ -37,8 +36,6 @@ from otel_llm.shared.web.open_files import allow_open_files
 
 HARD_STOP_S: Final = 2.0
 """The process ends this long after the time for draining, at the latest."""
-LAST_LINES_S: Final = 1.0
-"""The timeout for writing the last lines to a slow terminal."""
 SHORTEST_WINDOW_NS: Final = 10_000_000
 """Shorter windows would spend most of the CPU time on closing them."""
 
@@ -167,8 +164,4 @@ def collect(  # one parameter an option
     signals.exit_after(settings.limits.drain_s + HARD_STOP_S)
     lines("stopping: refusing new exports, evaluating the accepted ones")
     stopped = service.stop()
-    lines.stop(LAST_LINES_S)
-    echo(stopped.line)
-    if not stopped.clean:
-        sys.stdout.flush()
-        exit_now(1)  # some threads have not ended
+    end_service(lines, stopped.line, clean=stopped.clean)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ from otel_llm.actions.sinks.background_writer import BackgroundWriter
 from otel_llm.actions.sinks.console import Console
 from otel_llm.cli.output.echo import echo
 from otel_llm.cli.service_options import decisions_option, named_files, rules_option, slo_option, verdicts_option
-from otel_llm.cli.signals import exit_now
+from otel_llm.cli.signals import end_service, exit_now
 from otel_llm.config.errors import StartError
 from otel_llm.config.yaml_file import ConfigError
 from otel_llm.relay.service import Service
@@ -49,9 +48,6 @@ relay.yaml:
   preempt: {{resume_runway: 2s, calm: 1s, max_paused: 64}}
   actions: {{secret_file: relay.secret}}      # takes signed commands of a collector
 """
-LAST_LINES_S: Final = 1.0
-CUT: Final = 1
-"""The exit code if streams were cut at the end of the drain time."""
 
 
 def _folder() -> Path:
@@ -118,11 +114,8 @@ def relay(
         echo(f"warning: {warning}", err=True)
     lines.start()
     asyncio.run(_run(service, lines))
-    lines.stop(LAST_LINES_S)
-    echo("stopped" if service.clean else "stopped: streams were cut at the end of the drain time")
-    if not service.clean:
-        sys.stdout.flush()
-        exit_now(CUT)
+    last = "stopped" if service.clean else "stopped: streams were cut at the end of the drain time"
+    end_service(lines, last, clean=service.clean)
 
 
 async def _run(service: Service, lines: BackgroundWriter) -> None:

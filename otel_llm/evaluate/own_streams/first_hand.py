@@ -19,7 +19,6 @@ import numpy as np
 from otel_llm.evaluate.group_facts import Groups
 from otel_llm.evaluate.own_streams.inactive_until import NEVER, InactiveUntil
 from otel_llm.evaluate.own_streams.own_stream import UNSTATED, Identity, OwnStream, Statement, write
-from otel_llm.evaluate.sink import JudgedStream
 from otel_llm.evaluate.streams.final_verdict import EndedStream, final_verdict, judged_row, stated_reply
 from otel_llm.evaluate.streams.stream_in_flight import Group
 from otel_llm.evaluate.streams.stream_table import StreamTable
@@ -211,7 +210,8 @@ class FirstHand:
         recorded = stream.stream.tokens
         resolved = stream.resolved(end_ns, outcome, stated)
         verdict, basis = final_verdict(stream.stream, resolved, end_ns)
-        ended = EndedStream(stream, resolved, verdict, lambda: resolved)
+        row = partial(judged_row, lambda: resolved, basis, stream.slo.name, verdict, recorded)
+        ended = EndedStream(stream, resolved, verdict, lambda: resolved, row)
         self._catch_up(now_ns)
         write(self._table, (stream,), now_ns)
         stream.ended_ns, stream.outcome = end_ns, outcome
@@ -221,13 +221,12 @@ class FirstHand:
         self.groups.ended([ended], now_ns)
         self._next_ns = min(self._next_ns, self.groups.next_tick_ns or NEVER)
         self.counts.update(judged=1, lost=outcome == "lost", tokens=recorded, skewed_tokens=verdict.skewed)
-        row = partial(judged_row, ended.resolved, basis, stream.slo.name, verdict, recorded)
         try:
             if (reply := stated_reply(ended, recorded, stream.token_ratio_learned)) is not None:
                 self.sink.reply_stated(reply)
             for metered in self._meter.close([(stream, verdict)]):
                 self.sink.charged(metered)
-            self.sink.streams_judged([JudgedStream(stream, verdict, row)])
+            self.sink.streams_judged([ended])
         finally:
             self._table.release(stream.slot, None)
         return verdict

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from otel_llm import semconv
+from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.formats.rows import verdict_row
 from otel_llm.formats.spans.attributes import text_of
 from otel_llm.slo.stated_total import RESAMPLED, StatedReply, restated_events
@@ -14,22 +15,28 @@ from otel_llm.slo.stream import Stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
     from otel_llm.formats.assemble.resolved import Ending, Resolved
     from otel_llm.formats.rows import Row
     from otel_llm.slo.verdict import Verdict
 
 
-class EndedStream(NamedTuple):
-    """A stream that has ended: how, and its verdict, None if it cannot be judged; `resolved` returns all its facts."""
+StreamT_co = TypeVar("StreamT_co", bound=StreamInFlight, covariant=True)
 
-    stream: StreamInFlight
+
+class EndedStream(NamedTuple, Generic[StreamT_co]):
+    """A stream that has ended.
+
+    `verdict`: None if it cannot be judged. `resolved` and `row` return all its facts, and its row.
+    """
+
+    stream: StreamT_co
     ending: Ending
     verdict: Verdict | None
     resolved: Callable[[], Resolved]
+    row: Callable[[], Row]
 
 
-def stated_reply(ended: EndedStream, recorded: int, learned: bool | None) -> StatedReply | None:
+def stated_reply(ended: EndedStream[StreamInFlight], recorded: int, learned: bool | None) -> StatedReply | None:
     """Return how many tokens were recorded of a reply that was judged by its stated length; None for any other.
 
     `learned`: as `token_ratio_learned` of a stream.

@@ -18,7 +18,7 @@ from otel_llm.collector.pipeline import Pipeline
 from otel_llm.collector.restart import Windows, replay
 from otel_llm.collector.service import build_pipeline
 from otel_llm.collector.settings import Limits, Settings
-from otel_llm.evaluate.sink import JudgedStream
+from otel_llm.evaluate.streams.final_verdict import EndedStream
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.evaluate.windowing import GROUP_NAMES
@@ -91,9 +91,9 @@ class Noted(Sinks):
         if not self.replaying:
             self.metered.append(metered)
 
-    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
+    def streams_judged(self, ended: Sequence[EndedStream[StreamInFlight]]) -> None:
         if not self.replaying:
-            self.rows += [one.row() for one in judged]
+            self.rows += [one.row() for one in ended]
 
     def reply_stated(self, reply: StatedReply) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from otel_llm.evaluate.sink import JudgedStream
+from otel_llm.evaluate.streams.final_verdict import EndedStream
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.usage import Metered
 from otel_llm.formats.rows import Row
@@ -26,10 +26,10 @@ class KeepingSink:
     def charged(self, metered: Metered) -> None:
         self.metered.append(metered)
 
-    def streams_judged(self, judged: Sequence[JudgedStream[StreamInFlight]]) -> None:
-        for _, verdict, row in judged:
-            self.rows.append(row())
-            self.verdicts.append(verdict)
+    def streams_judged(self, ended: Sequence[EndedStream[StreamInFlight]]) -> None:
+        for one in ended:
+            self.rows.append(one.row())
+            self.verdicts.append(one.verdict)
 
     def reply_stated(self, reply: StatedReply) -> None: ...
 
