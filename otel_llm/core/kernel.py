@@ -19,13 +19,16 @@ PLAIN: Final = plain_because()
 COMPILED: Final = PLAIN is None
 
 
-def called_by_kernels(*functions: Callable[..., Any]) -> None:
-    """Make plain functions callable from kernels, each after those that it calls; they stay plain for other callers."""
+def called_by_kernels(*functions: Callable[..., Any], inline: bool = False) -> None:
+    """Make plain functions callable from kernels, each after those that it calls; they stay plain for other callers.
+
+    `inline`: as for `kernel`.
+    """
     if COMPILED:
         from otel_llm.core.compiling import jit
 
         for function in functions:
-            jit.register(function)
+            jit.register(function, inline=inline)
 
 
 def kernel(signature: str | None = None, *, inline: bool = False) -> Callable[[Function], Function]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from otel_llm.core import rule_tables as table
 from otel_llm.core import stream_columns as column
-from otel_llm.core.kernel import kernel
+from otel_llm.core.kernel import called_by_kernels, kernel
 from otel_llm.core.rule_tables import ALWAYS, POLL_EVERY_NS
 from otel_llm.slo.live import columns as running
 from otel_llm.slo.live.columns import NEVER, UNKNOWN
+from otel_llm.slo.live.running import FACTS, deadlines, dry_ns, idle_ns, misses, read_through_ns
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.int8]
 
 
+called_by_kernels(*FACTS, inline=True)
+
+
 @kernel(inline=True)
 def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
     """Return the first instant at which a duration is at least the edge; for the runway: below it."""
     if fact == table.RUNWAY:
-        until_ns = row[running.DRY_NS] if row[running.COUNT] > 0 else row[running.ALLOWANCE_NS]
-        return int(until_ns) - (edge_ns - 1)
+        return int(dry_ns(row)) - (edge_ns - 1)
     if fact == table.GAP:
         return int(row[column.LAST_NS]) + edge_ns
     if fact == table.SILENCE:
@@ -41,28 +44,11 @@ def _reaches(fact: int, edge_ns: int, row: Ints) -> int:
         return int(row[column.WATERMARK_NS]) + edge_ns
     if fact == table.IDLE:
         zero_ns = int(row[running.ALLOWANCE_NS])
-        floor_ns = max(0, max(row[running.DRY_NS], row[running.COMMIT_NS]) - zero_ns)
-        return ALWAYS if floor_ns >= edge_ns else zero_ns + edge_ns
+        return ALWAYS if idle_ns(row, row[running.COMMIT_NS]) >= edge_ns else zero_ns + edge_ns
     if row[running.COUNT] == 0:  # idle time in mid-reply is 0 before the first token
         return ALWAYS if edge_ns <= 0 else NEVER
-    zero_ns = int(row[running.READ_FIRST_NS] + row[running.COUNT] * row[running.PACE_NS])
+    zero_ns = int(read_through_ns(row))
     return ALWAYS if row[running.DRY_NS] - zero_ns >= edge_ns else zero_ns + edge_ns
-
-
-@kernel(inline=True)
-def _misses(row: Ints, x_ns: int) -> int:
-    """Return the missed deadlines, with overdue ones, if deadlines are known."""
-    late_ns = x_ns - int(row[running.DUE_NS])
-    overdue = 0 if late_ns <= 0 else 1 + late_ns // int(row[running.TBT_NS])
-    if row[running.ONE_A_TOKEN] != 0:
-        return int(row[running.LATE]) + min(overdue, 1)
-    return int(row[running.MISSED]) + overdue
-
-
-@kernel(inline=True)
-def _deadlines(row: Ints, x_ns: int) -> int:
-    """Return the number of deadlines so far, if they are known."""
-    return int(row[running.COUNT] - row[running.LATE]) + _misses(row, x_ns)
 
 
 @kernel(inline=True)
@@ -73,7 +59,7 @@ def _is_present(fact: int, row: Ints, x_ns: int) -> bool:
     if fact == table.RATE:
         return bool(row[running.READ_LAST_NS] > row[running.READ_FIRST_NS])
     if fact == table.FLUIDITY:
-        return bool(row[running.DUE_NS] != UNKNOWN) and _deadlines(row, x_ns) > 0
+        return bool(row[running.DUE_NS] != UNKNOWN) and deadlines(row, x_ns) > 0
     return bool(row[running.DUE_NS] != UNKNOWN) or (fact != table.DEADLINES and fact != table.DEADLINE_MISSES)
 
 
@@ -83,7 +69,7 @@ def _integer(fact: int, row: Ints, x_ns: int) -> int:
         return int(row[column.TOKENS])
     if fact == table.TOKENS_READ:
         return int(row[running.COUNT])
-    return _deadlines(row, x_ns) if fact == table.DEADLINES else _misses(row, x_ns)
+    return int(deadlines(row, x_ns) if fact == table.DEADLINES else misses(row, x_ns))
 
 
 @kernel(inline=True)
@@ -92,8 +78,8 @@ def _double(fact: int, row: Ints, x_ns: int) -> float:
         return int(row[column.FIRST_NS] - row[running.COMMIT_NS]) / 1e9
     if fact == table.RATE:
         return int(row[running.COUNT] - 1) / (int(row[running.READ_LAST_NS] - row[running.READ_FIRST_NS]) / 1e9)
-    deadlines = _deadlines(row, x_ns)
-    return (deadlines - _misses(row, x_ns)) / deadlines
+    due = int(deadlines(row, x_ns))
+    return (due - int(misses(row, x_ns))) / due
 
 
 @kernel(inline=True)

@@ -26,7 +26,7 @@ from otel_llm.core.stream_columns import (
     WATERMARK_NS,
 )
 from otel_llm.slo.live.columns import READS
-from otel_llm.slo.live.running import IN_KERNELS, advance
+from otel_llm.slo.live.running import UPDATES, advance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,7 +52,7 @@ COUNTS: Final = 6
 _CONTENT: Final = 0
 
 
-called_by_kernels(*IN_KERNELS)
+called_by_kernels(*UPDATES)
 
 
 @kernel()

@@ -6,7 +6,7 @@ usage knows how much but not when. The verdict takes the times from the one and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -66,107 +66,114 @@ class StatedReply(NamedTuple):
     tenant: str = "default"
 
 
-def restated(
-    times_ns: Sequence[int] | Ints, kinds: bytes | None, commit_ns: int, stated: Stated
-) -> tuple[Ints, bytes | None] | None:
-    """Return the tokens of a reply resampled to its stated total; None if the recorded ones stand.
+class Restated(NamedTuple):
+    """Resampled token events in order, n of them: times (n,) int64, kinds (n,) uint8 or None, tokens of each (n,)."""
 
-    `times_ns`: (w,) arrivals of all recorded tokens, in any order; `kinds`: (w,) kind codes, None if all are content.
-    Returns (n,) int64 sorted arrivals, none before the commit, and their kinds.
+    times_ns: Ints
+    kinds: Kinds | None
+    counts: Ints
+
+    def events(self) -> TokenEvents:
+        """Return them as plain events."""
+        kinds = None if self.kinds is None else self.kinds.tobytes()
+        counts = self.counts.tolist()
+        return TokenEvents(self.times_ns.tolist(), kinds, None if max(counts) == 1 else counts)
+
+    def expanded(self) -> tuple[Ints, bytes | None]:
+        """Return a time and a kind for each token."""
+        kinds = None if self.kinds is None else np.repeat(self.kinds, self.counts).tobytes()
+        return np.repeat(self.times_ns, self.counts), kinds
+
+
+def restated(
+    times_ns: Sequence[int] | Ints,
+    kinds: bytes | None,
+    counts: Sequence[int] | None,
+    commit_ns: int,
+    stated: Stated,
+) -> Restated | None:
+    """Return the token events of a reply resampled to its stated total; None if the recorded tokens stand.
+
+    `times_ns`, `kinds`, `counts`: as in `TokenEvents`, in any order. No resampled event is before the commit.
     """
     if not stated.may_apply or not len(times_ns):
         return None
+    times, codes, tokens = _in_order(times_ns, kinds, counts, commit_ns)
     output_tokens, reasoning_tokens = stated.output_tokens or 0, stated.reasoning_tokens
-    most_times_more = STATED_TIMES_MORE[stated.basis or ""]
-    times = np.maximum(np.asarray(times_ns, np.int64), commit_ns)
-    if kinds is None:
-        times.sort()
-        codes = np.zeros(len(times), np.uint8)
-    else:
-        codes = np.frombuffer(kinds, np.uint8)
-        order = np.lexsort((codes, times))
-        times, codes = times[order], codes[order]
-    thought = codes == REASONING
-    if reasoning_tokens is None and thought.any():
-        return None
-    wanted = {False: output_tokens - (reasoning_tokens or 0), True: reasoning_tokens or 0}
-    parts: list[tuple[Ints, Kinds]] = []
-    changed = False
-    for reasoning, count in wanted.items():
-        own = np.flatnonzero(thought == reasoning)
-        if not len(own):
-            continue  # of hidden reasoning no time is known
-        most = min(most_times_more * len(own), MAX_STREAM_TOKENS)
-        if not (0 < count <= most and len(own) <= STATED_TIMES_FEWER * count):
+    text_tokens = output_tokens - (reasoning_tokens or 0)
+    groups: list[tuple[Any, int]] = [(slice(None), text_tokens)]
+    if codes is not None and (thought := codes == REASONING).any():
+        if reasoning_tokens is None:
             return None
-        changed |= count != len(own)
-        chosen = own[_kept_kinds(codes[own], _resampled(len(own), count))]
-        parts.append((times[chosen], codes[chosen]))
+        groups = [(~thought, text_tokens), (thought, reasoning_tokens)]
+    kept = np.zeros_like(tokens)
+    changed = False
+    for own, wanted in groups:
+        upto = np.cumsum(tokens[own])
+        if not len(upto):
+            continue  # of hidden reasoning, or of text, no time is known
+        recorded = int(upto[-1])
+        most = min(STATED_TIMES_MORE[stated.basis or ""] * recorded, MAX_STREAM_TOKENS)
+        if not (0 < wanted <= most and recorded <= STATED_TIMES_FEWER * wanted):
+            return None
+        kept[own] = _resampled(upto, wanted, None if codes is None else codes[own])
+        changed |= wanted != recorded
     if not changed:
         return None
-    times = np.concatenate([part for part, _ in parts])
-    codes = np.concatenate([part for _, part in parts])
-    order = np.lexsort((codes, times))
-    return times[order], None if kinds is None else codes[order].tobytes()
+    if kept.all():
+        return Restated(times, codes, kept)
+    some = kept > 0
+    return Restated(times[some], None if codes is None else codes[some], kept[some])
 
 
-def restated_events(events: TokenEvents, commit_ns: int, stated: Stated) -> TokenEvents | None:
-    """Return the events of `restated` tokens, None if the recorded ones stand: those of one stream at a time."""
-    if not stated.may_apply:
-        return None
-    times, kinds = np.asarray(events.times_ns, np.int64), events.kinds
-    if events.counts is not None:
-        counts = np.asarray(events.counts, np.int64)
-        times = np.repeat(times, counts)
-        kinds = None if kinds is None else np.repeat(np.frombuffer(kinds, np.uint8), counts).tobytes()
-    found = restated(times, kinds, commit_ns, stated)
-    if found is None:
-        return None
-    codes = None if found[1] is None else np.frombuffer(found[1], np.uint8)
-    begins = np.ones(len(found[0]), np.bool_)
-    begins[1:] = found[0][1:] != found[0][:-1]
-    if codes is not None:
-        begins[1:] |= codes[1:] != codes[:-1]
-    at = np.flatnonzero(begins)
-    lengths = np.diff(at, append=len(begins))
-    return TokenEvents(
-        found[0][at].tolist(),
-        None if codes is None else codes[at].tobytes(),
-        None if len(at) == len(begins) else lengths.tolist(),
-    )
+def _in_order(
+    times_ns: Sequence[int] | Ints, kinds: bytes | None, counts: Sequence[int] | None, commit_ns: int
+) -> tuple[Ints, Kinds | None, Ints]:
+    """Return times, kinds and tokens of events, (n,) each, ordered by time and kind, none before the commit."""
+    times = np.maximum(np.asarray(times_ns, np.int64), commit_ns)
+    codes = None if kinds is None else np.frombuffer(kinds, np.uint8)
+    tokens = np.ones(len(times), np.int64) if counts is None else np.asarray(counts, np.int64)
+    if codes is None and (times[1:] >= times[:-1]).all():
+        return times, codes, tokens
+    order = np.argsort(times, kind="stable") if codes is None else np.lexsort((codes, times))
+    return times[order], None if codes is None else codes[order], tokens[order]
 
 
-def _resampled(recorded: int, count: int) -> Ints:
-    """Return for each of `count` tokens the recorded one that it arrives with, (count,) positions from 0, ascending.
+def _resampled(upto: Ints, wanted: int, codes: Kinds | None) -> Ints:
+    """Return how many of `wanted` tokens arrive with each event, (n,); `upto`: (n,), the recorded ones up to it.
 
-    More tokens than recorded: each recorded one stands for `count / recorded`, so that every arrival stays. Fewer: the
-    first and the last arrival stay.
+    Token i of w recorded ones is resampled as the tokens k of n with floor(k w / n) = i, or, if fewer are wanted,
+    floor(k (w - 1) / (n - 1)) = i; both count from 0. More tokens: each recorded one stands for n / w, so that every
+    arrival stays. Fewer: the first and the last arrival stay.
     """
-    index = np.arange(count, dtype=np.int64)
-    if count >= recorded or count == 1:
-        return index * recorded // count
-    return index * (recorded - 1) // (count - 1)
+    recorded = int(upto[-1])
+    if wanted >= recorded or wanted == 1:
+        kept = -(-upto * wanted // recorded)
+    else:
+        kept = np.minimum(-(-upto * (wanted - 1) // (recorded - 1)), wanted)
+    kept[1:] -= kept[:-1].copy()
+    if codes is not None and 2 < wanted < recorded:
+        lost = np.setdiff1d(codes, codes[kept > 0]).tolist()
+        return _with_kinds(lost, upto, wanted, codes) if lost else kept
+    return kept
 
 
-def _kept_kinds(codes: Kinds, chosen: Ints) -> Ints:
-    """Return the chosen positions with one of each recorded kind: a kind that lost all its tokens gets one back.
+def _with_kinds(lost: Sequence[int], upto: Ints, wanted: int, codes: Kinds) -> Ints:
+    """Return how many tokens arrive with each event, (n,), if each kind in `lost` gets one back.
 
-    It takes the nearest position inside whose own kind has others left; the first and the last arrival stay.
+    It takes the place of the nearest resampled token whose own kind has others; the first and the last arrival stay.
+    `upto`: (n,), the recorded tokens up to each event.
     """
-    if len(chosen) >= len(codes):
-        return chosen
-    counts = np.bincount(codes[chosen], minlength=len(KINDS))
-    for kind in np.unique(codes).tolist():
-        if counts[kind]:
-            continue
-        inner = np.arange(1, len(chosen) - 1)
-        inner = inner[counts[codes[chosen[inner]]] > 1]
+    chosen = np.arange(wanted) * (int(upto[-1]) - 1) // (wanted - 1)
+    for kind in lost:
+        event = np.searchsorted(upto, chosen, "right")
+        own = codes[event]
+        inner = np.flatnonzero(np.bincount(own, minlength=len(KINDS))[own] > 1)
+        inner = inner[(inner > 0) & (inner < wanted - 1)]
         if not len(inner):
             continue
         first = int(np.flatnonzero(codes == kind)[0])
-        index = int(inner[np.argmin(np.abs(chosen[inner] - first))])
-        counts[codes[chosen[index]]] -= 1
-        counts[kind] += 1
-        chosen[index] = first
+        begin = int(upto[first - 1]) if first else 0
+        chosen[inner[np.argmin(np.abs(chosen[inner] - begin))]] = begin
         chosen.sort()
-    return chosen
+    return np.bincount(np.searchsorted(upto, chosen, "right"), minlength=len(upto))

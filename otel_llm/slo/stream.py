@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from otel_llm.slo.classes import ABORTED, CONTENT, KINDS, OUTCOMES, Curve
 from otel_llm.slo.live.gaps import gap_ranks, sorted_gaps, sorted_gaps_of
 from otel_llm.slo.live.inflight import InFlight, Line, Lines
-from otel_llm.slo.live.running import OneRow, Running, advance, ones, start
+from otel_llm.slo.live.running import OneRow, Running, advance, dry_ns, idle_ns, ones, read_through_ns, start
 from otel_llm.slo.request import benefit, met_given
 from otel_llm.slo.token_events import TokenEvents, tokens_of
 from otel_llm.slo.verdict import Verdict
@@ -151,18 +151,16 @@ class Stream:
         _check(kinds, counts, len(times_ns))
         if not times_ns:
             return
-        if counts is not None or self._kinds is not None or (kinds is not None and any(kinds)):
+        times = sorted(times_ns)
+        plain = self._kinds is None and (kinds is None or not any(kinds))
+        if not plain or times[0] < self.last_ns or (counts is not None and times != list(times_ns)):
             self._extend_events(times_ns, kinds, counts)
             return
-        times = sorted(times_ns)
-        if times[0] < self.last_ns:
-            self._insert([(time, CONTENT, 1) for time in times])
-            return
+        before, numbers = len(self._every), None if counts is None else array("q", counts)
         self._every.fromlist(times)
-        if self._counts is not None:
-            self._counts.extend(_ones(len(times)))
+        self._note_counts(before, len(times), numbers)
         if self._read is self._every:
-            self._advance(times, None)
+            self._advance(times, numbers)
 
     def know_input_tokens(self, input_tokens: int) -> bool:
         """Set the prompt's length; return whether that moves deadlines, since the class has a first-token curve.
@@ -181,8 +179,8 @@ class Stream:
         """Return the facts at an instant, assuming no token since the last applied (an earlier x counts as that)."""
         run, last = self.running, self.last_ns
         x = max(x_ns, last)
-        count, misses = run.count, run.misses(x)
-        deadlines = None if misses is None else count - run.late + misses
+        count = run.count
+        deadlines, misses = run.deadlines_and_misses(x)
         reading_ns = run.last_ns - run.first_ns
         return InFlight(
             tokens=self.tokens,
@@ -190,9 +188,9 @@ class Stream:
             age_ns=x - self.commit_ns,
             ttft_ns=self._every[0] - self.commit_ns if self._every else None,
             gap_ns=x - last,
-            idle_ns=run.idle_ns(x),
+            idle_ns=idle_ns(run, x),
             idle_decode_ns=run.idle_decode_ns(x) or 0,
-            runway_ns=(run.dry_ns if count else run.allowance_ns) - x,
+            runway_ns=dry_ns(run) - x,
             rate_tokens_per_second=(count - 1) / (reading_ns / 1e9) if reading_ns else None,
             deadlines=deadlines,
             deadline_misses=misses,
@@ -204,14 +202,14 @@ class Stream:
         run, last = self.running, self.last_ns
         decode = Line(0, 0, self.commit_ns)
         if run.count:
-            read_through = run.first_ns + run.count * self.slo.pace_ns
-            decode = Line(run.dry_ns - read_through, 1, read_through)
+            zero_ns = read_through_ns(run)
+            decode = Line(run.dry_ns - zero_ns, 1, zero_ns)
         return Lines(
             age=Line(None, 1, self.commit_ns),
             gap=Line(None, 1, last),
-            idle=Line(run.idle_ns(self.commit_ns), 1, run.allowance_ns),
+            idle=Line(idle_ns(run, self.commit_ns), 1, run.allowance_ns),
             idle_decode=decode,
-            runway=Line(None, -1, run.dry_ns if run.count else run.allowance_ns),
+            runway=Line(None, -1, dry_ns(run)),
         )
 
     def finish(self, end_ns: int, outcome: str) -> Verdict:
@@ -226,8 +224,8 @@ class Stream:
         waited_to = None if outcome == "completed" else end
         x = run.last_ns if waited_to is None else waited_to
         judged = waited_to is not None or count > 0
-        idle = run.idle_ns(x)
-        misses = run.misses(waited_to) if judged else None
+        idle = idle_ns(run, x)
+        deadlines, misses = run.deadlines_and_misses(waited_to) if judged else (None, None)
         aborted = self.slo.benefit.abort_penalty if outcome in ABORTED else 0.0
         first_due = self.slo.fluidity.first_deadline_ns(self.input_tokens)
         tbt_p50_ns, tbt_p99_ns, tbt_max_ns = gap_ranks(self.gaps_ns, self.joint_tokens)
@@ -249,7 +247,7 @@ class Stream:
             idle_ns=idle if judged else None,
             idle_decode_ns=run.idle_decode_ns(x),
             stalls=stalls if judged else None,
-            deadlines=None if misses is None else count - run.late + misses,
+            deadlines=deadlines,
             deadline_misses=misses,
             line_misses=run.line_misses(waited_to, first_due) if judged else None,
             met=met_given(outcome, passed=run.deadline_passed(waited_to, self.slo)) if judged else None,
@@ -293,9 +291,13 @@ class Stream:
             self._kinds = bytearray(before)
         if self._kinds is not None:
             self._kinds += kinds
+        self._note_counts(before, len(kinds), counts)
+
+    def _note_counts(self, before: int, events: int, counts: Sequence[int] | None) -> None:
+        """Note the counts of the last `events` events of `_every`, after the `before` first ones."""
         if counts is not None or self._counts is not None:
             self._counts = self._counts or _ones(before)
-            self._counts.extend(_ones(len(kinds)) if counts is None else counts)
+            self._counts.extend(_ones(events) if counts is None else counts)
 
     def _note_read(self, times: array[int], counts: array[int] | None) -> None:
         """Note read events, if these are not all."""

@@ -29,10 +29,10 @@ def tokens_of(runs: list[list[Any]]) -> list[Token]:
 
 def of(tokens: list[Token], commit_ns: int, stated: Stated) -> list[Token] | None:
     kinds = bytes(kind for _, kind in tokens)
-    found = restated([at for at, _ in tokens], kinds if any(kinds) else None, commit_ns, stated)
+    found = restated([at for at, _ in tokens], kinds if any(kinds) else None, None, commit_ns, stated)
     if found is None:
         return None
-    times, codes = found
+    times, codes = found.expanded()
     return list(zip(times.tolist(), bytes(len(times)) if codes is None else codes, strict=True))
 
 

@@ -13,7 +13,7 @@ from support.slo.requests import slo_classes
 
 from otel_llm.slo.classes import CONTENT, OUTCOMES, Deadline, SloClass
 from otel_llm.slo.ledger import Ledger
-from otel_llm.slo.stated_total import Stated, restated, restated_events
+from otel_llm.slo.stated_total import Stated, restated
 from otel_llm.slo.stream import Stream, sort_gaps
 from otel_llm.slo.token_events import TokenEvents, joined
 
@@ -118,11 +118,14 @@ def test_windows_are_charged_for_events_as_for_tokens(slo: SloClass, random: Ran
 @given(st.integers(1, 4000), st.none() | st.integers(0, 200), chances())
 def test_a_stated_total_is_dealt_to_events_as_to_tokens(total: int, thought: int | None, random: Random) -> None:
     events, stated = drawn(random), Stated("completed", 1.0, "chunk", total, thought)
-    times, kinds = events.expanded()
-    found, alone = restated_events(events, COMMIT_NS, stated), restated(times, kinds, COMMIT_NS, stated)
+    found = restated(*events, COMMIT_NS, stated)
+    alone = restated(*events.expanded(), None, COMMIT_NS, stated)
     assert (found is None) is (alone is None)
     if found is not None and alone is not None:
-        assert found.expanded() == (alone[0].tolist(), alone[1])
+        times, kinds = found.expanded()
+        assert alone.expanded()[0].tolist() == times.tolist()
+        assert alone.expanded()[1] == kinds
+        assert found.events().expanded() == (times.tolist(), kinds)
 
 
 @given(chances(), st.integers(0, 5000))

@@ -85,11 +85,12 @@ def _resampled(streams: pa.RecordBatch, stated: Sequence[Stated | None], recorde
     upto = 0
     for row, one in enumerate(stated):
         own = times[offsets[row] : offsets[row + 1]]
-        if one is None or (found := restated(own, kinds[row], commits[row], one)) is None:
+        if one is None or (found := restated(own, kinds[row], None, commits[row], one)) is None:
             continue
-        parts += [times[upto : offsets[row]], found[0]]
+        tokens_ns, kinds[row] = found.expanded()
+        parts += [times[upto : offsets[row]], tokens_ns]
         upto = offsets[row + 1]
-        lengths[row], kinds[row], basis[row] = len(found[0]), found[1], RESAMPLED
+        lengths[row], basis[row] = len(tokens_ns), RESAMPLED
         skewed[row] = int((own < commits[row]).sum())
     if not parts:
         return Resampled(streams, recorded, skewed)

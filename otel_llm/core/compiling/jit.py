@@ -52,9 +52,9 @@ def compiled(function: Callable[..., Any], signature: str | None, *, inline: boo
     return _for(signature, numba.njit(**_OPTIONS)(function))
 
 
-def register(function: Callable[..., Any]) -> None:
+def register(function: Callable[..., Any], *, inline: bool) -> None:
     """Make a plain function callable from compiled ones."""
-    register_jitable(**_OPTIONS)(function)
+    register_jitable(forceinline=inline, **_OPTIONS)(function)
 
 
 def _for(signature: str, made: Any) -> Any:

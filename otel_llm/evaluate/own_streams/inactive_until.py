@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from otel_llm.rules.engine.state_machine import Phase
+from otel_llm.slo.live.running import idle_ns, read_through_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -66,15 +67,15 @@ def _silence(stream: OwnStream, edge_ns: int) -> int:
 
 def _idle(stream: OwnStream, edge_ns: int) -> int:
     run = stream.stream.running
-    return _NOW if max(0, run.dry_ns - run.allowance_ns) >= edge_ns else run.allowance_ns + edge_ns
+    return _NOW if idle_ns(run, stream.stream.commit_ns) >= edge_ns else run.allowance_ns + edge_ns
 
 
 def _idle_decode(stream: OwnStream, edge_ns: int) -> int:
     run = stream.stream.running
     if not run.count:
         return _NOW  # the first token read moves the line
-    read_through_ns = run.first_ns + run.count * stream.slo.pace_ns
-    return _NOW if run.dry_ns - read_through_ns >= edge_ns else read_through_ns + edge_ns
+    zero_ns = read_through_ns(run)
+    return _NOW if run.dry_ns - zero_ns >= edge_ns else zero_ns + edge_ns
 
 
 def _runway(stream: OwnStream, edge_ns: int) -> int:

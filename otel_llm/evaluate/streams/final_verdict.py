@@ -9,7 +9,7 @@ from otel_llm import semconv
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.formats.rows import verdict_row
 from otel_llm.formats.spans.attributes import text_of
-from otel_llm.slo.stated_total import RESAMPLED, StatedReply, restated_events
+from otel_llm.slo.stated_total import RESAMPLED, StatedReply, restated
 from otel_llm.slo.stream import Stream
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def stated_reply(ended: EndedStream[StreamInFlight], recorded: int, learned: boo
 def final_verdict(stream: Stream, ending: Ending, end_ns: int) -> tuple[Verdict, str | None]:
     """Return the verdict on a complete stream, and the basis of the tokens that were judged."""
     stated = ending.stated
-    events = restated_events(stream.events, stream.commit_ns, stated) if stated.may_apply else None
-    if events is None:
+    found = restated(*stream.events, stream.commit_ns, stated)
+    if found is None:
         return stream.finish(end_ns, ending.outcome), ending.token_basis
     judged = Stream(stream.slo, stream.commit_ns, stream.input_tokens)
-    judged.extend(*events)
+    judged.extend(*found.events())
     judged.skewed = stream.skewed
     return judged.finish(end_ns, ending.outcome), RESAMPLED
 

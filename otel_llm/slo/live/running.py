@@ -21,6 +21,7 @@ from otel_llm.slo.live.columns import (
     LATE,
     MISSED,
     NEVER,
+    ONE_A_TOKEN,
     PACE_NS,
     PASSED,
     READ_FIRST_NS,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     """Rows whose cell is `rows[slot, column]`: an array in kernels, a memoryview in plain Python."""
     Ints = Any
     """Integers by index: an array in kernels, any sequence in plain Python."""
+    Row = Any
+    """A row by column: a row of an array in kernels, a `Running` in plain Python."""
 
 
 class Rows(Protocol):
@@ -211,8 +214,42 @@ def breaks_deadline(rows: Cells, slot: int, times_ns: Ints, counts: Ints, begin:
     return False
 
 
-IN_KERNELS: Final = (read_on, count_misses, breaks_deadline, advance)
-"""The functions that kernels call, in the order in which one needs another."""
+def read_through_ns(row: Row) -> int:
+    """Return when a reader who never waits has read all tokens."""
+    end_ns: int = row[READ_FIRST_NS] + row[COUNT] * row[PACE_NS]
+    return end_ns
+
+
+def dry_ns(row: Row) -> int:
+    """Return when the reader has no text left; before the first token, when the class expects it to be read."""
+    instant_ns: int = row[DRY_NS] if row[COUNT] > 0 else row[ALLOWANCE_NS]
+    return instant_ns
+
+
+def idle_ns(row: Row, x_ns: int) -> int:
+    """Return l at an instant not before the last token: max(M_n, x - d_{n+1})."""
+    waited_ns: int = max(0, max(row[DRY_NS], x_ns) - row[ALLOWANCE_NS])
+    return waited_ns
+
+
+def misses(row: Row, x_ns: int) -> int:
+    """Return the missed deadlines at an instant not before the last token, overdue ones included, if any is known."""
+    late_ns = x_ns - row[DUE_NS]
+    overdue = 0 if late_ns <= 0 else 1 + late_ns // row[TBT_NS]
+    found: int = row[LATE] + min(overdue, 1) if row[ONE_A_TOKEN] != 0 else row[MISSED] + overdue
+    return found
+
+
+def deadlines(row: Row, x_ns: int) -> int:
+    """Return the deadlines so far, overdue ones included, if any is known."""
+    found: int = row[COUNT] - row[LATE] + misses(row, x_ns)
+    return found
+
+
+UPDATES: Final = (read_on, count_misses, breaks_deadline, advance)
+"""The functions by which kernels update rows, in the order in which one needs another."""
+FACTS: Final = (read_through_ns, dry_ns, idle_ns, misses, deadlines)
+"""The functions by which kernels read rows, in that order."""
 
 
 def ones(events: int) -> Sequence[int]:
@@ -247,17 +284,13 @@ class Running(NamedTuple):
     @property
     def unbroken(self) -> bool:
         """Tell whether the reader has never waited since the first token read."""
-        return self.count > 0 and self.dry_ns == self.first_ns + self.count * self.pace_ns
-
-    def idle_ns(self, x_ns: int) -> int:
-        """Return l at an instant not before the last token: max(M_n, x - d_{n+1})."""
-        return max(0, max(self.dry_ns, x_ns) - self.allowance_ns)
+        return self.count > 0 and self.dry_ns == read_through_ns(self)
 
     def idle_decode_ns(self, x_ns: int) -> int | None:
         """Return the wait since the first token read, at an instant not before the last; None before the first."""
         if not self.count:
             return None
-        return max(self.dry_ns, x_ns) - self.first_ns - self.count * self.pace_ns
+        return max(self.dry_ns, x_ns) - read_through_ns(self)
 
     def waiting(self, x_ns: int) -> bool:
         """Tell whether the reader has waited since the last token."""
@@ -267,12 +300,12 @@ class Running(NamedTuple):
         """Tell whether tokens were read and the runway is negative: the reader has read all and waits for more."""
         return self.count > 0 and self.dry_ns < x_ns
 
-    def misses(self, x_ns: int | None) -> int | None:
-        """Return the missed deadlines; with x also those overdue then, as if a token arrived at x."""
+    def deadlines_and_misses(self, x_ns: int | None) -> tuple[int, int] | tuple[None, None]:
+        """Return the deadlines and the missed ones, None if they are unknown; with x also those overdue then."""
         if self.due_ns == UNKNOWN:
-            return None
-        overdue = 0 if x_ns is None or x_ns <= self.due_ns else 1 + (x_ns - self.due_ns) // self.tbt_ns
-        return self.late + (overdue > 0) if self.one_a_token else self.missed + overdue
+            return None, None
+        x_ns = self.due_ns if x_ns is None else x_ns
+        return deadlines(self, x_ns), misses(self, x_ns)
 
     def line_misses(self, x_ns: int | None, first_due_ns: int | None) -> int | None:
         """Return ceil(M_n / tbt) of the line without resets from the first deadline; with x as if a token arrived then.
@@ -288,7 +321,7 @@ class Running(NamedTuple):
         """Tell whether the class's policy was broken; with x also by a next token that is missing by then."""
         policy, following, first_due = slo.deadline.policy, slo.deadline.next_ns or 0, self.judged_ns
         if policy == "reading":
-            return self.idle_ns(self.commit_ns if x_ns is None else x_ns) > slo.deadline.first_ns
+            return idle_ns(self, self.commit_ns if x_ns is None else x_ns) > slo.deadline.first_ns
         if policy == "e2e":
             return (self.last_ns if x_ns is None else x_ns) > first_due
         if not self.count:

@@ -17,6 +17,7 @@ from support.slo.requests import slo_classes
 from otel_llm.evaluate.streams.stream_in_flight import StreamInFlight
 from otel_llm.evaluate.streams.stream_table import StreamTable
 from otel_llm.slo.classes import SloClass
+from otel_llm.slo.live.running import idle_ns
 
 MS = 1_000_000
 
@@ -43,6 +44,6 @@ def test_rows_say_what_each_stream_alone_says(chance: Random, classes: list[SloC
         assert table.running_of(slot) == running
         slots, x_ns = np.array([slot]), last_ns + chance.randrange(3_000 * MS)
         assert table.unbroken(slots)[0] == running.unbroken
-        assert table.idle_ns(slots, np.array([x_ns]))[0] == running.idle_ns(x_ns)
+        assert table.idle_ns(slots, np.array([x_ns]))[0] == idle_ns(running, x_ns)
         if running.count:
             assert (table.runway_at(slots, np.array([x_ns]))[0] < 0) == running.starving(x_ns)
