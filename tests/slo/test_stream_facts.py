@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -163,26 +164,28 @@ def test_a_class_that_reads_no_content_reads_what_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "kinds", "error", "message"),
+    ("events", "error", "message"),
     [
-        ([1, 2], [0], ValueError, "1 kinds for 2 tokens"),
-        ([], [0], ValueError, "1 kinds for 0 tokens"),
-        ([1], [3], ValueError, "kind codes are 0 to 2"),
-        ([1], [-1], ValueError, "kind codes are 0 to 2"),
-        ([2**63], None, OverflowError, "too"),
-        ([2**63], [1], OverflowError, "too"),
-        ([2, 2**63], None, OverflowError, "too"),
+        (([1, 2], [0]), ValueError, "1 kinds for 2 tokens"),
+        (([], [0]), ValueError, "1 kinds for 0 tokens"),
+        (([1], [3]), ValueError, "kind codes are 0 to 2"),
+        (([1], [-1]), ValueError, "kind codes are 0 to 2"),
+        (([2**63],), OverflowError, "too"),
+        (([2**63], [1]), OverflowError, "too"),
+        (([2, 2**63],), OverflowError, "too"),
+        (([4, 5], None, [1]), ValueError, "counts of 1 or more"),
+        (([4, 5], None, [1, 0]), ValueError, "counts of 1 or more"),
+        (([4, 2**63], None, [1, 2]), OverflowError, "too"),
+        (([4, 5], None, [1, 2**63]), OverflowError, "too"),
+        (([4, 5], [0, 1], [1, 2**63]), OverflowError, "too"),
     ],
 )
-def test_what_is_refused_changes_nothing(
-    times: list[int], kinds: list[int] | None, error: type[Exception], message: str
-) -> None:
+def test_what_is_refused_changes_nothing(events: tuple[Any, ...], error: type[Exception], message: str) -> None:
     stream = Stream(SloClass(), 0)
     stream.extend([3])
     with pytest.raises(error, match=message):
-        stream.extend(times, kinds)
-    assert list(stream.times_ns) == [3]
-    assert stream.kinds is None
+        stream.extend(*events)
+    assert stream.events.expanded() == ([3], None)
     assert stream.at(4).tokens_read == 1
 
 
