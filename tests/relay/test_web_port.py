@@ -375,6 +375,7 @@ def test_streams_and_backends_show_what_the_contract_says(tmp_path: Path) -> Non
             assert [one["name"] for one in backends] == ["a", "b"]
             shape = {
                 *("name", "kind", "group", "healthy", "ejected", "draining", "open", "streams", "tokens", "models"),
+                "continues_chats",
             }
             assert all(set(one) == shape for one in backends)
             assert {one["name"]: (one["streams"], one["open"]) for one in backends} == {

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 from otel_llm.relay.backends.upstream import TRY_ELSEWHERE
 from otel_llm.relay.splice.resume import UNFINISHED
-from otel_llm.relay.splice.upstream_response import DIFFERS
+from otel_llm.relay.splice.upstream_response import DIFFERS, IGNORED
 
 if TYPE_CHECKING:
     from otel_llm.relay.splice.line import Line
 
 NOTHING_LEFT: Final = "nothing is left to generate"
 REQUEST_ERROR: Final = "request_error"
-OF_THE_STREAM: Final = frozenset({NOTHING_LEFT, UNFINISHED, DIFFERS, REQUEST_ERROR})
+OF_THE_STREAM: Final = frozenset({NOTHING_LEFT, UNFINISHED, DIFFERS, IGNORED, REQUEST_ERROR})
 """Reasons for not continuing elsewhere that are no fault of the backend."""
 
 

@@ -20,7 +20,7 @@ from otel_llm.relay.headers import end_to_end
 from otel_llm.relay.queueing.request_queue import NotQueuedError
 from otel_llm.relay.splice import resume
 from otel_llm.relay.splice.dialect import dialect_of
-from otel_llm.relay.splice.upstream_response import DIFFERS, MAX_PROMPT, UpstreamResponse
+from otel_llm.relay.splice.upstream_response import DIFFERS, IGNORED, MAX_PROMPT, UpstreamResponse
 from otel_llm.shared.clock import monotonic_ns
 
 if TYPE_CHECKING:
@@ -239,8 +239,16 @@ class Connector(Destinations):
             left = resume.left(reply, carried, self.length(backend))
             if left is None:
                 raise UpstreamError(NOTHING_LEFT)
-            body = resume.resume_body(reply, carried, left)
-            run = await self._open(backend, self._path_to(COMPLETIONS), body, reply, carried, limit_s=limit_s)
+            way = self.way(backend, reply)
+            if way is None:  # what the backend takes has changed since it was ranked
+                raise UpstreamError(IGNORED)
+            if way == "chat":
+                echo = len(reply.prompt_ids or ()) + carried
+                body = resume.native_body(reply, carried, left)
+                run = await self._open(backend, self._path, body, reply, carried, limit_s=limit_s, echo=echo)
+            else:
+                body = resume.resume_body(reply, carried, left)
+                run = await self._open(backend, self._path_to(COMPLETIONS), body, reply, carried, limit_s=limit_s)
         else:
             if not self._hedge_to(backend):
                 limit_s = None
@@ -269,8 +277,10 @@ class Connector(Destinations):
             for line in lines:
                 if is_break(line):
                     raise UpstreamError(break_of(line))
-                if line.trouble == DIFFERS:
-                    raise UpstreamError(DIFFERS)
+                if line.trouble == IGNORED:
+                    self._pool.backends.continues(run.backend, chats=None)
+                if line.trouble in (DIFFERS, IGNORED):
+                    raise UpstreamError(line.trouble)
             run.held += [(run.read_ns, line) for line in lines]
             if any(line.text or line.finish is not None or line.ends is not None for line in lines):
                 return
@@ -286,8 +296,12 @@ class Connector(Destinations):
         carried: int | None = None,
         *,
         limit_s: float | None,
+        echo: int | None = None,
     ) -> Run:
-        """Send a request, and wait for its headers for so long, None: as long as it takes. Raises UpstreamError."""
+        """Send a request, and wait for its headers for so long, None: as long as it takes. Raises UpstreamError.
+
+        `echo`: as for `UpstreamResponse`.
+        """
         tokens = self._prompt + (carried or 0)
         headers = self._headers if body is self._sent else self._own_headers
         placement = None if self._turn is None else self._turn.take_placement()
@@ -305,7 +319,7 @@ class Connector(Destinations):
                 raise UpstreamError("silent") from None
             raise
         upstream_response = UpstreamResponse(
-            reply, backend.kind, carried, most_prompt_tokens=self.length(backend) or MAX_PROMPT
+            reply, backend.kind, carried, most_prompt_tokens=self.length(backend) or MAX_PROMPT, echo=echo
         )
         one_prompt = self._owned.choices == 1
         run = Run(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from otel_llm.relay.backends.backend import Backend
     from otel_llm.relay.backends.pool import Pool
     from otel_llm.relay.recording.recorded import Recorded
+    from otel_llm.relay.splice.eligibility import Way
     from otel_llm.relay.splice.reply import Reply
     from otel_llm.relay.splice.request import OwnedRequest
     from otel_llm.scheduling.placement import Candidate
@@ -41,14 +42,30 @@ class Destinations:
         self._prompt = prompt
         self._recorded = recorded
         self._needs = Needs(owned.model or "", prompt + (owned.max_tokens or 1))
-        self._reasons: dict[str, str | None] = {}
+        self._reasons: dict[tuple[str, Way], str | None] = {}
 
     def exact_reason(self, serving: Backend, reply: Reply) -> str | None:
         """Return why the stream cannot be continued exactly elsewhere; None if it can."""
-        reason = self._static_reason(serving.kind) or reply.reason
-        if reason is None and not self._peers(serving):
-            return NO_PEER
-        return reason
+        return self._reason(serving, reply, self._peers(serving))
+
+    def way(self, backend: Backend, reply: Reply) -> Way | None:
+        """Return the way in which a backend can continue a reply; None if it cannot."""
+        if reply.reason is not None:
+            return None
+        if backend.continues_chats and self._static_reason(backend.kind, "chat") is None:
+            return "chat"
+        plain = reply.channel_reason is None and self._static_reason(backend.kind, "completions") is None
+        return "completions" if plain else None
+
+    def _reason(self, serving: Backend, reply: Reply, backends: Sequence[Backend]) -> str | None:
+        """Return why none of some backends can continue a reply; None if one can."""
+        if any(self.way(one, reply) is not None for one in backends):
+            return None
+        plain = self._static_reason(serving.kind, "completions") or reply.channel_reason
+        native = self._static_reason(serving.kind, "chat")
+        if any(one.continues_chats for one in backends) and plain is not None:
+            return native or reply.reason
+        return plain or reply.reason or NO_PEER
 
     def pause_reason(self, serving: Backend, reply: Reply, carried: int | None = None) -> str | None:
         """Return why the stream, once paused, could not be continued exactly; None if it can.
@@ -57,7 +74,7 @@ class Destinations:
         """
         if not reply.begun:
             return "it has no token yet"
-        reason = self._static_reason(serving.kind) or reply.reason
+        reason = self._reason(serving, reply, [serving, *self._peers(serving)])
         if reason is not None:
             return reason
         if resume.left(reply, reply.counted(0), self.length(serving)) is None:
@@ -83,7 +100,7 @@ class Destinations:
         found = self._peers(serving) if reply.begun else self._others(serving)
         if back and (serving in backends.open_to(needs=self._needs) or not found):
             found.append(serving)
-        return found
+        return [one for one in found if not reply.begun or self.way(one, reply) is not None]
 
     def _others(self, serving: Backend) -> list[Backend]:
         """Return the other backends that the whole request can be sent to."""
@@ -116,10 +133,10 @@ class Destinations:
         """Return the tokens a second that a destination would give the stream; None if it is not known."""
         return self._pool.backends.pace(self._pool.backends.get(name), self._tokens_so_far(reply))
 
-    def _static_reason(self, kind: str) -> str | None:
-        if kind not in self._reasons:
-            self._reasons[kind] = static_reason(self._owned, kind)
-        return self._reasons[kind]
+    def _static_reason(self, kind: str, way: Way) -> str | None:
+        if (kind, way) not in self._reasons:
+            self._reasons[kind, way] = static_reason(self._owned, kind, way)
+        return self._reasons[kind, way]
 
     def _peers(self, serving: Backend) -> list[Backend]:
         """Return the other backends of the group that serve the same model at the same length."""

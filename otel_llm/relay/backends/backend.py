@@ -136,6 +136,7 @@ class Failures:
 class Backend:
     """One replica; `models`: what it serves and the longest context of each, None if it states none.
 
+    `continues_chats`: whether its chat endpoint goes on from the ids of a prompt and an output, None if not yet known.
     `tokens`: of its streams' prompts and output; `waiting_tokens`: of the prompts of those without a token yet; `turn`:
     the number of the last placement on it; `coming`: the streams that were placed on it and have not begun: until when
     each counts (s), and its tokens; `gaps`: the times of its iterations; `profile`: how long they last, if it is known.
@@ -149,6 +150,7 @@ class Backend:
     kind: str = "vllm"
     group: str = ""
     models: Mapping[str, int | None] = field(default_factory=dict)
+    continues_chats: bool | None = None
     healthy: bool = True
     draining: bool = False
     missed: int = MISSES - 1

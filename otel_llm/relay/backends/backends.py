@@ -301,6 +301,12 @@ class Backends:
             backend.models = models
             self.changed()
 
+    def continues(self, backend: Backend, *, chats: bool | None) -> None:
+        """Note whether the chat endpoint of a backend goes on from ids; None if that is to be found out anew."""
+        if chats is not backend.continues_chats:
+            backend.continues_chats = chats
+            self.changed()
+
     def drain(self, name: str, *, draining: bool = True) -> bool:
         """Stop sending new streams to a backend, or resume; return whether the name is known."""
         backend = self._all.get(name)
@@ -325,6 +331,7 @@ class Backends:
                 "streams": one.streams,
                 "tokens": one.tokens,
                 "models": dict(one.models),
+                "continues_chats": one.continues_chats,
             }
             for one in self._all.values()
         ]

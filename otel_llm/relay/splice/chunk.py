@@ -26,17 +26,21 @@ class Choice:
     """One choice of a chunk.
 
     `stated`: its JSON. `ids`: None if the chunk has none. `kind`: of its text, None if it has none. `finish`: the
-    reason why it is complete; `aborted`: one for which it is not. `plain`: it has nothing but a text and a role.
-    `bare`: its delta is empty.
+    reason why it is complete; `aborted`: one for which it is not. `plain`: it has nothing but a text, reasoning and a
+    role. `bare`: its delta is empty.
     """
 
-    __slots__ = ("aborted", "bare", "finish", "ids", "index", "kind", "plain", "role", "stated", "stop_reason", "text")
+    __slots__ = (
+        "aborted", "bare", "finish", "ids", "index", "kind", "plain", "reasoning", "role", "stated", "stop_reason",
+        "text",
+    )  # fmt: skip
 
     def __init__(self, stated: dict[str, Any]) -> None:
         self.stated = stated
         self.index = 0
         self.ids: list[int] | None = None
         self.text = ""
+        self.reasoning = ""
         self.kind: Kind | None = None
         self.role = False
         self.finish: str | None = None
@@ -166,7 +170,10 @@ def _read_delta(choice: Choice, delta: dict[str, Any]) -> None:
     for name, value in delta.items():
         if not value or name in _PLAIN_DELTA:
             continue
-        choice.plain = False
+        if name in _REASONING and type(value) is str and choice.reasoning in ("", value):
+            choice.reasoning = value
+        else:
+            choice.plain = False
         if choice.kind is None:
             choice.kind = _kind_of(name)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from otel_llm.relay.splice.keys import BOTH, COMPLETIONS, SGLANG_KEYS, VLLM_KEYS
+from otel_llm.relay.splice.keys import BOTH, COMPLETIONS, SGLANG_KEYS, VLLM_KEYS, VLLM_NATIVE_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +39,8 @@ class Dialect:
     """The endpoints whose streams have token ids if `return_token_ids` asks for them."""
     keys: Mapping[str, Key] = field(default_factory=dict)
     """The known keys of a request; others do not carry over."""
+    native_keys: Mapping[str, Key] = field(default_factory=dict)
+    """The keys of a chat that its own endpoint continues from ids; none if it continues no chat."""
     stop_key: str = "stop_reason"
     """The member of a choice with the cause of its end."""
     whole_texts: bool = True
@@ -55,7 +57,7 @@ class Dialect:
 
 NO_IDS: Final = Dialect()
 _DIALECTS: Final[Mapping[str, Dialect]] = {
-    "vllm": Dialect(ids_of=BOTH, keys=VLLM_KEYS, done_is_whole=False),
+    "vllm": Dialect(ids_of=BOTH, keys=VLLM_KEYS, native_keys=VLLM_NATIVE_KEYS, done_is_whole=False),
     "sglang": Dialect(
         ids_of=COMPLETIONS,
         keys=SGLANG_KEYS,

@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from otel_llm.relay.splice.line import ending_of
 from otel_llm.relay.splice.members import elements, members, removals, replaced
 
 if TYPE_CHECKING:
@@ -56,6 +57,21 @@ def exists_for_ids(chunk: Chunk) -> bool:
             return False
     stated = chunk.value["choices"] if chunk.choices else ()
     return bool(stated) and all(choice.get("logprobs") is None for choice in stated if type(choice) is dict)
+
+
+def without_first(line: bytes, chunk: Chunk, count: int) -> bytes:
+    """Return a chunk's line without the first `count` ids of each choice and their logprobs: the client has these."""
+    choices, changed = [], False
+    for stated in chunk.value["choices"]:
+        choice = dict(stated)
+        if type(ids := choice.get("token_ids")) is list:
+            choice["token_ids"] = ids[count:]
+        logprobs = choice.get("logprobs")
+        if type(logprobs) is dict and type(entries := logprobs.get("content")) is list:
+            choice["logprobs"], changed = {**logprobs, "content": entries[count:]}, True
+        choices.append(choice)
+        changed = changed or bool(ids)
+    return b"data: " + dumps({**chunk.value, "choices": choices}).encode() + ending_of(line) if changed else line
 
 
 def with_head(line: bytes, head: Mapping[str, object], without_role: bool) -> bytes:

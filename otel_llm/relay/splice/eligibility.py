@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from otel_llm.relay.splice.dialect import dialect_of
 from otel_llm.relay.splice.keys import OPENAI_KEYS
@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from otel_llm.relay.splice.keys import Key
     from otel_llm.relay.splice.request import OwnedRequest
 
+Way = Literal["completions", "chat"]
+"""The endpoint by which a reply is continued: its ids go to `/v1/completions`, or a chat's own request is sent again
+with them, so that the parsers of reasoning and tools, and all that shapes a chunk, are the engine's."""
+
 _STREAM_OPTIONS: Final = frozenset({"include_usage", "continuous_usage_stats", "include_obfuscation"})
 """The last is OpenAI's padding of chunks, which the engines do not make."""
 _NUMBERS: Final = (int, float)
 
 
-def static_reason(request: OwnedRequest, kind: str) -> str | None:
-    """Return why a request cannot be continued elsewhere, None if nothing in it prevents that.
+def static_reason(request: OwnedRequest, kind: str, way: Way = "completions") -> str | None:
+    """Return why a request cannot be continued elsewhere by a way, None if nothing in it prevents that.
 
     The first condition that fails, in the order of the contract: kind, choices, sampling, keys, tools. Whether another
     backend exists is checked elsewhere.
@@ -35,7 +39,14 @@ def static_reason(request: OwnedRequest, kind: str) -> str | None:
     values = request.values
     if values.get("seed") is not None and not is_greedy(values):
         return "sampled with a seed"
-    return _key_reason(request, dialect.keys) or _tools_reason(values)
+    if way == "completions":
+        return _key_reason(request, dialect.keys) or _tools_reason(values)
+    if request.endpoint != "chat" or not dialect.native_keys:
+        return f"a backend of kind {kind} continues no {request.operation} by its own endpoint"
+    fewest = values.get("min_tokens")
+    if fewest is not None and type(fewest) is not int:
+        return "'min_tokens' is not an integer"
+    return _key_reason(request, dialect.native_keys) or _native_tools_reason(request)
 
 
 def is_greedy(values: Mapping[str, Any]) -> bool:
@@ -88,6 +99,35 @@ def _tools_reason(values: Mapping[str, Any]) -> str | None:
     if choice == "none" or (choice is None and not values.get("tools")):
         return None
     return "tools"
+
+
+def may_call_tools(request: OwnedRequest) -> bool:
+    """Return whether a parser of tool calls may be at work on the reply."""
+    return _tools_reason(request.values) is not None
+
+
+def _native_tools_reason(request: OwnedRequest) -> str | None:
+    """Return why a chat with tools is not continued: a grammar that has begun has a state."""
+    values = request.values
+    choice = values.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        return "'tool_choice' does not carry over"
+    tools = values.get("tools")
+    if choice == "none" or not tools:
+        return None
+    if tools is UNREAD:
+        text = request.raw["tools"]
+        strict = '"strict"' in text or "\\u" in text
+    else:
+        strict = any(map(_is_strict, tools if isinstance(tools, list) else ()))
+    return "a strict tool" if strict else None
+
+
+def _is_strict(tool: object) -> bool:
+    if not isinstance(tool, dict):
+        return False
+    function = tool.get("function")
+    return bool(tool.get("strict") or (isinstance(function, dict) and function.get("strict")))
 
 
 def _is_number(value: object) -> bool:

@@ -134,6 +134,26 @@ VLLM_KEYS: Final[Mapping[str, Key]] = {
 }
 """Keys of both endpoints, each with the values for which it carries over. Read from vLLM 0.32's protocol."""
 
+VLLM_NATIVE_KEYS: Final[Mapping[str, Key]] = {
+    # The chat itself is sent again, so what shapes its prompt or its form has its effect on the other backend too.
+    **{
+        name: Key("carry", CHAT) if key.how == "spent" else key
+        for name, key in VLLM_KEYS.items()
+        if "chat" in key.endpoints
+    },
+    # Set by the resumed request itself.
+    "return_token_ids": _SPENT_CHAT,
+    "max_tokens": _SPENT_CHAT,
+    "max_completion_tokens": _SPENT_CHAT,
+    "min_tokens": _SPENT_CHAT,
+    "request_id": _SPENT_CHAT,  # an engine may refuse one that it still serves
+    # The endpoint makes them of each token.
+    "logprobs": Key("carry", CHAT),
+    "top_logprobs": Key("carry", CHAT),
+    "parallel_tool_calls": Key("neutral", CHAT, neutral=(True,)),  # else a grammar holds the calls
+}
+"""Keys of a chat that goes on from ids on the chat endpoint itself, each with the values for which it carries over."""
+
 _CARRY_HERE: Final = Key("carry", COMPLETIONS)
 _SPENT_HERE: Final = Key("spent", COMPLETIONS)
 

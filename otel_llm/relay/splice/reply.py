@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
 from otel_llm.relay.splice import edit
 from otel_llm.relay.splice.dialect import NO_IDS
 from otel_llm.relay.splice.edit import dumps
+from otel_llm.relay.splice.eligibility import may_call_tools
 from otel_llm.relay.splice.line import ending_of
 from otel_llm.relay.splice.upstream_response import CUT
 
@@ -69,10 +71,13 @@ def _tail(usage: str | None, fingerprint: str | None) -> str:
 class Reply:
     """The state of one owned stream.
 
-    `reason`: why it cannot be resumed, None while it can; the first reason stays. `begun`: the client has a token of it
-    (text, or ids that it asked for) or a finish; before, the request can simply be sent again. `finish`: the newest
-    finish reason that the client has, once every choice has one, or UNKNOWN if `[DONE]` alone says that it is whole.
-    `refused`: the kind of the client's own error, once the client has it. `done`: it has `[DONE]`.
+    `reason`: why it cannot be resumed, None while it can; the first reason stays. `channel_reason`: why only the chat
+    endpoint can resume it, None if `/v1/completions` can too. `parsed`: a parser of reasoning or of tools is or may be
+    at work on it, so that a chunk's text may lag behind its ids. `mixed`: its last ids have text in two channels.
+    `begun`: the client has a token of it (text, or ids that it asked for) or a finish; before, the request can simply
+    be sent again. `finish`: the newest finish reason that the client has, once every choice has one, or UNKNOWN if
+    `[DONE]` alone says that it is whole. `refused`: the kind of the client's own error, once the client has it. `done`:
+    it has `[DONE]`.
     """
 
     def __init__(self, request: OwnedRequest, reason: str | None = None) -> None:
@@ -80,6 +85,9 @@ class Reply:
         self.reason = reason
         if reason is None and request.choices != 1:
             self.reason = f"{request.choices} choices"
+        self.channel_reason: str | None = None
+        self.parsed = may_call_tools(request)
+        self.mixed = False
         self.prompt_ids: PromptIds | None = None
         self.prompt_tokens: int | None = None
         self.begun = False
@@ -91,6 +99,8 @@ class Reply:
         self._ids: list[int] = []
         self._whole = 0
         self._tail = ""
+        self._channel: str | None = None  # of the newest text
+        self._texted = 0
         self._counts: dict[int, int] = {}
         self._upstream_response: UpstreamResponse | None = None
         self._head_response: UpstreamResponse | None = None
@@ -131,9 +141,14 @@ class Reply:
         return self._tail
 
     @property
+    def texted(self) -> int:
+        """The number of ids up to the newest text."""
+        return self._texted
+
+    @property
     def carried(self) -> int | None:
         """The number of ids whose complete text the client has; None if only a tokenizer can tell (a tail)."""
-        return None if self._tail else self._whole
+        return None if self._tail or self.mixed else self._whole
 
     def ids_from(self, index: int) -> list[int]:
         """Return the output ids from `index` on."""
@@ -241,9 +256,10 @@ class Reply:
             return
         base = upstream_response.carried or 0
         del self._ids[base:]
-        self._whole, self._tail = base, ""
+        self._whole, self._tail, self._texted, self.mixed = base, "", base, False
         if upstream_response.carried is None:
             self.prompt_ids = None
+            self._channel = self.channel_reason = None
         self._swallowed = False
         self._new_response = True
 
@@ -308,16 +324,33 @@ class Reply:
                 self.cannot_resume("several choices")
             elif not choice.plain:
                 self.cannot_resume(f"a {choice.kind or 'strange'} delta")
-            elif choice.text and not ids:
+            elif (choice.text or choice.reasoning) and not ids:
                 self.cannot_resume("a chunk without ids")
             elif ids and self.prompt_ids is None:
                 self.cannot_resume("no prompt ids")
             elif ids:
                 self._ids += ids
-                if choice.text and len(ids) == 1 and upstream_response.dialect.whole_texts:
-                    self._whole, self._tail = len(self._ids), ""
-                else:
-                    self._tail += choice.text
+                self._follow_text(choice, whole=len(ids) == 1 and upstream_response.dialect.whole_texts)
+
+    def _follow_text(self, choice: Choice, *, whole: bool) -> None:
+        """Note the text of the newest ids; `whole`: it is all the text that they have, unless a parser holds some."""
+        self.mixed = bool(choice.text and choice.reasoning)
+        if choice.reasoning:
+            self.parsed = True
+            self.channel_reason = "a reasoning delta"
+        text = choice.text or choice.reasoning
+        if not text:
+            return
+        channel = "content" if choice.text else "reasoning"
+        if channel != self._channel:  # what is between the texts of two channels is a marker
+            if self._channel is not None:
+                self._whole, self._tail = self._texted, ""
+            self._channel = channel
+        self._texted = len(self._ids)
+        if whole and not self.parsed:
+            self._whole, self._tail = len(self._ids), ""
+        else:
+            self._tail += text
 
     def _chunk(
         self, upstream_response: UpstreamResponse, line: Line, chunk: Chunk, counted: int, finished: bool
@@ -326,12 +359,14 @@ class Reply:
         if chunk.error is not None:
             data = edit.without_ids(line.flat, chunk) if upstream_response.strips else line.flat
             return line.raw if data == line.flat else line.before + data
-        if upstream_response.carried is not None:
+        if upstream_response.carried is not None and not upstream_response.native:
             return self._reshaped(line, chunk, counted, finished)
         data = line.flat
         again = upstream_response is not self._head_response and self.head is not None
-        if again and self._repeats(line, chunk, counted):
+        if again and (self._repeats(line, chunk, counted) or (upstream_response.native and finished and chunk.choices)):
             return b""
+        if upstream_response.native and line.ids and line.at < counted:
+            data = edit.without_first(data, chunk, counted - line.at)
         if edit.exists_for_ids(chunk):
             self._bare = True
             if upstream_response.strips:
@@ -340,7 +375,11 @@ class Reply:
             data = edit.without_ids(data, chunk)
         roles = {choice.index for choice in chunk.choices if choice.role}
         if again:
-            data = edit.with_head(data, self._known_head(), without_role=roles <= self._roles)
+            head = self._known_head()
+            if upstream_response.native and chunk.usage is not None:
+                output = max(line.at + len(line.ids), counted)
+                head["usage"] = json.loads(usage_of(self.prompt_tokens or 0, output))
+            data = edit.with_head(data, head, without_role=roles <= self._roles)
         self._roles |= roles
         return line.raw if data == line.flat else line.before + data
 

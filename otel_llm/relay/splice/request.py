@@ -21,7 +21,8 @@ Endpoint = Literal["chat", "completions"]
 OPERATIONS: Final[Mapping[Endpoint, str]] = {"chat": "chat", "completions": "text_completion"}
 """`gen_ai.operation.name` of each endpoint."""
 
-PROMPT_KEYS: Final = frozenset({"messages", "prompt"})
+_PROMPT_KEY: Final[Mapping[Endpoint, str]] = {"chat": "messages", "completions": "prompt"}
+PROMPT_KEYS: Final = frozenset(_PROMPT_KEY.values())
 """The member with the prompt; it is not kept apart from the body."""
 RETURN_IDS: Final = "return_token_ids"
 READ_KEYS: Final = frozenset(
@@ -101,6 +102,8 @@ class OwnedRequest:
     """A message has a part that is not text, or may have."""
     ids_at: tuple[int, int]
     """The bytes of the value of `return_token_ids` in the body; if there is none its place, twice."""
+    prompt_at: tuple[int, int]
+    """The bytes of the value of the prompt in the body, of messages for a chat; (0, 0) if there is none."""
 
     @property
     def operation(self) -> str:
@@ -152,6 +155,7 @@ class OwnedRequest:
             prompt_tokens=read.prompt_tokens,
             multimodal=read.multimodal,
             ids_at=read.ids_at,
+            prompt_at=read.prompt_at.get(_PROMPT_KEY[endpoint], (0, 0)),
         )
 
     def body_with_ids(self) -> tuple[bytes | memoryview, ...]:
@@ -178,6 +182,7 @@ class _Read(NamedTuple):
     prompt_tokens: int | None
     multimodal: bool
     ids_at: tuple[int, int]
+    prompt_at: Mapping[str, tuple[int, int]]
 
 
 def _of_small(body: bytes) -> _Read:
@@ -199,7 +204,8 @@ def _of_small(body: bytes) -> _Read:
         len(prompt) if isinstance(prompt, list) and prompt and not _is_ids(prompt) else 1,
         len(prompt) if _is_ids(prompt) else None,
         _is_multimodal(values.get("messages")),
-        (len(text[: at[0]].encode()), len(text[: at[1]].encode())),
+        _bytes_at(text, at),
+        {one.key: _bytes_at(text, (one.start, one.end)) for one in found if one.key in PROMPT_KEYS},
     )
 
 
@@ -224,7 +230,15 @@ def _of_large(body: bytes) -> _Read:
         tokens,
         "messages" in at and large.any_part(at["messages"], _is_multimodal),
         (last, last) if ids is None else (ids.begin, ids.end),
+        {key: (at[key].begin, at[key].end) for key in PROMPT_KEYS & at.keys()},
     )
+
+
+def _bytes_at(text: str, characters: tuple[int, int]) -> tuple[int, int]:
+    """Return where some characters of a text are in its UTF-8."""
+    begin, end = characters
+    at = len(text[:begin].encode())
+    return at, at + len(text[begin:end].encode())
 
 
 def _has_options(member: members.Member) -> bool:

@@ -36,13 +36,16 @@ class Carry:
         self.missing: list[int] | None = None
         self.count: int | None = None
         self.reason = reply.reason
+        if self.reason is None and reply.mixed:
+            self.reason = UNFINISHED
         if self.reason is not None:
             return
         self._whole = reply.whole
         self._text = reply.tail
-        self._candidates = ids[self._whole :]
+        self._parsed = reply.parsed
+        self._candidates = ids[self._whole : reply.texted]  # those behind have no text yet: they are generated again
         self._before: str | None = None
-        self.count = reply.carried  # ids after the last complete one have no text yet: they are generated again
+        self.count = reply.carried
         if self.count is not None:
             return
         prompt = reply.prompt_ids or PromptIds()
@@ -60,7 +63,7 @@ class Carry:
             return
         if self._before is None:
             self._before = text
-        elif text == self._before + self._text:
+        elif self._fits(text):
             self.count = self._whole + len(self._candidates)
             return
         else:
@@ -69,6 +72,12 @@ class Carry:
             self.reason = UNFINISHED
         else:
             self.missing = self._context + self._candidates
+
+    def _fits(self, text: str) -> bool:
+        """Return whether the candidates have the client's text, or end with it behind a marker that a parser took."""
+        if text == (self._before or "") + self._text:
+            return True
+        return self._parsed and text.startswith(self._before or "") and text.endswith(self._text)
 
 
 def detokenize_body(reply: Reply, ids: list[int]) -> bytes:
@@ -105,6 +114,41 @@ def left(reply: Reply, carried: int, max_model_len: int) -> int | None:
     return rest if rest > 0 else None
 
 
+def native_body(reply: Reply, carried: int, tokens_left: int) -> bytes:
+    """Return the body of the chat request that continues after `carried` ids: the client's own, with the ids.
+
+    Members are sent as the client wrote them, except those that the relay sets. Raises ValueError for a stream that
+    cannot be resumed.
+    """
+    if reply.reason is not None or reply.prompt_ids is None:
+        raise ValueError("not resumable")
+    request = reply.request
+    keys = reply.dialect.native_keys
+    begin, end = request.prompt_at
+    sent = [
+        f"{json.dumps(name)}:{text},".encode()
+        for name, text in request.raw.items()
+        if request.values[name] is not None and (name not in keys or keys[name].how != "spent")
+    ]
+    rest = f'"max_tokens":{tokens_left},"return_token_ids":true'
+    fewest = request.values.get("min_tokens")
+    if fewest is not None:
+        rest += f',"min_tokens":{max(0, fewest - carried)}'
+    return b"".join(
+        [
+            *(b'{"messages":', request.body[begin:end], b",", *sent, rest.encode()),
+            *(b',"kv_transfer_params":{"prompt_token_ids":[', _ids_text(reply, carried), b"]}}"),
+        ]
+    )
+
+
+def _ids_text(reply: Reply, carried: int) -> bytes:
+    """Return the ids of the prompt and of the carried output as JSON, without brackets."""
+    assert reply.prompt_ids is not None  # noqa: S101
+    output = json.dumps(reply.ids[:carried], separators=(",", ":"))[1:-1].encode()
+    return b",".join(part for part in (reply.prompt_ids.text, output) if part)
+
+
 def resume_body(reply: Reply, carried: int, tokens_left: int) -> bytes:
     """Return the body of the `POST /v1/completions` that continues after `carried` ids, at a backend of the same kind.
 
@@ -113,8 +157,7 @@ def resume_body(reply: Reply, carried: int, tokens_left: int) -> bytes:
     if reply.reason is not None or reply.prompt_ids is None:
         raise ValueError("not resumable")
     request = reply.request
-    output = json.dumps(reply.ids[:carried], separators=(",", ":"))[1:-1].encode()
-    prompt = b",".join(part for part in (reply.prompt_ids.text, output) if part)
+    prompt = _ids_text(reply, carried)
     sent = "".join(f"{json.dumps(key)}:{request.raw[key]}," for key in carried_keys(request, reply.dialect))
     parts = [f'"max_tokens":{tokens_left}', '"stream":true', '"return_token_ids":true']
     if request.wants_usage:

@@ -24,6 +24,7 @@ MAX_PROMPT: Final = 2**21
 NOT_JSON: Final = "a line that is not a JSON object"
 TOO_LONG: Final = "a line over the limit"
 DIFFERS: Final = "ids that are drawn again differ from those that the client has"
+IGNORED: Final = "the backend does not continue from ids"
 CUT: Final = "cut off in the midst of a line"
 MAX_LINE: Final = 1 << 20
 """Bytes of a line (1 MiB), its ending included; a longer one is passed on in parts."""
@@ -114,12 +115,15 @@ class ReplySoFar(Protocol):
 class UpstreamResponse:
     """A response to the client's own request (`carried` None), or to one that resumes it after `carried` ids.
 
+    `echo`: the number of prompt ids that the response states if it continues a chat by the chat's own endpoint; such a
+    response is `native`: its chunks have the client's form.
     `most_prompt_tokens`: the line with the ids of the prompt may be longer than others, by that of so many ids. `feed`
     and `end` change nothing of the reply: the lines of a upstream response that loses a race are dropped.
     """
 
     __slots__ = (
         "_after_cr",
+        "_echo",
         "_events",
         "_expected",
         "_finish",
@@ -137,6 +141,7 @@ class UpstreamResponse:
         "_seen",
         "carried",
         "dialect",
+        "native",
         "strips",
     )
 
@@ -147,8 +152,11 @@ class UpstreamResponse:
         carried: int | None = None,
         max_line: int = MAX_LINE,
         most_prompt_tokens: int = 0,
+        echo: int | None = None,
     ) -> None:
         self.carried = carried
+        self.native = echo is not None
+        self._echo = echo
         self.dialect = dialect_of(kind)
         self._reply = reply
         brings_ids = reply.request.endpoint in self.dialect.ids_of or carried is not None
@@ -291,6 +299,10 @@ class UpstreamResponse:
             line.raw = line.before + line.flat
         if chunk.prompt_ids is not None:
             self._reader.limit = self._max_line
+        if self._echo is not None and (chunk.prompt_ids is not None or any(choice.ids for choice in chunk.choices)):
+            if chunk.prompt_ids is None or len(chunk.prompt_ids) != self._echo:
+                line.trouble = IGNORED
+            self._echo = None
         if self._json and chunk.error is not None:  # an answer, as one with another content type is
             chunk.error = chunk.error._replace(clients=True)
         line.error = chunk.error

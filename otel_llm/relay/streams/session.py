@@ -378,7 +378,7 @@ class Session:
         """Make a line part of the reply."""
         if line.ids or line.texts or line.ends is not None or line.finish is not None or line.error is not None:
             self._migration.source_went_on()
-        before = self.reply.reason
+        before = self.reply.reason, self.reply.channel_reason
         data = self.reply.take(run.upstream_response, line)
         if data:
             out.append(data)
@@ -395,7 +395,7 @@ class Session:
         ):
             self._noted = True
             self.recorded.noted(chunk, at_ns, continues=run.upstream_response.carried is not None)
-        if self.reply.reason != before:
+        if (self.reply.reason, self.reply.channel_reason) != before:
             self.refresh()
 
     async def _write(self, run: Run, data: bytes, *, text: bool) -> None:

@@ -85,7 +85,8 @@ class FakeEngine:
 
     With `stepping` a stream's chunk leaves only when `step` says so. `fault_of` chooses a fault by the request, before
     those of `next_fault`. `healthy` False makes `/health` answer 503;
-    `probes`: how often it was asked. `kind`: of backend, for the relay's settings.
+    `probes`: how often it was asked. `kind`: of backend, for the relay's settings. `chat_probes`: how often it was
+    asked for a chat of one token from ids, which is not counted elsewhere.
     """
 
     kind = "vllm"
@@ -96,6 +97,7 @@ class FakeEngine:
         self.stepping = stepping
         self.healthy = True
         self.probes = 0
+        self.chat_probes = 0
         self.detokenizes = True
         self.asked: list[EngineRequest] = []
         self.fault_of: Callable[[EngineRequest], Fault | None] = lambda asked: None
@@ -215,6 +217,10 @@ class FakeEngine:
         return web.json_response(self.model.detokenized(asked.json))
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        if b'"kv_transfer_params"' in body and b'"stream"' not in body:
+            self.chat_probes += 1
+            return web.json_response(self.model.whole(json.loads(body)))
         asked = await self._ask(request)
         asked.fault = self.fault_of(asked) or (self._faults.popleft() if self._faults else None)
         self._turns[asked] = asyncio.Semaphore(0)

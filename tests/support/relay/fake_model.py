@@ -8,7 +8,7 @@ own output only (penalties, a seed, `min_tokens`) make it depend on where the ou
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, Final
@@ -27,8 +27,13 @@ SPECIAL: Final = FIRST_FRAGMENT + len(_FRAGMENTS)
 """The first of the ids without text in a stream: begin of text, of a turn, of the answer, and one in mid-reply."""
 BEGIN, TURN, ANSWER, PAUSE = range(SPECIAL, SPECIAL + 4)
 EOS: Final = SPECIAL + 4
-VOCABULARY: Final = EOS + 1
-_NAMES: Final = {BEGIN: "<|begin|>", TURN: "<|turn|>", ANSWER: "<|answer|>", PAUSE: "<|pause|>", EOS: "<|end|>"}
+THINK, THOUGHT, CALL, CALLED = range(EOS + 1, EOS + 5)
+"""Markers that a parser takes out of a stream; a model of this module never writes them."""
+VOCABULARY: Final = EOS + 5
+_NAMES: Final = {
+    BEGIN: "<|begin|>", TURN: "<|turn|>", ANSWER: "<|answer|>", PAUSE: "<|pause|>", EOS: "<|end|>",
+    THINK: "<think>", THOUGHT: "</think>", CALL: "<tool_call>", CALLED: "</tool_call>",
+}  # fmt: skip
 
 _PRIME: Final = (1 << 61) - 1
 _MATTERS: Final = (
@@ -107,6 +112,8 @@ class FakeModel:
     empty_delta: bool = False
     """Held-back tokens of a chat come as `delta: {}`, as if a parser is at work, instead of `content: ""`."""
     cached_tokens: bool = False
+    continues_chats: bool = False
+    """A chat goes on from `kv_transfer_params.prompt_token_ids`; else these are ignored."""
     pauses: bool = True
     """A special token, without text in a stream and with one in `/detokenize`, comes now and then."""
     served: int = field(default=0, init=False)
@@ -116,6 +123,9 @@ class FakeModel:
     def prompt_ids(self, body: Json) -> list[int]:
         """Return the ids of a request's prompt. Raises: RefusedError."""
         if "messages" in body:
+            stated = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
+            if stated and self.continues_chats:
+                return list(stated)
             ids = [BEGIN]
             for message in body["messages"]:
                 content = message["content"]
@@ -212,20 +222,21 @@ class FakeModel:
                 role["usage"] = _usage(len(prompt), 0) | {"completion_tokens_details": None}
             yield {**role, "prompt_token_ids": prompt if shown else None, "prompt_text": None}
         count = 0
+        delta_of = self.parser(prompt)
         for ids, text, finish, stop in self._batches(body, prompt):
             first = count == 0
             count += len(ids)
             choice: Json = {"index": 0}
             if chat:
-                if self.empty_delta and not text and finish is None:
-                    if not shown:
-                        continue
-                    choice["delta"] = {}
-                else:
-                    choice["delta"] = {"content": text}
+                choice["delta"] = delta_of(ids, text, finish)
+                if not choice["delta"] and finish is None and not shown:
+                    continue
             else:
                 choice["text"] = text
-            choice |= {"logprobs": None, "finish_reason": finish}
+            entries = (
+                [{"token": detokenize([i]), "logprob": -i / 8} for i in ids] if body.get("logprobs") is True else []
+            )
+            choice |= {"logprobs": {"content": entries} if entries else None, "finish_reason": finish}
             if finish is not None or not chat:
                 choice["stop_reason"] = stop
             if not chat:
@@ -242,6 +253,14 @@ class FakeModel:
             if self.cached_tokens:
                 last["usage"]["prompt_tokens_details"] = {"cached_tokens": len(prompt) // 2}
             yield last | ({"system_fingerprint": self.fingerprint} if self.fingerprint else {})
+
+    def parser(self, prompt: list[int]) -> Callable[[list[int], str, str | None], Json]:
+        """Return what makes the delta of a chat's chunk of ids, text and finish."""
+
+        def delta_of(_ids: list[int], text: str, finish: str | None) -> Json:
+            return {} if self.empty_delta and not text and finish is None else {"content": text}
+
+        return delta_of
 
     def _batches(self, body: Json, prompt: list[int]) -> Iterator[tuple[list[int], str, str | None, int | None]]:
         every = max(self.stream_interval, body.get("stream_interval") or 1)
@@ -275,7 +294,8 @@ class FakeModel:
         head = {key: events[0][key] for key in ("id", "created", "model")}
         choice = {"index": 0, **reported, "finish_reason": choices[-1]["finish_reason"]}
         kind = "chat.completion" if chat else "text_completion"
-        return {**head, "object": kind, "choices": [choice], "usage": events[-1]["usage"]}
+        shown = {"prompt_token_ids": events[0].get("prompt_token_ids")} if body.get("return_token_ids") else {}
+        return {**head, "object": kind, "choices": [choice], "usage": events[-1]["usage"], **shown}
 
 
 def _usage(prompt: int, output: int) -> Json:

@@ -17,6 +17,9 @@ class Reply:
     """One reply as its client has it; `times_ns` are the instants (monotonic) of the chunks that brought text."""
 
     text: str = ""
+    reasoning: str = ""
+    calls: str = ""
+    """Names and arguments of tool calls."""
     ids: list[int] = field(default_factory=list)
     finish: str | None = None
     usage: dict[str, Any] | None = None
@@ -36,7 +39,14 @@ class Reply:
 
     def content(self) -> tuple[Any, ...]:
         """What no relay may change."""
-        return self.text, tuple(self.ids), self.finish, json.dumps(self.usage, sort_keys=True)
+        return (
+            self.text,
+            self.reasoning,
+            self.calls,
+            tuple(self.ids),
+            self.finish,
+            json.dumps(self.usage, sort_keys=True),
+        )
 
 
 async def read(
@@ -98,6 +108,9 @@ def _take(reply: Reply, line: bytes, now_ns: int) -> None:
         delta = choice.get("delta")
         text = choice["text"] if delta is None else delta.get("content") or ""
         reply.text += text
+        reply.reasoning += (delta or {}).get("reasoning") or ""
+        for stated in (delta or {}).get("tool_calls", ()):
+            reply.calls += stated["function"].get("name", "") + stated["function"].get("arguments", "")
         reply.ids += choice.get("token_ids") or []
         reply.finish = choice["finish_reason"] or reply.finish
         if text:

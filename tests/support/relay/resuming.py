@@ -10,10 +10,11 @@ from typing import Any
 
 from support.relay.fake_model import FakeModel, Json
 
+from otel_llm.relay.splice.eligibility import Way
 from otel_llm.relay.splice.reply import Reply
 from otel_llm.relay.splice.request import OwnedRequest
-from otel_llm.relay.splice.resume import Carry, detokenize_body, detokenized, left, resume_body
-from otel_llm.relay.splice.upstream_response import CUT, DIFFERS, UpstreamResponse
+from otel_llm.relay.splice.resume import Carry, detokenize_body, detokenized, left, native_body, resume_body
+from otel_llm.relay.splice.upstream_response import CUT, DIFFERS, IGNORED, UpstreamResponse
 
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
@@ -23,6 +24,10 @@ class Seen:
     """What a client gathers from the bytes of a reply."""
 
     text: str = ""
+    reasoning: str = ""
+    calls: list[Json] = field(default_factory=list)
+    """Of each tool call its id, its name and its arguments."""
+    logprobs: list[Json] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     finishes: list[str] = field(default_factory=list)
     roles: int = 0
@@ -59,6 +64,12 @@ def seen_of(data: bytes) -> Seen:
         for choice in chunk["choices"]:
             delta = choice.get("delta")
             seen.text += choice["text"] if delta is None else delta.get("content", "")
+            seen.reasoning += (delta or {}).get("reasoning", "")
+            for stated in (delta or {}).get("tool_calls", ()):
+                if "id" in stated:
+                    seen.calls.append({"id": stated["id"], "name": stated["function"]["name"], "arguments": ""})
+                seen.calls[stated["index"]]["arguments"] += stated["function"].get("arguments", "")
+            seen.logprobs += (choice.get("logprobs") or {}).get("content", [])
             seen.roles += bool(delta and "role" in delta)
             seen.ids += choice.get("token_ids") or []
             seen.prompt_ids = choice.get("prompt_token_ids") or seen.prompt_ids
@@ -114,6 +125,8 @@ class Resumed:
     again: int = 0
     lost: bool = False
     """Stopped at a splice if it is not known which ids are carried."""
+    reason: str | None = None
+    """Why it could not be resumed at the break."""
     bare_finish: bool = False
     """Broke off between the finish and `[DONE]`, which is whole."""
 
@@ -126,19 +139,21 @@ def run(
     torn: int = 0,
     ending: bytes = b"\n",
     kind: str = "vllm",
+    way: Way = "completions",
 ) -> Resumed:
     """Serve a request by one model after the other: each but the last breaks off after its number of chunks.
 
     `splits`: where the bytes of each are cut into readings. `torn`: how many bytes of the next chunk come before the
-    break. `ending`: that of each line. `kind`: of each backend.
+    break. `ending`: that of each line. `kind`: of each backend. `way`: of each resumption.
     """
     request = owned(body)
     reply = Reply(request)
     result = Resumed(reply)
     sent = json.loads(b"".join(request.body_with_ids()))
     count: int | None = None
+    echo: int | None = None
     for index, model in enumerate(models):
-        upstream_response = UpstreamResponse(reply, kind, count)
+        upstream_response = UpstreamResponse(reply, kind, count, echo=echo)
         chunks = [chunk.replace(b"\n", ending) for chunk in model.chunks(sent)]
         if index < len(models) - 1:
             chunks, rest = chunks[: lengths[index]], chunks[lengths[index] :]
@@ -147,7 +162,7 @@ def run(
         for line in itertools.chain(*readings, upstream_response.end()):
             if line.trouble == CUT:
                 break
-            assert line.trouble != DIFFERS
+            assert line.trouble not in (DIFFERS, IGNORED)
             result.data += reply.take(upstream_response, line)
             result.tokens += sum(number for _, number, _, _ in line.tokens) + len(line.texts)
         if reply.finish is not None or index == len(models) - 1:
@@ -155,9 +170,11 @@ def run(
             result.bare_finish = broke and not reply.done
             result.data += reply.separator() if broke else b""
             break
-        assert reply.reason is None
+        if reply.reason is not None:
+            result.reason = reply.reason
+            break
         if not reply.begun:
-            count, sent = None, json.loads(b"".join(request.body_with_ids()))
+            count, echo, sent = None, None, json.loads(b"".join(request.body_with_ids()))
             result.again += 1
             continue
         count = carried(reply, model)
@@ -167,5 +184,9 @@ def run(
         result.carried.append(count)
         tokens = left(reply, count, model.max_model_len)
         assert tokens is not None
-        sent = json.loads(resume_body(reply, count, tokens))
+        if way == "chat":
+            echo = len(reply.prompt_ids or ()) + count
+            sent = json.loads(native_body(reply, count, tokens))
+        else:
+            sent = json.loads(resume_body(reply, count, tokens))
     return result
