@@ -12,7 +12,8 @@ from support.integration.vllm_server import LONG_CONTEXT, TOKENS_A_CHUNK, VllmSe
 def two_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VllmServer, VllmServer]]:
     """Two servers of the tiny model, alike, without a plugin; a test leaves them as it found them."""
     folder = tmp_path_factory.mktemp("vllm")
-    first, second = VllmServer(folder / "a.log"), VllmServer(folder / "b.log")
+    calls = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    first, second = VllmServer(folder / "a.log", *calls), VllmServer(folder / "b.log", *calls)
     with together(first, second):
         yield first, second
 

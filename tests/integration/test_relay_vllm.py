@@ -25,6 +25,7 @@ import aiohttp
 import numpy as np
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from support.commands import wait_until_equal
 from support.integration.vllm_server import VllmServer
 from support.otlp_receiver import HttpReceiver
 from support.relay.process import Relay, relay
@@ -36,6 +37,8 @@ from otel_llm.slo.request import judge
 
 pytestmark = pytest.mark.alone
 
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+"""No reply of the tiny model calls it."""
 STREAMS = int(os.environ.get("OTEL_LLM_RELAY_STREAMS", "20"))
 ROUNDS = int(os.environ.get("OTEL_LLM_RELAY_ROUNDS", "1"))
 APART_S = 0.02
@@ -66,7 +69,7 @@ classes:
 
 
 def bodies(seed: int) -> list[dict[str, Any]]:
-    """Return greedy requests of mixed lengths, chats and completions, some with ids and running usage."""
+    """Return greedy requests of mixed lengths, chats and completions, some with ids, running usage or logprobs."""
     chance = random.Random(seed)
     found = []
     for number in range(STREAMS):
@@ -81,7 +84,11 @@ def bodies(seed: int) -> list[dict[str, Any]]:
         }
         body["stream_options"] = {"include_usage": True, "continuous_usage_stats": number % 3 == 0}
         body["return_token_ids"] = number % 4 == 0
+        if number % 8 == 2:
+            body["logprobs"] = True
         body |= {"prompt": words} if number % 2 else {"messages": [{"role": "user", "content": words}]}
+        if number % 4 == 0:
+            body["tools"] = [TOOL]
         found.append(body)
     return found
 
@@ -281,6 +288,7 @@ def test_every_stream_is_whole(two_vllm: tuple[VllmServer, VllmServer], tmp_path
     files: list[str | Path] = ["--rules", tmp_path / "rules.yaml", "--slo", tmp_path / "slo.yaml"]
     replies, moved_on = list[Reply](), 0.0
     with relay(*backends, *files, "--config", tmp_path / "relay.yaml") as running:
+        wait_until_equal("both continue chats from ids", lambda: continuing(running.web), [True, True])
         report(f"{name}: before", read_all([running.url + "/v1"], asked, APART_S), slo)
         for turn in range(ROUNDS + MOST_ROUNDS_MORE):
             if turn >= ROUNDS and moved_on:
@@ -294,6 +302,12 @@ def test_every_stream_is_whole(two_vllm: tuple[VllmServer, VllmServer], tmp_path
     for got, whole in zip(replies, itertools.cycle(undisturbed), strict=False):
         assert (got.errors, got.done, len(got.heads)) == ([], True, 1)
         assert got.content() == whole.content()
+
+
+def continuing(web: str) -> list[bool | None]:
+    """Return whether each backend of a relay continues chats from ids."""
+    rows = json.load(urllib.request.urlopen(web + "/v1/backends"))["backends"]
+    return [one["continues_chats"] for one in rows]
 
 
 def done_moves(web: str) -> float:

@@ -20,6 +20,8 @@ class Reply:
     reasoning: str = ""
     calls: str = ""
     """Names and arguments of tool calls."""
+    logprobs: list[str] = field(default_factory=list)
+    """The tokens whose log probabilities came."""
     ids: list[int] = field(default_factory=list)
     finish: str | None = None
     usage: dict[str, Any] | None = None
@@ -43,6 +45,7 @@ class Reply:
             self.text,
             self.reasoning,
             self.calls,
+            tuple(self.logprobs),
             tuple(self.ids),
             self.finish,
             json.dumps(self.usage, sort_keys=True),
@@ -108,6 +111,8 @@ def _take(reply: Reply, line: bytes, now_ns: int) -> None:
         delta = choice.get("delta")
         text = choice["text"] if delta is None else delta.get("content") or ""
         reply.text += text
+        if delta is not None and choice.get("logprobs"):
+            reply.logprobs += [one["token"] for one in choice["logprobs"]["content"]]
         reply.reasoning += (delta or {}).get("reasoning") or ""
         for stated in (delta or {}).get("tool_calls", ()):
             reply.calls += stated["function"].get("name", "") + stated["function"].get("arguments", "")
